@@ -1,0 +1,39 @@
+"""Our schemas in PostgreSQL: install, upgrade, downgrade, and print them as SQL.
+
+The source is ``sql/``, readable files in install order (`Manifest`). From it
+come a database kept current by migrations (`migrate`, `downgrade`,
+`current`), a single file for ``psql -f`` (`single_file`), and the files of
+``CREATE EXTENSION`` (`extension_files`). All give the same catalog.
+"""
+
+from pgqpy.schema.bundle import extension_files, schema_sql, single_file
+from pgqpy.schema.manifest import MIGRATIONS_DIR, SQL_DIR, Manifest
+from pgqpy.schema.migration import (
+    Revision,
+    SchemaError,
+    current,
+    downgrade,
+    downgrade_sql,
+    history,
+    migrate,
+    upgrade_sql,
+    what_downgrade_loses,
+)
+
+__all__ = [
+    "MIGRATIONS_DIR",
+    "SQL_DIR",
+    "Manifest",
+    "Revision",
+    "SchemaError",
+    "current",
+    "downgrade",
+    "downgrade_sql",
+    "extension_files",
+    "history",
+    "migrate",
+    "schema_sql",
+    "single_file",
+    "upgrade_sql",
+    "what_downgrade_loses",
+]
