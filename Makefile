@@ -1,0 +1,70 @@
+# Two commands matter: `make demo` and `make test`. Both install what they need
+# (system packages as root, Python packages into .venv), and need no network
+# once that is done. `make help` lists the rest.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PG15 := /usr/lib/postgresql/15/bin/postgres
+
+# Only what is given on make's own command line counts: an unrelated variable
+# of the environment must not send the demo to somebody's database.
+given = $(filter command,$(firstword $(origin $(1))))
+DEMO_OPTIONS := $(if $(call given,DSN),--dsn "$$DSN") $(if $(call given,CHART),--chart "$$CHART")
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# System packages come before what is built with them.
+.NOTPARALLEL:
+.PHONY: help demo test venv lint types coverage sync freeze dist clean packages-demo packages-test
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
+	@$(BIN)/pgqpy demo $(DEMO_OPTIONS)
+
+test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
+	@$(MAKE) --no-print-directory lint types
+	$(BIN)/pytest --pg 18 $$(test -x $(PG15) && echo --pg 15) $(T)
+
+venv: $(VENV)/.installed-dev ## only the virtual environment, for development
+
+lint: $(VENV)/.installed-dev ## style, and generated files that are not up to date
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.installed-dev ## mypy, strict
+	$(BIN)/mypy
+
+coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
+	$(BIN)/pytest --pg 18 --cov --cov-report=term $(T)
+
+freeze: $(VENV)/.installed-dev ## copy the structure of sql/ into the newest, unreleased revision
+	$(BIN)/python tools/freeze_structure.py
+
+dist: $(VENV)/.installed-dev ## wheel, source, pgq.sql and the extension's files, into dist/
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python tools/write_sql_files.py dist
+
+clean: ## remove what make and the tools have written, .venv included
+	rm -rf $(VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+packages-demo packages-test: packages-%:
+	@tools/system-packages $* "$$(tools/find-python)" $(VENV)
+
+$(BIN)/python:
+	@"$$(tools/find-python)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# What is installed for the tests is enough for the demo.
+$(VENV)/.installed-all: pyproject.toml | $(BIN)/python
+	@if test $(VENV)/.installed-dev -nt pyproject.toml; then \
+	    touch $@; \
+	else \
+	    echo "Installing pgqpy and what it needs into $(VENV)"; \
+	    $(BIN)/python -m pip install --quiet --editable '.[all]' && touch $@; \
+	fi
+
+$(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
+	@echo "Installing pgqpy, what it needs and the tools to test it into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]' && touch $@
