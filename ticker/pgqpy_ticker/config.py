@@ -1,0 +1,212 @@
+"""What the daemon is told to do: databases, periods, endpoints.
+
+A configuration is a value. It remembers where it came from, so that SIGHUP can ask again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pgqpy.dsn import parse
+from pgqpy.errors import InvalidDsn
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("auto", "text", "logfmt", "json")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the message says which key, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """One database to serve. All times are in seconds."""
+
+    name: str
+    dsn: str
+
+    poll_busy: float = 0.003
+    """Between two rounds of ticks while events arrive."""
+    poll_idle: float = 0.05
+    """The same when nothing arrives and producers cannot wake the ticker."""
+    sleep_after: float = 0.25
+    """Quiet time after which the ticker sleeps and leaves it to producers to wake it."""
+    sleep_at_most: float = 1.0
+    """A sleeping ticker looks for work this often even if nobody wakes it."""
+
+    maintenance_period: float = 60.0
+    """Between two passes of rotation, vacuum and the operations of queue_extra_maint."""
+    maintenance_lock_timeout: float = 1.0
+    """How long a maintenance operation may wait for a lock; it is tried again next time."""
+    retry_period: float = 1.0
+    """Between two looks for retried events that are due."""
+    observe_period: float = 15.0
+    """Between two measurements of queues, consumers and old transactions."""
+    old_transaction: float = 300.0
+    """Age from which an open transaction that holds up rotation is reported."""
+
+    standby_period: float = 0.5
+    """Between two attempts of a standing-by ticker to become the leader."""
+    leader_timeout: float = 30.0
+    """The server drops a leader that has been silent for so long, so that another can lead."""
+    reconnect_at_most: float = 10.0
+    """Longest pause between attempts to reach a database that is away."""
+    schema_retry: float = 10.0
+    """Pause before looking again at a database without the schema, or without the rights."""
+    healthy_within: float = 10.0
+    """A leader is healthy if its last round of ticks is at most so old."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything the daemon is told. Made by :meth:`load` or :meth:`from_dsns`."""
+
+    databases: tuple[Database, ...]
+    http: str | None = None
+    """``host:port`` of /healthz and /metrics; None means no endpoint."""
+    log_level: str = "info"
+    log_format: str = "auto"
+    source: Path | None = None
+    extra_dsns: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dsns(cls, *dsns: str) -> Self:
+        """Serve these databases with default settings. An empty DSN is libpq's environment."""
+        return cls._build({}, None, dsns)
+
+    @classmethod
+    def load(cls, source: Path, *dsns: str) -> Self:
+        """Read a TOML file; further databases may be added by DSN.
+
+        Raises:
+            ConfigError: the file is missing, is no TOML, or says something that makes no sense.
+        """
+        try:
+            document = tomllib.loads(source.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read {source}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{source} is not valid TOML: {error}") from error
+        return cls._build(document, source, dsns)
+
+    def reload(self) -> Self:
+        """The configuration as its source has it now; itself if there is no file behind it."""
+        return self if self.source is None else self.load(self.source, *self.extra_dsns)
+
+    @classmethod
+    def _build(
+        cls, document: Mapping[str, Any], source: Path | None, dsns: Iterable[str]
+    ) -> Self:
+        extra = tuple(dsns)
+        top = ("http", "log_level", "log_format", "defaults", "database")
+        _refuse_unknown(document, top, "the file")
+        defaults = _settings(document.get("defaults", {}), "[defaults]")
+        tables = document.get("database", [])
+        if not isinstance(tables, list):
+            raise ConfigError("databases are written [[database]], with two brackets")
+        asked = [
+            _database(table, f"[[database]] number {n}") for n, table in enumerate(tables, 1)
+        ]
+        asked += [{"dsn": dsn} for dsn in extra]
+        if not asked:
+            raise ConfigError("no database to serve: give --dsn, or [[database]] in the file")
+        config = cls(
+            databases=_named([{**defaults, **table} for table in asked]),
+            http=document.get("http"),
+            log_level=document.get("log_level", "info"),
+            log_format=document.get("log_format", "auto"),
+            source=source,
+            extra_dsns=extra,
+        )
+        _refuse_other("log_level", config.log_level, LOG_LEVELS)
+        _refuse_other("log_format", config.log_format, LOG_FORMATS)
+        if config.http is not None:
+            address(config.http)
+        return config
+
+
+def address(http: object) -> tuple[str, int]:
+    """``host:port``, ``[::1]:port`` or ``:port`` (every interface) as a pair."""
+    host, colon, port = http.rpartition(":") if isinstance(http, str) else ("", "", "")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"http must be host:port, such as 127.0.0.1:9187, not {http!r}")
+    return host.strip("[]"), int(port)
+
+
+_PERIODS = tuple(f.name for f in dataclasses.fields(Database) if f.type == "float")
+
+
+def _settings(table: object, where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table")
+    _refuse_unknown(table, _PERIODS, where)
+    for key, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+            raise ConfigError(f"{key} in {where} must be a positive number of seconds")
+    return {key: float(value) for key, value in table.items()}
+
+
+def _database(table: object, where: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table")
+    _refuse_unknown(table, ("name", "dsn", *_PERIODS), where)
+    texts = {key: table[key] for key in ("name", "dsn") if key in table}
+    if "dsn" not in texts or not all(isinstance(text, str) for text in texts.values()):
+        raise ConfigError(f"{where} needs a dsn, a text such as 'postgresql://host/dbname'")
+    return texts | _settings({k: v for k, v in table.items() if k in _PERIODS}, where)
+
+
+def _named(asked: list[dict[str, Any]]) -> tuple[Database, ...]:
+    """Name databases after their dbname, with the host where others share it."""
+    parts = [_conninfo(table["dsn"]) for table in asked]
+    short = Counter(part["dbname"] for part in parts)
+    for table, part in zip(asked, parts, strict=True):
+        if "name" not in table:
+            unique = short[part["dbname"]] == 1
+            host = f"{part['host']}:{part['port']}"
+            table["name"] = part["dbname"] if unique else f"{host}/{part['dbname']}"
+    name, times = Counter(table["name"] for table in asked).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(
+            f"two databases are called {name!r}: serve it once, or name them apart"
+        )
+    return tuple(Database(**table) for table in asked)
+
+
+def _conninfo(dsn: str) -> dict[str, str]:
+    try:
+        told = parse(dsn)
+    except InvalidDsn as error:
+        raise ConfigError(f"a dsn cannot be read: {error}") from None
+
+    def value(key: str, variable: str, otherwise: str) -> str:
+        return str(told.get(key) or os.environ.get(variable) or otherwise)
+
+    user = value("user", "PGUSER", "postgres")
+    return {
+        "dbname": value("dbname", "PGDATABASE", user),
+        "host": value("host", "PGHOST", "local"),
+        "port": value("port", "PGPORT", "5432"),
+    }
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    names = tuple(known)
+    for key in table:
+        if key not in names:
+            close = difflib.get_close_matches(key, names, 1)
+            advice = f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}"
+            raise ConfigError(f"unknown key {key!r} in {where}: {advice}")
+
+
+def _refuse_other(key: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{key} must be one of {', '.join(allowed)}, not {value!r}")

@@ -1,0 +1,86 @@
+"""Connections that notice a peer that is gone, and sessions that do not depend on defaults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from pgqpy_ticker.config import Database
+
+Connection: TypeAlias = AsyncConnection[TupleRow]
+
+_LAST_WORDS = 2.0
+"""Seconds that a polite end may take."""
+
+_CONNECTION: dict[str, str | int] = {
+    "application_name": "pgqpy ticker",
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    # Of several hosts, the primary; a lone host that has become a standby is as good as away.
+    "target_session_attrs": "read-write",
+}
+
+_SESSION = {
+    # The server's side of the same connection: it must let go of the lock of a leader whose
+    # machine vanished.
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    # What a role or a database may have set otherwise.
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
+    # Compiling takes longer than any query here.
+    "jit": "off",
+}
+
+
+async def connect(database: Database, **settings: str) -> Connection:
+    """An autocommit connection to ``database``. What its DSN says wins over our defaults.
+
+    ``settings`` are server parameters of this session; unitless times are milliseconds.
+    """
+    told = conninfo_to_dict(database.dsn)
+    ours = {key: value for key, value in _CONNECTION.items() if key not in told}
+    connection = await AsyncConnection.connect(
+        make_conninfo(database.dsn, **ours), autocommit=True
+    )
+    try:
+        for name, value in (_SESSION | settings).items():
+            await connection.execute(
+                "select pg_catalog.set_config(%s, %s, false)", (name, value)
+            )
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+@asynccontextmanager
+async def politely() -> AsyncIterator[None]:
+    """For last words on a connection: if it is lost or slow, they are not worth an error.
+
+    The server forgets the session anyway once we are gone.
+    """
+    with suppress(psycopg.Error, TimeoutError):
+        async with asyncio.timeout(_LAST_WORDS):
+            yield
+
+
+def milliseconds(seconds: float) -> str:
+    """Seconds as the server's time settings want them."""
+    return str(max(1, round(seconds * 1000)))

@@ -1,0 +1,54 @@
+"""How a database's worker is, as others see it: written by the worker, read by the endpoint."""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, field
+
+
+class State(enum.Enum):
+    """The life of a worker.
+
+    ::
+
+        AWAY ──connected──> STANDBY ──won the lock──> LEADING
+          ^                    │                         │
+          └──── anything went wrong; tried again later ──┘
+    """
+
+    AWAY = "away"
+    STANDBY = "standby"
+    LEADING = "leading"
+
+
+@dataclass(slots=True)
+class Pulse:
+    """State, why it is so, and when the worker last did its duty in that state.
+
+    Other threads read it; each attribute is replaced as a whole.
+    """
+
+    state: State = State.AWAY
+    reason: str = "starting"
+    at: float = field(default_factory=time.monotonic)
+
+    def enter(self, state: State, reason: str = "") -> None:
+        self.state, self.reason = state, reason
+        self.beat(time.monotonic())
+
+    def beat(self, now: float) -> None:
+        """The duty was done: a round of ticks, or an attempt to get the lead."""
+        self.at = now
+
+    def healthy(self, now: float, within: float) -> bool:
+        return self.state is not State.AWAY and now - self.at <= within
+
+    def report(self, now: float, within: float) -> dict[str, object]:
+        """What /healthz says of one database."""
+        report: dict[str, object] = {
+            "state": self.state.value,
+            "healthy": self.healthy(now, within),
+            "seconds_since_duty": round(now - self.at, 3),
+        }
+        return report | ({"reason": self.reason} if self.reason else {})

@@ -1,0 +1,85 @@
+"""What all jobs have in common, and the scheduler, which only schedules."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol
+
+import psycopg
+
+from pgqpy.backoff import Backoff
+from pgqpy_ticker.logs import Log
+from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.trouble import Complaints, one_line
+
+
+class Job(Protocol):
+    """One duty for one database."""
+
+    name: str
+
+    async def run(self) -> float:
+        """Do it once. Returns the seconds until it is due again."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+async def repeat(job: Job) -> None:
+    """Run a job for ever; what it raises ends it."""
+    try:
+        while True:
+            delay = await job.run()
+            await asyncio.sleep(delay)
+    finally:
+        await job.close()
+
+
+class Sturdy:
+    """A job that survives its errors: they are logged once, counted, and it is tried again."""
+
+    def __init__(self, job: Job, database: str, metrics: Metrics) -> None:
+        self.name = job.name
+        self._job = job
+        self._database = database
+        self._metrics = metrics
+        self._log = Log(database=database, job=job.name)
+        self._complaints = Complaints(self._log)
+        self._backoff = Backoff(0.5, 60.0)
+
+    async def run(self) -> float:
+        try:
+            delay = await self._job.run()
+        except psycopg.Error as error:
+            self._complaints.complain(f"{self.name} failed: {one_line(error)}")
+        except Exception:
+            # Ticks must go on also if a chore has a bug; the log must show it.
+            self._log.exception("%s failed", self.name)
+        else:
+            self._complaints.over(f"{self.name} works again")
+            self._backoff.reset()
+            return delay
+        self._metrics.failed(self._database, self.name)
+        await self._job.close()
+        return self._backoff.pause()
+
+    async def close(self) -> None:
+        await self._job.close()
+
+
+@asynccontextmanager
+async def alongside(*jobs: Job) -> AsyncIterator[None]:
+    """Repeat jobs in the background while the body runs; they have ended when it is left."""
+    async with AsyncExitStack() as stack:
+        for job in jobs:
+            stack.push_async_callback(_end, asyncio.create_task(repeat(job), name=job.name))
+        yield
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

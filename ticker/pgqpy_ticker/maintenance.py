@@ -1,0 +1,93 @@
+"""Rotation, vacuum and whatever queue_extra_maint names: what pgq.maint_operations() lists.
+
+Each operation is a transaction of its own, because the second step of a rotation must be later
+than the first, and because one that fails must not take the others with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from pgqpy_ticker.config import Database
+from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.link import Link
+from pgqpy_ticker.logs import Log
+from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.trouble import one_line
+
+_OPERATIONS: LiteralString = "select func_name, func_arg from pgq.maint_operations()"
+_PARTS: LiteralString = "select pg_catalog.parse_ident(%s)"
+
+
+class Maintenance:
+    """One pass over all operations, on a connection that lives as long as the pass."""
+
+    name = "maintenance"
+
+    def __init__(
+        self, link: Link, database: Callable[[], Database], metrics: Metrics, log: Log
+    ) -> None:
+        self._link = link
+        self._database = database
+        self._metrics = metrics
+        self._log = log
+        self._failing: set[tuple[str, str | None]] = set()
+
+    async def run(self) -> float:
+        connection = await self._link.connection()
+        connection.add_notice_handler(self._notice)
+        listed = await (await connection.execute(_OPERATIONS)).fetchall()
+        for operation, argument in listed:
+            await self._guarded(connection, operation, argument)
+        await self._link.close()
+        return self._database().maintenance_period
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def _guarded(
+        self, connection: Connection, operation: str, argument: str | None
+    ) -> None:
+        key = (operation, argument)
+        started = time.monotonic()
+        try:
+            await connection.execute(await self._statement(connection, operation, argument))
+        except psycopg.Error as error:
+            if connection.closed:
+                raise
+            self._metrics.failed(self._database().name, operation)
+            if key not in self._failing:
+                self._failing.add(key)
+                self._log.warning(
+                    "maintenance failed: %s",
+                    one_line(error),
+                    extra={"operation": operation, "argument": argument},
+                )
+            return
+        self._failing.discard(key)
+        self._metrics.maintained(self._database().name, operation, time.monotonic() - started)
+
+    async def _statement(
+        self, connection: Connection, operation: str, argument: str | None
+    ) -> sql.Composed:
+        """The operation as SQL. Names are taken apart by the server, which knows its own rules,
+        and quoted again: whatever stands in queue_extra_maint can only name a function."""
+        if operation == "vacuum":
+            return sql.SQL("vacuum {}").format(await self._identifier(connection, argument))
+        function = await self._identifier(connection, operation)
+        given = sql.SQL("") if argument is None else sql.Literal(argument)
+        return sql.SQL("select {}({})").format(function, given)
+
+    async def _identifier(self, connection: Connection, name: str | None) -> sql.Identifier:
+        row = await (await connection.execute(_PARTS, (name or "",))).fetchone()
+        assert row is not None
+        return sql.Identifier(*row[0])
+
+    def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        # VACUUM warns instead of failing if we may not; autovacuum does the same work then.
+        self._log.debug("%s", diagnostic.message_primary)

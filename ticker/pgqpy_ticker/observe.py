@@ -1,0 +1,131 @@
+"""Looks at queues, consumers and old transactions: for the metrics, and to warn in the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import LiteralString
+
+from pgqpy_ticker.config import Database
+from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.link import Link
+from pgqpy_ticker.logs import Log
+from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.observation import ConsumerSeen, Observation, OpenTransaction, QueueSeen
+
+_QUEUES: LiteralString = """
+    select i.queue_name,
+           coalesce(extract(epoch from i.ticker_lag), 0)::float8,
+           coalesce(i.ev_new, 0),
+           q.queue_rotations,
+           extract(epoch from now() - q.queue_switch_time)::float8
+    from pgq.get_queue_info() i
+    join pgq.queue q on q.queue_name = i.queue_name
+"""
+
+_CONSUMERS: LiteralString = """
+    select queue_name, consumer_name,
+           coalesce(extract(epoch from lag), 0)::float8,
+           coalesce(extract(epoch from last_seen), 0)::float8,
+           coalesce(pending_events, 0)
+    from pgq.get_consumer_info()
+"""
+
+# Only transactions with an id hold up rotation, but those of all databases do: a snapshot lists
+# the running transactions of the whole cluster.
+_TRANSACTIONS: LiteralString = """
+    select 'prepared', gid, extract(epoch from clock_timestamp() - prepared)::float8,
+           database::text, owner::text
+    from pg_catalog.pg_prepared_xacts
+    union all
+    select case when state like 'idle in transaction%%' then 'idle' else 'active' end,
+           'pid ' || pid, extract(epoch from clock_timestamp() - xact_start)::float8,
+           datname::text, usename::text
+    from pg_catalog.pg_stat_activity
+    where backend_xid is not null and pid <> pg_catalog.pg_backend_pid()
+    order by 3 desc
+    limit %s
+"""
+
+_OLDEST_ID: LiteralString = """
+    select pg_catalog.pg_snapshot_xmin(s)::text::int8,
+           pg_catalog.pg_snapshot_xmin(s) = pg_catalog.pg_snapshot_xmax(s),
+           pg_catalog.pg_has_role('pg_read_all_stats', 'usage')
+    from pg_catalog.pg_current_snapshot() s
+"""
+
+_SHOWN = 20
+
+
+class Observe:
+    """One look, put where the metrics find it; warns once of each transaction grown old."""
+
+    name = "observe"
+
+    def __init__(
+        self, link: Link, database: Callable[[], Database], metrics: Metrics, log: Log
+    ) -> None:
+        self._link = link
+        self._database = database
+        self._metrics = metrics
+        self._log = log
+        self._warned: set[tuple[str, str]] = set()
+        self._hidden: tuple[int, float] | None = None
+
+    async def run(self) -> float:
+        connection = await self._link.connection()
+        database = self._database()
+        transactions = await self._transactions(connection)
+        queues = await (await connection.execute(_QUEUES)).fetchall()
+        consumers = await (await connection.execute(_CONSUMERS)).fetchall()
+        self._metrics.observations.put(
+            database.name,
+            Observation(
+                tuple(QueueSeen(*row) for row in queues),
+                tuple(ConsumerSeen(*row) for row in consumers),
+                tuple(transactions),
+            ),
+        )
+        self._warn([t for t in transactions if t.age >= database.old_transaction])
+        return database.observe_period
+
+    async def close(self) -> None:
+        self._metrics.observations.forget(self._database().name)
+        await self._link.close()
+
+    async def _transactions(self, connection: Connection) -> list[OpenTransaction]:
+        rows = await (await connection.execute(_TRANSACTIONS, (_SHOWN,))).fetchall()
+        known = [OpenTransaction(*row) for row in rows]
+        row = await (await connection.execute(_OLDEST_ID)).fetchone()
+        assert row is not None
+        oldest, none_open, sees_all = row
+        if none_open or sees_all:
+            self._hidden = None
+            return known
+        # The id says nothing of its age, but the same id seen again is at least as old as the
+        # time between. Prepared transactions are visible to everyone and named already.
+        now = time.monotonic()
+        if self._hidden is None or self._hidden[0] != oldest:
+            self._hidden = (oldest, now)
+        return [
+            *known,
+            OpenTransaction("hidden", f"transaction {oldest}", now - self._hidden[1]),
+        ]
+
+    def _warn(self, old: list[OpenTransaction]) -> None:
+        current = {(t.kind, t.who) for t in old}
+        for transaction in old:
+            if (transaction.kind, transaction.who) not in self._warned:
+                self._log.warning(
+                    "an old transaction holds up rotation",
+                    extra={
+                        "kind": transaction.kind,
+                        "who": transaction.who,
+                        "age": transaction.age,
+                        "in_database": transaction.database,
+                        "role": transaction.role,
+                    },
+                )
+        for kind, who in self._warned - current:
+            self._log.info("an old transaction has ended", extra={"kind": kind, "who": who})
+        self._warned = current

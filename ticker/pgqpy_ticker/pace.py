@@ -1,0 +1,53 @@
+"""When to look for work again: pure arithmetic on monotonic time, so a wall clock may do as it
+likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHORTEST = 0.0005
+"""A round that is due at once still lets other databases' workers run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What to do until the next round: wait ``seconds``, and sleep deeply if ``asleep``."""
+
+    seconds: float
+    asleep: bool
+
+
+class Pace:
+    """Polls often while events arrive, ever less while they do not, and finally sleeps.
+
+    The pause is an eighth of the time since something was last found, so that waiting adds an
+    eighth to the age of an event at most, between ``busy`` and ``idle`` seconds. It is counted
+    from the end of a round: rounds that take long make fewer and larger ticks, never a queue.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._found = now
+
+    def after_round(
+        self,
+        now: float,
+        *,
+        found: bool,
+        wait: float | None,
+        busy: float,
+        idle: float,
+        sleep_after: float,
+        sleep_at_most: float,
+    ) -> Rest:
+        """Decide on the pause after a round that ``found`` new events, or none.
+
+        ``wait`` is in how many seconds events that are there already fall due; None if there
+        are none.
+        """
+        if found:
+            self._found = now
+        quiet = now - self._found
+        if wait is None and quiet >= sleep_after:
+            return Rest(sleep_at_most, asleep=True)
+        poll = min(max(quiet / 8, busy), idle)
+        return Rest(poll if wait is None else min(poll, max(wait, SHORTEST)), asleep=False)

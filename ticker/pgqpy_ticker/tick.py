@@ -1,0 +1,116 @@
+"""The duty that everything waits for: ticks, soon after events arrive.
+
+A round ticks every queue that is due, in one transaction. Between rounds this job either polls
+or sleeps until a producer wakes it; see pace.py for which.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import LiteralString
+
+from pgqpy_ticker.config import Database
+from pgqpy_ticker.connect import Connection, politely
+from pgqpy_ticker.health import Pulse
+from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.pace import Pace
+from pgqpy_ticker.trouble import Pooled
+
+# The process id is what tells a session of our own from one that a pooler lends us.
+_ROUND: LiteralString = """
+    select ticks, fresh > 0, extract(epoch from wait)::float8, pg_catalog.pg_backend_pid()
+    from pgq.ticker_round()
+"""
+
+_LISTEN: LiteralString = "listen pgq_wake"
+_SLEEP: LiteralString = "select pgq.ticker_sleep()"
+_AWAKE: LiteralString = "select pgq.ticker_awake()"
+
+
+class Tick:
+    """Ticks on the connection that holds the lead. Whatever goes wrong here ends the lead."""
+
+    name = "tick"
+
+    def __init__(
+        self,
+        connection: Connection,
+        leader_pid: int,
+        database: Callable[[], Database],
+        pulse: Pulse,
+        metrics: Metrics,
+    ) -> None:
+        self._connection = connection
+        self._pid = leader_pid
+        self._database = database
+        self._pulse = pulse
+        self._metrics = metrics
+        self._pace = Pace(time.monotonic())
+        self._declared = False
+        self._ask_again = 0.0
+
+    async def run(self) -> float:
+        started = time.monotonic()
+        cursor = await self._connection.execute(_ROUND)
+        row = await cursor.fetchone()
+        assert row is not None
+        ticks, found, wait, pid = row
+        if pid != self._pid:
+            raise Pooled
+        now = time.monotonic()
+        database = self._database()
+        self._pulse.beat(now)
+        self._metrics.round(database.name, ticks, now - started)
+        rest = self._pace.after_round(
+            now,
+            found=found,
+            wait=wait,
+            busy=database.poll_busy,
+            idle=database.poll_idle,
+            sleep_after=database.sleep_after,
+            sleep_at_most=database.sleep_at_most,
+        )
+        if not rest.asleep:
+            if self._declared:
+                # Only now: what the producers called for came first.
+                await self._wake_up()
+            return rest.seconds
+        if now < self._ask_again:
+            return database.poll_idle
+        if await self._may_sleep():
+            await self._sleep(rest.seconds, database)
+        else:
+            self._ask_again = now + database.sleep_at_most
+        return 0.0
+
+    async def _may_sleep(self) -> bool:
+        """Ask producers to call, unless the database says that this is no time for sleep.
+
+        LISTEN came before: who commits after the declaration is heard, who inserted before it
+        is seen by ticker_sleep(), which then says no. It always says no where prepared
+        transactions are possible, since one that notified could not be prepared.
+        """
+        cursor = await self._connection.execute(_SLEEP)
+        self._declared = await cursor.fetchone() == (True,)
+        return self._declared
+
+    async def _sleep(self, seconds: float, database: Database) -> None:
+        """Until somebody calls, or it is time to see whether the declaration still stands."""
+        async for _ in self._connection.notifies(timeout=seconds, stop_after=1):
+            self._metrics.woken(database.name)
+
+    async def _wake_up(self) -> None:
+        """Producers need not call any more."""
+        await self._connection.execute(_AWAKE)
+        self._declared = False
+
+    async def listen(self) -> None:
+        """Hear producers from now on. Whoever led before may have left its sleep declared."""
+        await self._connection.execute(_LISTEN)
+        await self._wake_up()
+
+    async def close(self) -> None:
+        """Take back the declaration of sleep: nobody would hear the producers."""
+        async with politely():
+            await self._wake_up()

@@ -1,0 +1,88 @@
+"""What went wrong, in words that name the remedy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import errors
+
+from pgqpy_ticker.config import Database
+from pgqpy_ticker.logs import Log
+
+
+class SchemaMissing(Exception):
+    """The database has no schema pgq, or one without what the ticker needs."""
+
+
+class Pooled(Exception):
+    """Something between us and the server hands our transactions to different sessions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A problem as the log shows it. ``settled``: it stays until somebody acts."""
+
+    message: str
+    hint: str | None
+    settled: bool
+
+    @classmethod
+    def of(cls, error: BaseException, database: Database) -> Trouble:
+        """Explain what kept us from serving ``database``."""
+        match error:
+            case (
+                SchemaMissing()
+                | errors.InvalidSchemaName()
+                | errors.UndefinedFunction()
+                | errors.UndefinedTable()
+                | errors.UndefinedColumn()
+            ):
+                return cls(
+                    "the schema pgq is missing here, or older than this ticker",
+                    f"run: pgqpy migrate --dsn ... (for {database.name})",
+                    settled=True,
+                )
+            case errors.InsufficientPrivilege():
+                return cls(
+                    f"not allowed: {one_line(error)}",
+                    "the ticker's role must be a member of pgq_admin: grant pgq_admin to ...",
+                    settled=True,
+                )
+            case Pooled():
+                return cls(
+                    "connected through a pooler that changes the session between transactions",
+                    "a ticker needs a session of its own: connect to PostgreSQL directly, "
+                    "or to a pool in session mode",
+                    settled=True,
+                )
+            case psycopg.Error():
+                return cls(one_line(error), error.diag.message_hint, settled=False)
+        return cls(f"{type(error).__name__}: {error}", None, settled=False)
+
+
+def one_line(error: BaseException) -> str:
+    """The server's own words, without the lines of context."""
+    if isinstance(error, psycopg.Error) and error.diag.message_primary:
+        return f"{error.diag.message_primary} ({error.sqlstate})"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class Complaints:
+    """Says a thing once, and says when it is over; a database away for hours is two lines."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._said: str | None = None
+
+    def complain(self, message: str, **fields: object) -> None:
+        """Log a warning, unless it is what was said last."""
+        if message != self._said:
+            self._log.warning(message, extra=fields)
+            self._said = message
+
+    def over(self, message: str, **fields: object) -> None:
+        """Log that it is well again, if it was not."""
+        if self._said is not None:
+            self._log.info(message, extra=fields)
+            self._said = None

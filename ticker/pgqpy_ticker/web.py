@@ -1,0 +1,88 @@
+"""/healthz and /metrics over HTTP.
+
+Served from a thread: if the event loop hangs, the endpoint must still be there to say so.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pgqpy_ticker.config import address
+from pgqpy_ticker.metrics import CONTENT_TYPE
+
+Health = Callable[[], tuple[bool, dict[str, object]]]
+"""Whether all is well, and the report on each database."""
+
+
+class Endpoint:
+    """The HTTP server, from its making to :meth:`close`. OSError if the port is taken."""
+
+    def __init__(self, http: str, health: Health, metrics: Callable[[], bytes]) -> None:
+        self.http = http
+        host, port = address(http)
+        self._server = _Server((host, port), _handler(health, metrics))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="http", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens; the port is the real one also if 0 was asked for."""
+        host, port = self._server.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, where: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in where[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(where, handler)
+
+
+def _handler(health: Health, metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/healthz":
+                    well, report = health()
+                    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+                    body = json.dumps({"healthy": well, "databases": report}).encode()
+                    self._answer(status, "application/json", body)
+                case "/metrics":
+                    self._answer(HTTPStatus.OK, CONTENT_TYPE, metrics())
+                case _:
+                    body = b"there are /healthz and /metrics\n"
+                    self._answer(HTTPStatus.NOT_FOUND, "text/plain", body)
+
+        do_HEAD = do_GET  # noqa: N815 (http.server finds methods by these names)
+
+        def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def version_string(self) -> str:
+            return "pgqpy"
+
+        def log_message(self, *_: object) -> None:
+            """A scrape every few seconds is no news."""
+
+    return Handler
