@@ -108,6 +108,13 @@ class Server:
         )
 
     @property
+    def pid(self) -> int:
+        """The postmaster's process id."""
+        if self._postgres is None:
+            raise EmbeddedError("the server is not running")
+        return self._postgres.pid
+
+    @property
     def log(self) -> Path:
         """What the server has to say."""
         return self.data_dir / "server.log"
@@ -116,15 +123,15 @@ class Server:
         """Create the data directory if there is none, start, and wait until it answers."""
         if self._keeper is not None:
             raise EmbeddedError("the server is running already")
-        binaries = self._given_bin_dir or find_bin_dir(self.version)
+        if self._given_data_dir is not None:
+            self._user = _owner_of_cluster(self._given_data_dir) or self._user
+        self.bin_dir = _reachable(self._given_bin_dir or find_bin_dir(self.version), self._user)
         if self._given_data_dir is None:
             self.data_dir = self._make_private_dir()
         else:
             self.data_dir = self._given_data_dir.resolve()
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._user = _owner_of_cluster(self.data_dir) or self._user
         self._lock = self._lock_data_dir()
-        self.bin_dir = _reachable(binaries, self._user)
         self.socket_dir = self._make_private_dir()
         self._keeper = self._start_keeper()
         try:
@@ -141,9 +148,7 @@ class Server:
             return
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
-        if self._postgres is not None:
-            self._postgres.wait()  # the keeper stops it; only we can reap it
-            self._postgres = None
+        self._reap()  # the keeper stops it
         self._keeper.wait()
         self._keeper = None
         if self._lock is not None:
@@ -157,17 +162,15 @@ class Server:
         """
         import psutil
 
-        if self._postgres is None:
-            raise EmbeddedError("the server is not running")
-        postmaster = psutil.Process(self._postgres.pid)
+        postmaster = psutil.Process(self.pid)
         # Stopped, it can neither start more children nor tell them to finish.
         postmaster.send_signal(signal.SIGSTOP)
         children = postmaster.children(recursive=True)
         postmaster.kill()
         for child in children:
-            child.kill()
-        self._postgres.wait()
-        self._postgres = None
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        self._reap()
         while any(_is_alive(child) for child in children):
             time.sleep(0.01)
 
@@ -175,8 +178,13 @@ class Server:
         """Start again after `kill`, or stop cleanly and start again."""
         if self._postgres is not None:
             self._postgres.send_signal(signal.SIGINT)  # fast shutdown
-            self._postgres.wait()
+            self._reap()
         self._start_postgres()
+
+    def _reap(self) -> None:
+        if self._postgres is not None:
+            self._postgres.wait()
+            self._postgres = None
 
     def _make_private_dir(self) -> Path:
         """A directory with a path short enough for a socket, owned by the server's user."""
@@ -225,6 +233,9 @@ class Server:
         )
 
     def _initdb(self) -> None:
+        # Asked before the directory changes hands: it may be somebody's home.
+        if any(self.data_dir.iterdir()):
+            raise EmbeddedError(f"{self.data_dir} is neither empty nor a PostgreSQL cluster")
         self._give_away(self.data_dir)
         command = [
             str(self.bin_dir / "initdb"),
@@ -281,9 +292,7 @@ class Server:
             return False
         assert self._postgres is not None
         return (
-            len(lines) >= 8
-            and int(lines[0]) == self._postgres.pid
-            and lines[7].strip() == "ready"
+            len(lines) >= 8 and int(lines[0]) == self._postgres.pid and lines[7].strip() == "ready"
         )
 
 

@@ -4,4 +4,5 @@ pytest_plugins = [
     "tests.fixtures.fix_server",
     "tests.fixtures.fix_db",
     "tests.fixtures.fix_reference",
+    "tests.fixtures.fix_ticker",
 ]

@@ -89,9 +89,7 @@ def migrate(dsn: str, revision: str = "head") -> str:
                 f"the database is at revision {at}, which is newer than {target}",
                 "use downgrade",
             )
-        command.upgrade(
-            _config(connection, before=_base(), after=_functions_of(target)), target
-        )
+        command.upgrade(_config(connection, before=_base(), after=_functions_of(target)), target)
     return target
 
 
@@ -121,9 +119,7 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
                 return None
             raise SchemaError("the schema is not installed", "run pgqpy migrate")
         if target is not None and target not in _path_to(at):
-            raise SchemaError(
-                f"the database is at {at}, which is below {target}", "use migrate"
-            )
+            raise SchemaError(f"the database is at {at}, which is below {target}", "use migrate")
         lost = _what_downgrade_loses(connection) if target is None else None
         if lost is not None and not force:
             raise SchemaError(

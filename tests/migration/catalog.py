@@ -1,0 +1,163 @@
+"""What a database's catalog says about a schema, in a form that two databases can share.
+
+No oids, no order of creation: only what makes a difference to who uses it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.fixtures.fix_db import Connection
+
+# Privileges as rows, since the order of grants in an ACL means nothing. A null
+# ACL stands for the owner's default and must not equal an empty one.
+ACL = """
+    (select array_agg(concat_ws(' ', grantee::regrole, privilege_type, is_grantable) order by 1)
+       from aclexplode({}) as x)
+"""
+
+QUERIES: dict[str, str] = {
+    "schema": f"""
+        select nspname, nspowner::regrole::text, {ACL.format("nspacl")}
+          from pg_namespace
+         where nspname = %(schema)s
+    """,
+    "relation": f"""
+        select relname, relkind, relpersistence, relowner::regrole::text, reloptions,
+               relispartition, pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid),
+               case when relkind in ('v', 'm') then pg_get_viewdef(oid) end,
+               relrowsecurity, relreplident, {ACL.format("relacl")}, obj_description(oid)
+          from pg_class
+         where relnamespace = %(schema)s::regnamespace
+           and relkind in ('r', 'p', 'v', 'm', 'f')
+    """,
+    "inheritance": """
+        select c.relname, i.inhparent::regclass::text, i.inhseqno
+          from pg_inherits as i
+          join pg_class as c on c.oid = i.inhrelid
+         where c.relnamespace = %(schema)s::regnamespace
+    """,
+    "column": f"""
+        select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
+               a.attnotnull, a.attidentity, a.attgenerated, a.attcollation::regcollation::text,
+               a.attstorage, a.attstattarget, a.attoptions,
+               pg_get_expr(d.adbin, d.adrelid), {ACL.format("a.attacl")},
+               col_description(c.oid, a.attnum)
+          from pg_attribute as a
+          join pg_class as c on c.oid = a.attrelid
+          left join pg_attrdef as d on d.adrelid = a.attrelid and d.adnum = a.attnum
+         where c.relnamespace = %(schema)s::regnamespace
+           and c.relkind in ('r', 'p', 'v', 'm', 'f')
+           and a.attnum > 0
+           and not a.attisdropped
+    """,
+    "constraint": """
+        select conrelid::regclass::text, contypid::regtype::text, conname, contype,
+               pg_get_constraintdef(oid), convalidated, coninhcount
+          from pg_constraint
+         where connamespace = %(schema)s::regnamespace
+    """,
+    "index": """
+        select indexrelid::regclass::text, pg_get_indexdef(indexrelid), indisvalid,
+               indisclustered, indisreplident, c.relowner::regrole::text
+          from pg_index
+          join pg_class as c on c.oid = indexrelid
+         where c.relnamespace = %(schema)s::regnamespace
+    """,
+    "sequence": f"""
+        select c.relname, format_type(s.seqtypid, null), seqstart, seqincrement, seqmax,
+               seqmin, seqcache, seqcycle, c.relowner::regrole::text, {ACL.format("c.relacl")},
+               d.refobjid::regclass::text, d.refobjsubid
+          from pg_sequence as s
+          join pg_class as c on c.oid = s.seqrelid
+          left join pg_depend as d
+            on d.classid = 'pg_class'::regclass
+           and d.objid = c.oid
+           and d.refclassid = 'pg_class'::regclass
+           and d.deptype in ('a', 'i')
+         where c.relnamespace = %(schema)s::regnamespace
+    """,
+    "function": f"""
+        select p.oid::regprocedure::text, pg_get_functiondef(p.oid),
+               proowner::regrole::text, {ACL.format("proacl")}, obj_description(p.oid)
+          from pg_proc as p
+         where pronamespace = %(schema)s::regnamespace
+           and prokind in ('f', 'p')
+    """,
+    "other function": """
+        select p.oid::regprocedure::text
+          from pg_proc as p
+         where pronamespace = %(schema)s::regnamespace
+           and prokind not in ('f', 'p')
+    """,
+    "trigger": """
+        select tgrelid::regclass::text, pg_get_triggerdef(t.oid), tgenabled
+          from pg_trigger as t
+          join pg_class as c on c.oid = tgrelid
+         where relnamespace = %(schema)s::regnamespace
+           and not tgisinternal
+    """,
+    "event trigger": """
+        select evtname, evtevent, evtfoid::regprocedure::text, evtenabled, evttags
+          from pg_event_trigger
+          join pg_proc as p on p.oid = evtfoid
+         where pronamespace = %(schema)s::regnamespace
+    """,
+    "rule": """
+        select ev_class::regclass::text, rulename, pg_get_ruledef(r.oid)
+          from pg_rewrite as r
+          join pg_class as c on c.oid = ev_class
+         where relnamespace = %(schema)s::regnamespace
+    """,
+    "type": f"""
+        select typname, typtype, typcategory, typowner::regrole::text,
+               format_type(typbasetype, typtypmod), typnotnull, typdefault,
+               {ACL.format("typacl")},
+               (select array_agg(enumlabel order by enumsortorder)
+                  from pg_enum where enumtypid = t.oid)
+          from pg_type as t
+         where typnamespace = %(schema)s::regnamespace
+    """,
+    "default privilege": f"""
+        select defaclrole::regrole::text, defaclnamespace::regnamespace::text, defaclobjtype,
+               {ACL.format("defaclacl")}
+          from pg_default_acl
+    """,
+    "membership": """
+        select roleid::regrole::text, member::regrole::text
+          from pg_auth_members
+         where roleid::regrole::text like 'pgq\\_%%'
+           and member::regrole::text like 'pgq\\_%%'
+    """,
+}
+
+
+def catalog(conn: Connection, schema: str = "pgq") -> dict[str, list[tuple[Any, ...]]]:
+    """Kind of object -> its rows, sorted."""
+    # Names are printed with or without schema depending on the search path.
+    conn.execute("set search_path = pg_catalog")
+    return {
+        kind: sorted(conn.execute(query.encode(), {"schema": schema}).fetchall(), key=repr)
+        for kind, query in QUERIES.items()
+    }
+
+
+def data(conn: Connection, schema: str = "pgq") -> dict[str, list[str]]:
+    """Table -> its rows as text; sequence -> its last value and whether it was used."""
+    tables = conn.execute(
+        """
+        select oid::regclass::text, relkind
+          from pg_class
+         where relnamespace = %s::regnamespace
+           and relkind in ('r', 'S')
+        """,
+        [schema],
+    ).fetchall()
+    found = {}
+    for name, kind in tables:
+        columns = "last_value, is_called" if kind == b"S" else "*"
+        rows = conn.execute(
+            f"select t::text from (select {columns} from {name}) as t".encode()
+        ).fetchall()
+        found[name] = sorted(text for (text,) in rows)
+    return found

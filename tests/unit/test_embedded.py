@@ -1,0 +1,167 @@
+"""The embedded server: starts anywhere, survives crashes, leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from pgqpy.embedded import EmbeddedError, Server, find_bin_dir
+
+
+def one(dsn: str, query: str) -> object:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        row = conn.execute(query.encode()).fetchone()
+        assert row is not None
+        return row[0]
+
+
+def do(dsn: str, statement: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        conn.execute(statement.encode())
+
+
+def test_temporary_server_leaves_nothing_behind() -> None:
+    with Server() as server:
+        pid = server.pid
+        directories = [server.data_dir, server.socket_dir]
+        assert all(directory.is_dir() for directory in directories)
+    assert not any(directory.exists() for directory in directories)
+    assert not psutil.pid_exists(pid)
+
+
+def test_data_of_a_given_directory_is_there_again(tmp_path: Path) -> None:
+    data_dir = open_to_all(tmp_path) / "data"
+    with Server(data_dir) as server:
+        do(server.dsn, "create table kept as select 42 as n")
+    with Server(data_dir) as server:
+        assert one(server.dsn, "select n from kept") == 42
+
+
+def test_settings_reach_the_server() -> None:
+    with Server(settings={"max_prepared_transactions": 7, "fsync": True}) as server:
+        assert one(server.dsn, "show max_prepared_transactions") == "7"
+        assert one(server.dsn, "show fsync") == "on"
+
+
+def test_unknown_setting_is_reported_in_postgresqls_words() -> None:
+    with (
+        pytest.raises(EmbeddedError, match="no_such_setting"),
+        Server(settings={"no_such_setting": 1}),
+    ):
+        pass
+
+
+def test_committed_work_survives_kill() -> None:
+    with Server() as server:
+        do(server.dsn, "create table kept as select 42 as n")
+        for _ in range(2):
+            server.kill()
+            with pytest.raises(psycopg.OperationalError):
+                psycopg.connect(server.dsn)
+            server.restart()
+            assert one(server.dsn, "select n from kept") == 42
+
+
+def test_clean_restart_keeps_the_address() -> None:
+    with Server() as server:
+        dsn = server.dsn
+        server.restart()
+        assert one(dsn, "select 1") == 1
+
+
+def test_several_start_at_once() -> None:
+    def start_and_ask(number: int) -> object:
+        with Server() as server:
+            return one(server.dsn, f"select {number}")
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(start_and_ask, range(3))) == [0, 1, 2]
+
+
+def test_second_server_on_a_data_directory_is_refused(tmp_path: Path) -> None:
+    data_dir = open_to_all(tmp_path) / "data"
+    with (
+        Server(data_dir) as first,
+        pytest.raises(EmbeddedError, match="in use by another"),
+        Server(data_dir),
+    ):
+        pass
+    with Server(data_dir):
+        pass
+    assert not first.socket_dir.exists()
+
+
+def test_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear reader")
+    before = tmp_path.stat()
+    with pytest.raises(EmbeddedError, match="neither empty nor"), Server(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    assert tmp_path.stat().st_uid == before.st_uid
+
+
+def test_killed_python_takes_its_server_along() -> None:
+    program = """
+import sys
+from pgqpy.embedded import Server
+with Server() as server:
+    print(server.pid, server.data_dir, server.socket_dir, sep="\\n", flush=True)
+    sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as python:
+        assert python.stdout is not None
+        said = [python.stdout.readline().strip() for _ in range(3)]
+        postmaster = psutil.Process(int(said[0]))
+        data_dir, socket_dir = Path(said[1]), Path(said[2])
+        keeper = next(
+            child
+            for child in psutil.Process(python.pid).children()
+            if "pgqpy-keeper" in child.cmdline()
+        )
+        python.send_signal(signal.SIGKILL)
+    keeper.wait(timeout=60)
+    assert not postmaster.is_running() or postmaster.status() == psutil.STATUS_ZOMBIE
+    assert not data_dir.exists()
+    assert not socket_dir.exists()
+
+
+def test_ports_and_hosts_of_the_environment_do_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"PGPORT": "1", "PGHOST": "nowhere", "PGDATA": "/nowhere"}.items():
+        monkeypatch.setenv(name, value)
+    with Server() as server:
+        assert one(server.dsn, "select 1") == 1
+
+
+def test_missing_version_says_what_to_install() -> None:
+    with pytest.raises(EmbeddedError, match="apt-get install postgresql-11"):
+        find_bin_dir(11)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
+def test_root_runs_it_as_somebody_else() -> None:
+    with Server() as server:
+        assert psutil.Process(server.pid).uids().real != 0
+        assert server.socket_dir.stat().st_mode & 0o077 == 0
+
+
+def open_to_all(path: Path) -> Path:
+    """pytest's directories are private; root's server runs as another user."""
+    if os.geteuid() == 0:
+        for directory in (path, path.parent, path.parent.parent):
+            directory.chmod(0o755)
+    return path
