@@ -1,0 +1,221 @@
+create or replace function pgq.open_batch(
+    i_batch_id bigint,
+    out queue pgq.queue, out last_tick pgq.tick_0, out next_tick pgq.tick_0, out sub_id int4)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.open_batch(1)
+--
+--      All that is known of an open batch. Internal.
+--
+-- Errors:
+--      PQ004 batch is not open
+-- ----------------------------------------------------------------------
+declare
+    p   pgq.position_0 := pgq.get_batch_position(i_batch_id);
+    r   pgq.registration;
+begin
+    if p.pos_batch is null then
+        raise exception using
+            errcode = 'PQ004',
+            message = format('batch %s is not open', coalesce(i_batch_id::text, 'NULL')),
+            hint = 'It was finished, or never opened: pgq.next_batch(queue, consumer) gives the open one.';
+    end if;
+    select * into r from pgq.registration where reg_id = p.pos_registration;
+    select * into queue from pgq.queue where queue_id = r.sub_queue;
+    last_tick := pgq.get_tick(r.sub_queue, p.pos_last_tick);
+    next_tick := pgq.get_tick(r.sub_queue, p.pos_next_tick);
+    if last_tick.tick_id is null or next_tick.tick_id is null then
+        perform pgq.raise_tick_not_found(queue.queue_name, case when last_tick.tick_id is null then p.pos_last_tick else p.pos_next_tick end);
+    end if;
+    sub_id := r.sub_id;
+end;
+$$;
+
+create or replace function pgq.get_batch_info(
+    x_batch_id bigint,
+    out queue_name text, out consumer_name text, out batch_start timestamptz, out batch_end timestamptz,
+    out prev_tick_id bigint, out tick_id bigint, out lag interval, out seq_start bigint, out seq_end bigint)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_batch_info(1)
+--
+--      About an open batch.
+--
+-- Returns:
+--      Its queue and consumer, the ticks that it lies between with their times and event sequences,
+--      and how long ago it ended; all null if the batch is not open.
+-- ----------------------------------------------------------------------
+declare
+    p   pgq.position_0 := pgq.get_batch_position(x_batch_id);
+    b   record;
+begin
+    if p.pos_batch is null then
+        return;
+    end if;
+    select * into b from pgq.open_batch(x_batch_id);
+    queue_name := (b.queue).queue_name;
+    consumer_name := (select c.co_name from pgq.registration r join pgq.consumer c on c.co_id = r.sub_consumer
+                       where r.reg_id = p.pos_registration);
+    batch_start := (b.last_tick).tick_time;
+    batch_end := (b.next_tick).tick_time;
+    prev_tick_id := p.pos_last_tick;
+    tick_id := p.pos_next_tick;
+    lag := current_timestamp - batch_end;
+    seq_start := greatest((b.last_tick).tick_event_seq, 1);
+    seq_end := greatest((b.next_tick).tick_event_seq, 1);
+end;
+$$;
+
+create or replace function pgq.get_batch_events(
+    x_batch_id bigint,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
+    out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_batch_events(1)
+--
+--      The events of an open batch, in the order of their ids. For large batches read
+--      pgq.batch_event_sql() through a cursor or COPY, which does not collect them first.
+--
+-- Parameters:
+--      x_batch_id  - an open batch
+-- Errors:
+--      PQ004 batch is not open
+-- ----------------------------------------------------------------------
+begin
+    return query execute pgq.batch_event_sql(x_batch_id);
+end;
+$$;
+
+create or replace function pgq.check_event_condition(i_condition text)
+returns void
+language plpgsql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_event_condition(1)
+--
+--      Refuses what is more than a condition over the columns of events. It runs with the rights of
+--      its caller anyway; this keeps it inside the query that it is put into. Internal.
+--
+-- Errors:
+--      PQ011
+-- ----------------------------------------------------------------------
+declare
+    -- without string literals and quoted names, in which anything may stand
+    code    text := pg_catalog.regexp_replace(i_condition, $re$'([^']|'')*'|"([^"]|"")*"$re$, ' x ', 'g');
+    depth   int4 := 0;
+    c       text;
+begin
+    if code !~* $re$['";\\$]|--|/\*|\m(select|table|with|values|insert|update|delete|merge|copy|order|union|limit)\M$re$ then
+        foreach c in array pg_catalog.regexp_split_to_array(code, '') loop
+            depth := depth + case c when '(' then 1 when ')' then -1 else 0 end;
+            exit when depth < 0;
+        end loop;
+        if depth = 0 then
+            return;
+        end if;
+    end if;
+    raise exception using
+        errcode = 'PQ011',
+        message = pg_catalog.format('not a condition over events: %s', i_condition),
+        hint = 'Compare columns of the event with literals, as in: ev_type = ''order'' and ev_extra1 like ''public.%''. '
+               'Sub-queries, comments, dollar quotes and backslashes are not taken.';
+end;
+$$;
+
+create or replace function pgq.get_batch_cursor(
+    i_batch_id bigint, i_cursor_name text, i_quick_limit int4, i_extra_where text,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
+    out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_batch_cursor(4)
+--
+--      Declares a cursor over an open batch and fetches the first events from it.
+--
+-- Parameters:
+--      i_batch_id      - an open batch
+--      i_cursor_name   - name for the cursor
+--      i_quick_limit   - how many events to fetch now
+--      i_extra_where   - condition over the event's columns, or null
+-- Returns:
+--      The first events, in the order of their ids.
+-- Errors:
+--      PQ004 batch is not open, PQ011 i_extra_where is more than a condition
+-- ----------------------------------------------------------------------
+declare
+    sql text;
+begin
+    if i_batch_id is null or i_cursor_name is null or i_quick_limit is null then
+        return;
+    end if;
+    sql := pgq.batch_event_sql(i_batch_id);
+    if i_extra_where is not null then
+        perform pgq.check_event_condition(i_extra_where);
+        sql := pg_catalog.format('select * from (%s) events where (%s) order by 1', sql, i_extra_where);
+    end if;
+    execute pg_catalog.format('declare %I no scroll cursor for %s', i_cursor_name, sql);
+    if i_quick_limit > 0 then
+        return query execute pg_catalog.format('fetch %s from %I', i_quick_limit, i_cursor_name);
+    end if;
+end;
+$$;
+
+create or replace function pgq.get_batch_cursor(
+    i_batch_id bigint, i_cursor_name text, i_quick_limit int4,
+    out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
+    out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
+returns setof record
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_batch_cursor(3)
+--
+--      Declares a cursor over an open batch; see pgq.get_batch_cursor(4).
+-- ----------------------------------------------------------------------
+begin
+    return query select * from pgq.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
+end;
+$$;
+
+create or replace function pgq.finish_batch(x_batch_id bigint)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.finish_batch(1)
+--
+--      Moves the consumer behind its open batch. In the transaction that processed the events this
+--      makes the processing exactly-once.
+--
+-- Parameters:
+--      x_batch_id  - an open batch
+-- Returns:
+--      1, or 0 with a warning if the batch is not open (any more).
+-- Tables:
+--      locks pgq.registration; appends a position
+-- ----------------------------------------------------------------------
+declare
+    p   pgq.position_0 := pgq.get_batch_position(x_batch_id);
+begin
+    if p.pos_batch is not null then
+        p := pgq.lock_position(p.pos_registration);
+    end if;
+    if p.pos_batch is distinct from x_batch_id or x_batch_id is null then
+        raise warning 'finish_batch: batch % not found', x_batch_id;
+        return 0;
+    end if;
+    perform pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null);
+    return 1;
+end;
+$$;

@@ -1,0 +1,286 @@
+-- The query of a batch: what is visible in one tick's snapshot and was not in an earlier one's.
+--
+-- Let `last` and `cur` be the two snapshots. An event with transaction id x belongs to the batch if x is
+-- visible in cur and not in last. Looking at all ids from xmin(last) on would read everything since the
+-- oldest transaction that was open then, at each batch for as long as it stays open. So there are two parts:
+--
+--   1. the range xmax(last) <= x < xmax(cur), by index: ids that were given out between the two ticks;
+--   2. one by one, the ids that were running at last and had ended by cur: xip(last) without xip(cur).
+--
+-- Ids of part 2 that lie close below the range are cheaper to read with it, so the range is stretched
+-- over them; then rows that were visible in last must be filtered out.
+
+create or replace function pgq.snapshot_condition(i_last txid_snapshot, i_cur txid_snapshot, i_alias text)
+returns text[]
+language plpgsql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.snapshot_condition(3)
+--
+--      The conditions for events between two snapshots; see the top of this file. Internal.
+--
+-- Returns:
+--      One or two SQL conditions, whose results are disjoint; literals only.
+-- ----------------------------------------------------------------------
+declare
+    -- A few index entries more cost less than another index descent.
+    near        constant bigint := 100;
+    range_from  bigint := pg_catalog.txid_snapshot_xmax(i_last);
+    range_to    constant bigint := pg_catalog.txid_snapshot_xmax(i_cur);
+    x           bigint;
+    others      bigint[] := '{}';
+    res         text;
+begin
+    for x in
+        select a from pg_catalog.txid_snapshot_xip(i_last) a
+        except
+        select b from pg_catalog.txid_snapshot_xip(i_cur) b
+        order by 1 desc
+    loop
+        if x >= range_from - near then
+            range_from := x;
+        else
+            others := others || x;
+        end if;
+    end loop;
+
+    res := pg_catalog.format('%1$s.ev_txid >= %2$s and %1$s.ev_txid < %3$s', i_alias, range_from, range_to);
+    if range_from < pg_catalog.txid_snapshot_xmax(i_last) then
+        res := res || pg_catalog.format(' and not pg_catalog.txid_visible_in_snapshot(%s.ev_txid, %L::pg_catalog.txid_snapshot)',
+                                        i_alias, i_last::text);
+    end if;
+    if pg_catalog.txid_snapshot_xmin(i_cur) < range_to then
+        res := res || pg_catalog.format(' and pg_catalog.txid_visible_in_snapshot(%s.ev_txid, %L::pg_catalog.txid_snapshot)',
+                                        i_alias, i_cur::text);
+    end if;
+
+    if pg_catalog.cardinality(others) = 0 then
+        return array[res];
+    end if;
+    return array[res, pg_catalog.format('%s.ev_txid = any (%L::pg_catalog.int8[])', i_alias, others::text)];
+end;
+$$;
+
+create or replace function pgq.range_tables(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0, i_history boolean)
+returns int4[]
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.range_tables(4)
+--
+--      Which of a queue's tables can hold events between two ticks. Internal.
+--
+--      Rotation draws one id in the transaction that moves to the next table (step 1) and one after that
+--      has committed (step 2). A transaction writes into the old table only if its id is below step 2,
+--      and what it writes into the new one is visible in no snapshot whose xmax is below step 1.
+--      A consumer never needs the table before the previous one: rotation waits for it.
+--
+-- Parameters:
+--      i_history   - the range is not a consumer's, so it may be older than the last two rotations
+-- Returns:
+--      Table numbers, ascending.
+-- Tables:
+--      reads pgq.late_write
+-- ----------------------------------------------------------------------
+declare
+    prev    constant int4 := (q.queue_cur_table + q.queue_ntables - 1) % q.queue_ntables;
+    res     int4[];
+begin
+    if q.queue_rotations <> pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) then
+        -- A rotation is on its way, failed half-way, or is newer than our snapshot.
+        res := array(select n from pg_catalog.generate_series(0, q.queue_ntables - 1) n);
+    elsif pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot) > q.queue_switch_step2 then
+        res := array[q.queue_cur_table];
+    elsif i_history then
+        res := array(select n from pg_catalog.generate_series(0, q.queue_ntables - 1) n);
+    elsif pg_catalog.txid_snapshot_xmax(i_cur.tick_snapshot) < q.queue_switch_step1 then
+        res := array[prev];
+    else
+        res := array[prev, q.queue_cur_table];
+    end if;
+
+    return array(
+        select n from pg_catalog.unnest(res) n
+        union
+        select late_table
+          from pgq.late_write
+         where late_queue = q.queue_id
+           and late_txid < pg_catalog.txid_snapshot_xmax(i_cur.tick_snapshot)
+           and pg_catalog.txid_visible_in_snapshot(late_txid, i_cur.tick_snapshot)
+           and not pg_catalog.txid_visible_in_snapshot(late_txid, i_last.tick_snapshot)
+         order by 1);
+end;
+$$;
+
+create or replace function pgq.assert_readable(i_queue_id int4, i_rotation bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.assert_readable(2)
+--
+--      Part of the batch query. When it runs the tables are locked, so that they cannot be truncated
+--      any more; if they were before, under a snapshot that is older, they look empty. Only the
+--      sequence tells. Internal.
+--
+-- Parameters:
+--      i_rotation  - the rotation that truncates the first of the tables
+-- Returns:
+--      true
+-- Errors:
+--      PQ008 the events are gone
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+begin
+    select * into q from pgq.queue where queue_id = i_queue_id;
+    if q.queue_id is null or pg_sequence_last_value(q.queue_rotation_seq) >= i_rotation then
+        raise exception using
+            errcode = 'PQ008',
+            message = format('rotation has removed events of this range from queue %s', coalesce(quote_literal(q.queue_name), i_queue_id::text)),
+            hint = 'The batch was finished elsewhere, or nobody was registered to keep these events. '
+                   'Begin a new transaction and ask for the next batch.';
+    end if;
+    return true;
+end;
+$$;
+
+create or replace function pgq.range_sql(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0, i_owner int4)
+returns text
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.range_sql(4)
+--
+--      The SELECT for the events between two ticks. Internal.
+--
+-- Parameters:
+--      i_owner     - subscription whose retried events belong to it; null for none
+-- Returns:
+--      SQL with literals only, that ends with ' order by 1'.
+-- ----------------------------------------------------------------------
+declare
+    tables      constant int4[] := pgq.range_tables(q, i_last, i_cur, i_owner is null);
+    conditions  constant text[] := pgq.snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
+    owner       constant text := coalesce(pg_catalog.format('(ev.ev_owner is null or ev.ev_owner = %s)', i_owner),
+                                          'ev.ev_owner is null');
+    -- Table n is truncated by the next rotation whose number is n modulo queue_ntables.
+    gone        bigint;
+begin
+    select pg_catalog.min(q.queue_rotations + 1
+                          + (n - (q.queue_rotations + 1) % q.queue_ntables + q.queue_ntables) % q.queue_ntables)
+      into gone
+      from pg_catalog.unnest(tables) n;
+
+    return (
+        select pg_catalog.string_agg(pg_catalog.format(
+                   'select ev.ev_id, ev.ev_time, ev.ev_txid, ev.ev_retry, ev.ev_type, ev.ev_data,'
+                   ' ev.ev_extra1, ev.ev_extra2, ev.ev_extra3, ev.ev_extra4'
+                   ' from %s ev where %s and %s and (select pgq.assert_readable(%s, %s))',
+                   pgq.quote_fqname(q.queue_data_pfx || '_' || n), condition, owner, q.queue_id, gone), ' union all ')
+          from pg_catalog.unnest(tables) n, pg_catalog.unnest(conditions) condition)
+        || ' order by 1';
+end;
+$$;
+
+create or replace function pgq.batch_event_sql(x_batch_id bigint)
+returns text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.batch_event_sql(1)
+--
+--      The query that reads a batch. It holds literals only, so it gives the same rows on any connection,
+--      also on a standby, for as long as the batch is open.
+--
+-- Parameters:
+--      x_batch_id  - an open batch
+-- Returns:
+--      SQL with the columns of pgq.get_batch_events(); it ends with ' order by 1'.
+-- Errors:
+--      PQ004 batch is not open
+-- ----------------------------------------------------------------------
+declare
+    b   record;
+begin
+    select * into b from pgq.open_batch(x_batch_id);
+    return pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id);
+end;
+$$;
+
+create or replace function pgq.batch_event_tables(x_batch_id bigint)
+returns setof text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.batch_event_tables(1)
+--
+--      The tables that a batch's events may be in.
+--
+-- Parameters:
+--      x_batch_id  - an open batch
+-- Returns:
+--      Table names with schema.
+-- Errors:
+--      PQ004 batch is not open
+-- ----------------------------------------------------------------------
+declare
+    b   record;
+begin
+    select * into b from pgq.open_batch(x_batch_id);
+    return query
+    select (b.queue).queue_data_pfx || '_' || n
+      from unnest(pgq.range_tables(b.queue, b.last_tick, b.next_tick, false)) n;
+end;
+$$;
+
+create or replace function pgq.tick_range_sql(i_queue_name text, i_from_tick bigint, i_to_tick bigint)
+returns text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.tick_range_sql(3)
+--
+--      The query for the events after one tick up to another, without any consumer. Retried events are
+--      not among them: they belong to one consumer each.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_from_tick     - tick to start behind
+--      i_to_tick       - last tick
+-- Returns:
+--      SQL as from pgq.batch_event_sql().
+-- Errors:
+--      PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range runs backwards
+-- ----------------------------------------------------------------------
+declare
+    q           pgq.queue;
+    last_tick   pgq.tick_0;
+    cur_tick    pgq.tick_0;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    if i_from_tick > i_to_tick then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('tick range from %s to %s runs backwards', i_from_tick, i_to_tick),
+            hint = 'Give the earlier tick first.';
+    end if;
+    last_tick := pgq.get_tick(q.queue_id, i_from_tick);
+    if last_tick.tick_id is null or i_from_tick < q.queue_horizon_tick then
+        perform pgq.raise_tick_not_found(i_queue_name, i_from_tick);
+    end if;
+    cur_tick := pgq.get_tick(q.queue_id, i_to_tick);
+    if cur_tick.tick_id is null then
+        perform pgq.raise_tick_not_found(i_queue_name, i_to_tick);
+    end if;
+    return pgq.range_sql(q, last_tick, cur_tick, null);
+end;
+$$;

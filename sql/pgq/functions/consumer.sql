@@ -1,0 +1,210 @@
+create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.register_consumer(2)
+--
+--      Registers a consumer on a queue. It gets all events after the queue's newest tick.
+--
+-- Parameters:
+--      x_queue_name    - name of the queue
+--      x_consumer_id   - name of the consumer
+-- Returns:
+--      1 if it was registered, 0 if it already was.
+-- Errors:
+--      PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick
+-- ----------------------------------------------------------------------
+begin
+    return pgq.register_consumer_at(x_queue_name, x_consumer_id, null);
+end;
+$$;
+
+create or replace function pgq.register_consumer_at(x_queue_name text, x_consumer_name text, x_tick_pos bigint)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.register_consumer_at(3)
+--
+--      Registers a consumer behind a given tick, or moves one there that is registered already. An
+--      open batch is dropped by the move.
+--
+-- Parameters:
+--      x_queue_name    - name of the queue
+--      x_consumer_name - name of the consumer
+--      x_tick_pos      - tick to start behind; null for the newest, or for leaving the position alone
+-- Returns:
+--      1 if it was registered, 0 if it already was.
+-- Errors:
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ015 queue has no tick
+-- Tables:
+--      locks pgq.queue against rotation; pgq.consumer, pgq.registration; appends a position
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    r       pgq.registration;
+    co      int4;
+    pos     bigint := x_tick_pos;
+begin
+    perform pgq.check_name('consumer', x_consumer_name);
+    -- Rotation asks for this row before it decides what nobody needs any more.
+    select * into q from pgq.queue where queue_name = x_queue_name for share;
+    if not found then
+        perform pgq.raise_queue_not_found(x_queue_name);
+    end if;
+    if pos is not null and (pos < q.queue_horizon_tick or (pgq.get_tick(q.queue_id, pos)).tick_id is null) then
+        perform pgq.raise_tick_not_found(x_queue_name, pos);
+    end if;
+
+    insert into pgq.consumer (co_name) values (x_consumer_name) on conflict do nothing;
+    -- The lock keeps unregister_consumer() from removing it meanwhile.
+    select co_id into co from pgq.consumer where co_name = x_consumer_name for key share;
+
+    insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
+    if found then
+        pos := coalesce(pos, (pgq.last_tick(q.queue_id)).tick_id);
+        if pos is null then
+            raise exception using
+                errcode = 'PQ015',
+                message = format('queue %L has no tick yet', x_queue_name),
+                hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
+        end if;
+        perform pgq.append_position(r.reg_id, 1, pos, null, null);
+        return 1;
+    end if;
+
+    if pos is not null then
+        select * into r from pgq.registration where sub_queue = q.queue_id and sub_consumer = co;
+        perform pgq.append_position(r.reg_id, (pgq.lock_position(r.reg_id)).pos_nr + 1, pos, null, null);
+    end if;
+    return 0;
+end;
+$$;
+
+create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.unregister_consumer(2)
+--
+--      Removes a consumer from a queue, with its open batch and the events that it wanted again. The
+--      main consumer of a group takes its members with it; a member that is idle or busy goes alone.
+--
+-- Parameters:
+--      x_queue_name    - name of the queue
+--      x_consumer_name - name of the consumer
+-- Returns:
+--      Number of registrations removed, 0 if there was none.
+-- Tables:
+--      pgq.registration, pgq.consumer, pgq.retry_queue
+-- ----------------------------------------------------------------------
+declare
+    r       pgq.registration;
+    members int4;
+    p       pgq.position_0;
+begin
+    select r1.* into r
+      from pgq.queue q
+      join pgq.registration r1 on r1.sub_queue = q.queue_id
+      join pgq.consumer c on c.co_id = r1.sub_consumer
+     where q.queue_name = x_queue_name
+       and c.co_name = x_consumer_name
+       for update of r1, c;
+    if not found then
+        return 0;
+    end if;
+
+    select count(*) into members from pgq.registration where sub_id = r.sub_id;
+    p := pgq.get_position(r.reg_id);
+    -- A member has a position only while it works on a batch; the main consumer has only a position.
+    if members > 1 and (p.pos_last_tick is null) = (p.pos_next_tick is null) then
+        delete from pgq.registration where reg_id = r.reg_id;
+        return 1;
+    end if;
+
+    delete from pgq.retry_queue where ev_owner = r.sub_id;
+    delete from pgq.registration where sub_id = r.sub_id;
+    delete from pgq.consumer c
+     where c.co_id = r.sub_consumer
+       and not exists (select from pgq.registration where sub_consumer = c.co_id);
+    return members;
+end;
+$$;
+
+create or replace function pgq.get_consumer_info(
+    i_queue_name text, i_consumer_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_consumer_info(2)
+--
+--      How far consumers are.
+--
+-- Parameters:
+--      i_queue_name, i_consumer_name   - of which; null for all
+-- Returns:
+--      queue_name, consumer_name
+--      lag             - age of the last tick that it has finished
+--      last_seen       - time since it last took or finished a batch
+--      last_tick       - last tick that it has finished
+--      current_batch   - open batch, and next_tick, where that ends
+--      pending_events  - events behind it, as far as the event sequence tells
+-- ----------------------------------------------------------------------
+    select q.queue_name, c.co_name,
+           current_timestamp - t.tick_time,
+           current_timestamp - s.sub_active,
+           s.sub_last_tick, s.sub_batch, s.sub_next_tick,
+           newest.tick_event_seq - t.tick_event_seq
+      from pgq.subscription s
+      join pgq.queue q on q.queue_id = s.sub_queue
+      join pgq.consumer c on c.co_id = s.sub_consumer
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = s.sub_queue and tick_id = s.sub_last_tick limit 1) t on true
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = s.sub_queue order by tick_id desc limit 1) newest on true
+     where (i_queue_name is null or q.queue_name = i_queue_name)
+       and (i_consumer_name is null or c.co_name = i_consumer_name)
+     order by 1, 2;
+$$;
+
+create or replace function pgq.get_consumer_info(
+    i_queue_name text,
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_consumer_info(1)
+--
+--      How far the consumers of a queue are; see pgq.get_consumer_info(2).
+-- ----------------------------------------------------------------------
+    select * from pgq.get_consumer_info(i_queue_name, null);
+$$;
+
+create or replace function pgq.get_consumer_info(
+    out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
+    out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
+returns setof record
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_consumer_info(0)
+--
+--      How far all consumers are; see pgq.get_consumer_info(2).
+-- ----------------------------------------------------------------------
+    select * from pgq.get_consumer_info(null, null);
+$$;

@@ -1,0 +1,144 @@
+-- A dump carries snapshots and transaction ids of the cluster that it was taken from. In a cluster whose
+-- own ids are lower, new events would count as long since delivered. Each tick therefore notes how far the
+-- ids were, and whoever writes compares.
+
+create or replace function pgq.is_native_txid()
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.is_native_txid(0)
+--
+--      Whether this cluster has reached the transaction ids that ticks of this database know. Cheap for
+--      new transactions; one that was open when a tick came is asked in detail, and independently of
+--      its snapshot. Internal.
+-- ----------------------------------------------------------------------
+declare
+    high    bigint := pg_sequence_last_value('pgq.txid_high_seq');
+begin
+    if high <= txid_current() then
+        return true;
+    end if;
+    begin
+        -- an error if the id has not been given out yet
+        perform pg_xact_status((high - 1)::text::xid8);
+        return true;
+    exception when invalid_parameter_value then
+        return false;
+    end;
+end;
+$$;
+
+create or replace function pgq.check_native_txid()
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_native_txid(0)
+--
+--      Draws the transaction id, and raises PQ009 where it is foreign. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if txid_current() < pg_sequence_last_value('pgq.txid_high_seq') and not pgq.is_native_txid() then
+        raise exception using
+            errcode = 'PQ009',
+            message = format('the queues of this database come from a cluster with higher transaction ids '
+                             '(ticks up to %s, this cluster is at %s)',
+                             pg_sequence_last_value('pgq.txid_high_seq'), txid_current()),
+            hint = 'A dump was restored here. Run select pgq.adopt_restored(); once, as pgq_admin, '
+                   'before anything is written or read.';
+    end if;
+end;
+$$;
+
+create or replace function pgq.adopt_restored()
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.adopt_restored(0)
+--
+--      Makes the queues of a restored dump this cluster's own: renumbers the transaction ids of events
+--      and ticks, so that each consumer goes on exactly where the dump left it. Keeps the ticks that
+--      consumers stand on, and the newest of each queue. Event ids and tick ids stay.
+--
+-- Returns:
+--      Number of queues.
+-- Errors:
+--      PQ011 this cluster has given out too few transaction ids yet
+-- Tables:
+--      rewrites ticks and events; pgq.queue
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    t       record;
+    nr      int4;
+    n       int4 := 0;
+    cur     bigint := txid_current();
+    fresh   pgq.tick_0[];
+begin
+    perform pgq.require_read_committed('pgq.adopt_restored()');
+    lock table pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;
+
+    for q in select * from pgq.queue order by queue_id for update loop
+        nr := 0;
+        fresh := '{}';
+        -- Ids 1, 2, 3, ... are as good as any: what counts is who sees whom. What tick i sees and the tick
+        -- before does not, gets id i.
+        for t in
+            select * from pgq.tick_log
+             where tick_queue = q.queue_id
+               and (tick_id in (select unnest(array[sub_last_tick, sub_next_tick])
+                                  from pgq.subscription where sub_queue = q.queue_id)
+                    or tick_id = (select max(tick_id) from pgq.tick_log where tick_queue = q.queue_id))
+             order by tick_id
+        loop
+            nr := nr + 1;
+            update pgq.event
+               set ev_txid = -nr
+             where ev_slot >= q.queue_slot0 and ev_slot < q.queue_slot0 + q.queue_ntables
+               and ev_txid > 0
+               and txid_visible_in_snapshot(ev_txid, t.tick_snapshot);
+            t.tick_snapshot := format('%s:%s:', nr + 1, nr + 1)::txid_snapshot;
+            fresh := fresh || (t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, false, 0)::pgq.tick_0;
+        end loop;
+        if nr + 2 > cur then
+            raise exception using
+                errcode = 'PQ011',
+                message = format('queue %L needs %s transaction ids, this cluster is at %s', q.queue_name, nr + 2, cur),
+                hint = 'Use some up (for example: many times select txid_current()), or unregister consumers.';
+        end if;
+
+        update pgq.event
+           set ev_txid = case when ev_txid < 0 then - ev_txid else nr + 1 end
+         where ev_slot >= q.queue_slot0 and ev_slot < q.queue_slot0 + q.queue_ntables;
+
+        delete from pgq.tick_0 where tick_queue = q.queue_id;
+        delete from pgq.tick_1 where tick_queue = q.queue_id;
+        if pg_sequence_last_value('pgq.tick_log_seq') % 2 = 0 then
+            insert into pgq.tick_0 select * from unnest(fresh);
+        else
+            insert into pgq.tick_1 select * from unnest(fresh);
+        end if;
+
+        delete from pgq.late_write where late_queue = q.queue_id;
+        -- Until the next rotation every table may hold anything.
+        insert into pgq.late_write (late_queue, late_table, late_txid)
+        select q.queue_id, tbl, txid
+          from generate_series(0, q.queue_ntables - 1) tbl, generate_series(1, nr + 1) txid;
+        update pgq.queue
+           set queue_switch_step1 = cur,
+               queue_switch_step2 = cur,
+               queue_switch_time = now(),
+               queue_horizon_tick = coalesce((select min(tick_id) from pgq.tick_log where tick_queue = q.queue_id), 1)
+         where queue_id = q.queue_id;
+        n := n + 1;
+    end loop;
+
+    perform setval('pgq.txid_high_seq', cur);
+    return n;
+end;
+$$;

@@ -1,0 +1,48 @@
+create or replace function pgq.insert_events(
+    i_queue_name text, i_types text[], i_data text[],
+    i_extra1 text[] default null, i_extra2 text[] default null,
+    i_extra3 text[] default null, i_extra4 text[] default null)
+returns setof bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+rows 1000
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_events(7)
+--
+--      Puts many events into a queue in one statement, in the caller's transaction.
+--
+-- Parameters:
+--      i_queue_name            - name of the queue
+--      i_types, i_data         - types and payloads, arrays of the same length
+--      i_extra1 .. i_extra4    - further fields, each null or an array of that length
+-- Returns:
+--      The events' ids, ascending, in the order of the arrays.
+-- Errors:
+--      PQ011 arrays differ in length; otherwise as pgq.insert_event(7)
+-- Tables:
+--      reads pgq.queue; inserts into pgq.event
+-- ----------------------------------------------------------------------
+declare
+    t       record;
+    n       int4 := coalesce(cardinality(i_types), cardinality(i_data), 0);
+begin
+    if exists (select from unnest(array[cardinality(i_types), cardinality(i_data), cardinality(i_extra1),
+                                        cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4)]) len
+                where len <> n)
+    then
+        raise exception using
+            errcode = 'PQ011',
+            message = 'insert_events: the arrays differ in length',
+            hint = 'Give one element for each event in every array; a field that no event has may be null as a whole.';
+    end if;
+
+    select * into t from pgq.write_target(i_queue_name, n);
+    return query
+    insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+    select nextval(t.event_seq), e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4, t.ev_slot
+      from unnest(i_types, i_data, i_extra1, i_extra2, i_extra3, i_extra4)
+           as e (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    returning ev_id;
+end;
+$$;

@@ -1,0 +1,86 @@
+create or replace function pgq.quote_fqname(i_name text)
+returns text
+language sql
+immutable
+strict
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.quote_fqname(1)
+--
+--      Quotes a name with schema, for use in SQL.
+--
+-- Parameters:
+--      i_name  - schema.name; without schema it means public. What follows the first dot is the name.
+-- Returns:
+--      The quoted name, with schema.
+-- ----------------------------------------------------------------------
+    select case pg_catalog.strpos(i_name, '.')
+        when 0 then pg_catalog.format('public.%I', i_name)
+        else pg_catalog.format('%I.%I', pg_catalog.split_part(i_name, '.', 1),
+                                        pg_catalog.substr(i_name, pg_catalog.strpos(i_name, '.') + 1))
+    end;
+$$;
+
+create or replace function pgq.seq_getval(i_seq_name text)
+returns bigint
+language plpgsql
+strict
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.seq_getval(1)
+--
+--      Last value of a sequence.
+--
+-- Parameters:
+--      i_seq_name  - its name, with schema
+-- Returns:
+--      The column last_value; 1 if it has not been used.
+-- ----------------------------------------------------------------------
+declare
+    res bigint;
+begin
+    execute pg_catalog.format('select last_value from %s', pgq.quote_fqname(i_seq_name)) into res;
+    return res;
+end;
+$$;
+
+create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
+returns bigint
+language plpgsql
+strict
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.seq_setval(2)
+--
+--      Moves a sequence forward, never back.
+--
+-- Parameters:
+--      i_seq_name  - its name, with schema
+--      i_new_value - value to reach
+-- Returns:
+--      The sequence's last value afterwards.
+-- ----------------------------------------------------------------------
+declare
+    res bigint := pgq.seq_getval(i_seq_name);
+begin
+    if res < i_new_value then
+        res := setval(pgq.quote_fqname(i_seq_name)::regclass, i_new_value);
+    end if;
+    return res;
+end;
+$$;
+
+create or replace function pgq.event_seq_value(i_seq regclass)
+returns bigint
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.event_seq_value(1)
+--
+--      Last value of a sequence, 0 if it has not been used. (last_value would be 1 then, the same as
+--      after the first event, which nobody would notice.) Internal.
+-- ----------------------------------------------------------------------
+    select coalesce(pg_sequence_last_value(i_seq), 0);
+$$;

@@ -1,0 +1,243 @@
+-- Which ticks make a batch.
+--
+-- Nominal ticks stand where PgQ would put them. Early ticks between them bring single events to consumers
+-- that are up to date. A consumer that has fallen behind shall not work through thousands of small batches,
+-- so a batch reaches to the next nominal tick if there is one, else to the newest early tick.
+
+create or replace function pgq.next_batch_tick(
+    i_queue_id int4, i_last pgq.tick_0, i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4)
+returns pgq.tick_0
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.next_batch_tick(6)
+--
+--      The tick that ends the batch which starts behind i_last, null if there is none yet. Internal.
+-- ----------------------------------------------------------------------
+declare
+    t       pgq.tick_0;
+    beyond  pgq.tick_0;
+begin
+    if i_max_count is not null then
+        beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, i_last.tick_event_seq + i_max_count + 1);
+        t := pgq.last_tick(i_queue_id, beyond.tick_id);
+        if t.tick_id <= i_last.tick_id then
+            t := beyond;  -- even one tick is more than asked for
+        end if;
+    elsif i_min_count is not null or i_min_interval is not null then
+        select * into t.tick_id, t.tick_time, t.tick_event_seq
+          from pgq.find_tick_helper(i_queue_id, i_last.tick_id, i_last.tick_time, i_last.tick_event_seq,
+                                    i_min_count, i_min_interval);
+    else
+        t := pgq.first_tick(i_queue_id, i_last.tick_id, true);
+        if t.tick_id is null then
+            t := pgq.last_tick(i_queue_id);
+        end if;
+    end if;
+
+    if t.tick_id <= i_last.tick_id or now() - t.tick_time < i_min_lag then
+        return null;
+    end if;
+    return t;
+end;
+$$;
+
+create or replace function pgq.find_tick_helper(
+    i_queue_id int4, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
+    i_min_count bigint, i_min_interval interval,
+    out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.find_tick_helper(6)
+--
+--      The tick that ends a batch of at least a given size. That is the newest tick, unless the batch
+--      would be more than twice as large as asked: then the first that is enough.
+--
+-- Parameters:
+--      i_queue_id                          - queue
+--      i_prev_tick_id, _time, _seq         - the tick that the batch starts behind
+--      i_min_count                         - at least so many events, or null
+--      i_min_interval                      - at least so much time, or null
+-- Returns:
+--      The tick, nulls if the ticks there are do not reach so far.
+-- ----------------------------------------------------------------------
+declare
+    t       pgq.tick_0 := pgq.last_tick(i_queue_id);
+    count   bigint;
+    length  interval;
+begin
+    if t.tick_id is null or t.tick_id <= i_prev_tick_id then
+        return;
+    end if;
+    count := t.tick_event_seq - i_prev_tick_seq;
+    length := t.tick_time - i_prev_tick_time;
+    if count > i_min_count * 2 or length > i_min_interval * 2 then
+        t := pgq.first_tick(i_queue_id, i_prev_tick_id, false,
+                            i_prev_tick_seq + i_min_count, i_prev_tick_time + i_min_interval);
+    elsif not coalesce(count >= i_min_count, false) and not coalesce(length >= i_min_interval, false) then
+        return;
+    end if;
+    next_tick_id := t.tick_id;
+    next_tick_time := t.tick_time;
+    next_tick_seq := t.tick_event_seq;
+end;
+$$;
+
+create or replace function pgq.open_next_batch(
+    i_queue_name text, i_consumer_name text,
+    i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.open_next_batch(6)
+--
+--      What the functions of this file have in common; see them. Internal.
+-- Tables:
+--      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends a position
+-- ----------------------------------------------------------------------
+declare
+    r           pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
+    p           pgq.position_0 := pgq.get_position(r.reg_id);
+    last_tick   pgq.tick_0;
+    cur_tick    pgq.tick_0;
+begin
+    -- The first round looks without locking: mostly there is nothing new. The second one acts.
+    for round in 1..2 loop
+        last_tick := pgq.get_tick(r.sub_queue, p.pos_last_tick);
+        if last_tick.tick_id is null then
+            perform pgq.raise_tick_not_found(i_queue_name, p.pos_last_tick);
+        end if;
+
+        if p.pos_batch is not null then
+            -- the open batch once more
+            batch_id := p.pos_batch;
+            cur_tick := pgq.get_tick(r.sub_queue, p.pos_next_tick);
+            exit;
+        end if;
+
+        cur_tick := pgq.next_batch_tick(r.sub_queue, last_tick, i_min_lag, i_min_count, i_min_interval, i_max_count);
+        if cur_tick.tick_id is null then
+            return;
+        end if;
+
+        if round = 1 then
+            p := pgq.lock_position(r.reg_id);
+        else
+            batch_id := nextval('pgq.batch_id_seq');
+            perform pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+        end if;
+    end loop;
+
+    cur_tick_id := cur_tick.tick_id;
+    cur_tick_time := cur_tick.tick_time;
+    cur_tick_event_seq := greatest(cur_tick.tick_event_seq, 1);
+    prev_tick_id := last_tick.tick_id;
+    prev_tick_time := last_tick.tick_time;
+    prev_tick_event_seq := greatest(last_tick.tick_event_seq, 1);
+end;
+$$;
+
+create or replace function pgq.next_batch_custom(
+    i_queue_name text, i_consumer_name text, i_min_lag interval, i_min_count int4, i_min_interval interval,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.next_batch_custom(5)
+--
+--      Opens the next batch for a consumer. Until it is finished, the same batch is returned again.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_consumer_name - name of the consumer
+--      i_min_lag       - no events younger than that
+--      i_min_count     - at least so many events (as far as the event sequence tells)
+--      i_min_interval  - or at least so much time; null for no condition
+-- Returns:
+--      The batch id, and the ticks that the batch lies between; all null if there is no batch yet.
+-- Errors:
+--      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone
+-- ----------------------------------------------------------------------
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+      from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+end;
+$$;
+
+create or replace function pgq.next_batch_upto(
+    i_queue_name text, i_consumer_name text, i_max_count int4, i_min_lag interval default null,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.next_batch_upto(4)
+--
+--      Opens the next batch for a consumer and makes it as large as wanted: all ticks there are, up to
+--      about i_max_count events, but at least one tick.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_consumer_name - name of the consumer
+--      i_max_count     - most events (as far as the event sequence tells)
+--      i_min_lag       - no events younger than that, or null
+-- Returns, Errors:
+--      as pgq.next_batch_custom(); PQ011 i_max_count is not positive
+-- ----------------------------------------------------------------------
+begin
+    if i_max_count is null or i_max_count < 1 then
+        raise exception using
+            errcode = 'PQ011',
+            message = pg_catalog.format('a batch of up to %s events is not possible', coalesce(i_max_count::text, 'NULL')),
+            hint = 'Give i_max_count of 1 or more.';
+    end if;
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+      from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, null, null, i_max_count);
+end;
+$$;
+
+create or replace function pgq.next_batch_info(
+    i_queue_name text, i_consumer_name text,
+    out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
+    out cur_tick_time timestamptz, out prev_tick_time timestamptz,
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.next_batch_info(2)
+--
+--      Opens the next batch for a consumer; see pgq.next_batch_custom().
+-- ----------------------------------------------------------------------
+begin
+    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+      from pgq.open_next_batch(i_queue_name, i_consumer_name, null, null, null, null);
+end;
+$$;
+
+create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
+returns bigint
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.next_batch(2)
+--
+--      Opens the next batch for a consumer; see pgq.next_batch_custom().
+--
+-- Returns:
+--      The batch id, null if there is no batch yet.
+-- ----------------------------------------------------------------------
+begin
+    return (select batch_id from pgq.open_next_batch(i_queue_name, i_consumer_name, null, null, null, null));
+end;
+$$;

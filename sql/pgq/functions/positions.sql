@@ -1,0 +1,211 @@
+-- Access to the log of positions. As with ticks, the table that is not current is read only when it must be.
+
+create or replace function pgq.find_registration(i_queue_name text, i_consumer_name text)
+returns pgq.registration
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.find_registration(2)
+--
+--      A consumer's registration on a queue; raises PQ001 or PQ002 if there is none. Internal.
+-- ----------------------------------------------------------------------
+declare
+    r   pgq.registration;
+begin
+    select r1.* into r
+      from pgq.queue q, pgq.consumer c, pgq.registration r1
+     where q.queue_name = i_queue_name
+       and c.co_name = i_consumer_name
+       and r1.sub_queue = q.queue_id
+       and r1.sub_consumer = c.co_id;
+    if not found then
+        if not exists (select from pgq.queue where queue_name = i_queue_name) then
+            perform pgq.raise_queue_not_found(i_queue_name);
+        end if;
+        raise exception using
+            errcode = 'PQ002',
+            message = format('consumer %s is not registered on queue %L',
+                             coalesce(quote_literal(i_consumer_name), 'NULL'), i_queue_name),
+            hint = 'Register it with pgq.register_consumer(queue, consumer); it gets the events that come after that.';
+    end if;
+    return r;
+end;
+$$;
+
+create or replace function pgq.get_position(i_registration int4)
+returns pgq.position_0
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_position(1)
+--
+--      The newest position of a registration. Internal.
+--
+-- Tables:
+--      reads pgq.position_0, pgq.position_1
+-- ----------------------------------------------------------------------
+declare
+    p pgq.position_0;
+begin
+    -- Twice: between two statements rotation may carry the row from one table to the other.
+    for attempt in 1..2 loop
+        if pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
+            select * into p from pgq.position_0 where pos_registration = i_registration order by pos_nr desc limit 1;
+            exit when found;
+            select * into p from pgq.position_1 where pos_registration = i_registration order by pos_nr desc limit 1;
+        else
+            select * into p from pgq.position_1 where pos_registration = i_registration order by pos_nr desc limit 1;
+            exit when found;
+            select * into p from pgq.position_0 where pos_registration = i_registration order by pos_nr desc limit 1;
+        end if;
+        exit when found;
+    end loop;
+    if not found then
+        -- Every registration has a position. Ours was carried over after the snapshot of this transaction.
+        perform pgq.raise_stale_snapshot();
+    end if;
+    return p;
+end;
+$$;
+
+create or replace function pgq.get_batch_position(i_batch_id bigint)
+returns pgq.position_0
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_batch_position(1)
+--
+--      The position that has this batch open, null if the batch is not open. Internal.
+--
+-- Tables:
+--      reads pgq.position_0, pgq.position_1
+-- ----------------------------------------------------------------------
+declare
+    p pgq.position_0;
+begin
+    for attempt in 1..2 loop
+        if pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
+            select * into p from pgq.position_0 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+            exit when found;
+            select * into p from pgq.position_1 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+        else
+            select * into p from pgq.position_1 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+            exit when found;
+            select * into p from pgq.position_0 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+        end if;
+        exit when found;
+    end loop;
+    if found and exists (select from pgq.registration where reg_id = p.pos_registration) then
+        p := pgq.get_position(p.pos_registration);
+        if p.pos_batch = i_batch_id then
+            return p;
+        end if;
+    end if;
+    return null;
+end;
+$$;
+
+create or replace function pgq.lock_position(i_registration int4)
+returns pgq.position_0
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.lock_position(1)
+--
+--      Locks a registration until the end of the transaction and returns its newest position. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform from pgq.registration where reg_id = i_registration for no key update;
+    -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
+    -- collide in one table; whether there was a change of tables, the sequence tells.
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+       and (select log_rotations from pgq.log where log_name = 'position') <> pg_sequence_last_value('pgq.position_log_seq')
+    then
+        perform pgq.raise_stale_snapshot();
+    end if;
+    return pgq.get_position(i_registration);
+end;
+$$;
+
+create or replace function pgq.append_position(
+    i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint,
+    i_active timestamptz default now())
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.append_position(6)
+--
+--      Stores the new position of a registration that the caller has locked. Internal.
+--
+-- Parameters:
+--      i_nr        - one more than the number of the position before
+-- Tables:
+--      inserts into pgq.position_0 or pgq.position_1
+-- ----------------------------------------------------------------------
+declare
+    rotations   bigint;
+begin
+    loop
+        rotations := pg_sequence_last_value('pgq.position_log_seq');
+        if rotations % 2 = 0 then
+            insert into pgq.position_0 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
+            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick)
+            on conflict do nothing;
+        else
+            insert into pgq.position_1 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
+            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick)
+            on conflict do nothing;
+        end if;
+        if not found then
+            perform pgq.raise_stale_snapshot();
+        end if;
+        -- Now we hold a lock on the table; see pgq.append_tick(). A row in both tables does no harm.
+        exit when pg_sequence_last_value('pgq.position_log_seq') = rotations;
+    end loop;
+end;
+$$;
+
+create or replace function pgq.subscription_view_write()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.subscription_view_write(0)
+--
+--      Lets pgq.subscription be written as the table that it is in PgQ.
+-- ----------------------------------------------------------------------
+declare
+    r   int4;
+begin
+    if tg_op = 'INSERT' then
+        insert into pgq.registration (sub_id, sub_queue, sub_consumer)
+        values (coalesce(new.sub_id, nextval('pgq.subscription_sub_id_seq')), new.sub_queue, new.sub_consumer)
+        returning reg_id, sub_id into r, new.sub_id;
+        new.sub_active := coalesce(new.sub_active, now());
+        perform pgq.append_position(r, 1, new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
+        return new;
+    end if;
+
+    select reg_id into r from pgq.registration where sub_queue = old.sub_queue and sub_consumer = old.sub_consumer;
+    if tg_op = 'DELETE' then
+        delete from pgq.registration where reg_id = r;
+        return old;
+    end if;
+
+    if (new.sub_id, new.sub_queue, new.sub_consumer) is distinct from (old.sub_id, old.sub_queue, old.sub_consumer) then
+        update pgq.registration
+           set sub_id = new.sub_id, sub_queue = new.sub_queue, sub_consumer = new.sub_consumer
+         where reg_id = r;
+    end if;
+    perform pgq.append_position(r, (pgq.lock_position(r)).pos_nr + 1,
+                                new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
+    return new;
+end;
+$$;

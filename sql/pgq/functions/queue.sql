@@ -1,0 +1,255 @@
+create or replace function pgq.check_name(i_what text, i_name text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_name(2)
+--
+--      Raises PQ003 for a name that a queue or consumer cannot have. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if i_name is null or i_name = '' or pg_catalog.octet_length(i_name) > 255 then
+        raise exception using
+            errcode = 'PQ003',
+            message = pg_catalog.format('invalid %s name: %s', i_what, case
+                when i_name is null then 'NULL'
+                when i_name = '' then 'it is empty'
+                else pg_catalog.format('%s bytes are too long', pg_catalog.octet_length(i_name)) end),
+            hint = 'A name has 1 to 255 bytes, of any characters.';
+    end if;
+end;
+$$;
+
+create or replace function pgq.create_queue(i_queue_name text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.create_queue(1)
+--
+--      Creates a queue: its settings, event tables and sequences, and its first tick.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+-- Returns:
+--      1 if it was created, 0 if it existed.
+-- Errors:
+--      PQ003 invalid name
+-- Tables:
+--      inserts into pgq.queue; creates pgq.event_<id>*, attaches them to pgq.event
+-- ----------------------------------------------------------------------
+declare
+    id      int4;
+    prefix  text;
+    q       pgq.queue;
+    spare   pgq.spare_slots;
+begin
+    perform pgq.check_name('queue', i_queue_name);
+    -- Somebody may be creating it now: the name decides, before anything is made.
+    perform pg_advisory_xact_lock(1886875904, hashtext(i_queue_name));
+    if exists (select from pgq.queue where queue_name = i_queue_name) then
+        return 0;
+    end if;
+
+    id := nextval('pgq.queue_queue_id_seq');
+    prefix := 'pgq.event_' || id;
+    execute format('create sequence %s_id_seq', prefix);
+    execute format('create sequence %s_tick_seq', prefix);
+    execute format('create sequence %s_rotation_seq minvalue 0 start 0', prefix);
+    perform setval((prefix || '_rotation_seq')::regclass, 0);
+
+    insert into pgq.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq,
+                           queue_slot0, queue_rotation_seq, queue_event_seq_id, queue_tick_seq_id)
+    values (id, i_queue_name, prefix, prefix || '_id_seq', prefix || '_tick_seq',
+            -1, (prefix || '_rotation_seq')::regclass, (prefix || '_id_seq')::regclass, (prefix || '_tick_seq')::regclass)
+    returning * into q;
+
+    delete from pgq.spare_slots
+     where slot0 = (select slot0 from pgq.spare_slots
+                     where ntables = q.queue_ntables
+                     order by slot0 limit 1 for update skip locked)
+    returning * into spare;
+    q.queue_slot0 := coalesce(spare.slot0, nextval('pgq.slot_seq'));
+    update pgq.queue set queue_slot0 = q.queue_slot0 where queue_id = id;
+
+    for n in 0 .. q.queue_ntables - 1 loop
+        if spare.slot0 is null then
+            perform pgq.create_event_table(q.queue_slot0 + n);
+        end if;
+        execute format('alter table pgq.event_spare_%s rename to event_%s_%s', q.queue_slot0 + n, id, n);
+        execute format('alter index pgq.event_spare_%s_txid_idx rename to event_%s_%s_txid_idx', q.queue_slot0 + n, id, n);
+        execute format('alter table %s_%s alter column ev_id set default nextval(%L)', prefix, n, q.queue_event_seq);
+        execute format('create trigger event_table_guard before insert on %s_%s '
+                       'for each statement execute function pgq.event_table_guard(%s, %s)', prefix, n, id, n);
+    end loop;
+
+    execute format('create view %s as %s', prefix,
+                   (select string_agg(format('select ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data, '
+                                             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 from %s_%s', prefix, n), ' union all ')
+                      from generate_series(0, q.queue_ntables - 1) n));
+
+    perform pgq.grant_perms(i_queue_name);
+    perform pgq.tune_storage(i_queue_name);
+    perform pgq.make_tick(id, false, 0);
+    return 1;
+end;
+$$;
+
+create or replace function pgq.create_event_table(i_slot int4)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.create_event_table(1)
+--
+--      Makes the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. Attaching takes a
+--      lock that does not hinder inserts; creating it as a partition at once would. Internal.
+-- ----------------------------------------------------------------------
+declare
+    bucket_size constant int4 := 32 * 16;
+    bucket      constant int4 := i_slot / bucket_size;
+begin
+    if to_regclass('pgq.event_bucket_' || bucket) is null then
+        perform pg_advisory_xact_lock(1886875905, bucket);
+        if to_regclass('pgq.event_bucket_' || bucket) is null then
+            execute format('create table pgq.event_bucket_%s (like pgq.event including defaults) partition by list (ev_slot)', bucket);
+            execute format('alter table pgq.event attach partition pgq.event_bucket_%s for values from (%s) to (%s)',
+                           bucket, bucket * bucket_size, (bucket + 1) * bucket_size);
+        end if;
+    end if;
+    execute format('create table pgq.event_spare_%s (like pgq.event including defaults)', i_slot);
+    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s', i_slot, i_slot);
+    execute format('create index event_spare_%s_txid_idx on pgq.event_spare_%s (ev_txid)', i_slot, i_slot);
+    execute format('alter table pgq.event_bucket_%s attach partition pgq.event_spare_%s for values in (%s)', bucket, i_slot, i_slot);
+end;
+$$;
+
+create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.drop_queue(2)
+--
+--      Drops a queue with all its events. Its tables are emptied and kept for the next queue: dropping
+--      a partition would stop the producers of other queues.
+--
+-- Parameters:
+--      x_queue_name    - name of the queue
+--      x_force         - also if consumers are registered or tables captured; these are released first
+-- Returns:
+--      1
+-- Errors:
+--      PQ001 queue does not exist, PQ007 queue is in use
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    users   text;
+begin
+    select * into q from pgq.queue where queue_name = x_queue_name for update;
+    if not found then
+        perform pgq.raise_queue_not_found(x_queue_name);
+    end if;
+
+    if coalesce(x_force, false) then
+        perform pgq.unregister_consumer(f.queue_name, f.consumer_name) from pgq.get_consumer_info(x_queue_name) f;
+    else
+        select string_agg(quote_literal(f.consumer_name), ', ') into users from pgq.get_consumer_info(x_queue_name) f;
+        if users is not null then
+            raise exception using
+                errcode = 'PQ007',
+                message = format('queue %L still has consumers: %s', x_queue_name, users),
+                hint = 'Unregister them first, or drop with force: pgq.drop_queue(queue, true).';
+        end if;
+    end if;
+
+    execute format('drop view %s', q.queue_data_pfx);
+    for n in 0 .. q.queue_ntables - 1 loop
+        execute format('truncate only %s_%s', q.queue_data_pfx, n);
+        execute format('drop trigger event_table_guard on %s_%s', q.queue_data_pfx, n);
+        execute format('alter table %s_%s alter column ev_id drop default', q.queue_data_pfx, n);
+        execute format('revoke all on %s_%s from pgq_reader, pgq_writer, pgq_admin', q.queue_data_pfx, n);
+        execute format('alter index %s_%s_txid_idx rename to event_spare_%s_txid_idx', q.queue_data_pfx, n, q.queue_slot0 + n);
+        execute format('alter table %s_%s rename to event_spare_%s', q.queue_data_pfx, n, q.queue_slot0 + n);
+    end loop;
+    insert into pgq.spare_slots (slot0, ntables) values (q.queue_slot0, q.queue_ntables);
+
+    delete from pgq.retry_queue where ev_queue = q.queue_id;
+    delete from pgq.late_write where late_queue = q.queue_id;
+    delete from pgq.tick_0 where tick_queue = q.queue_id;
+    delete from pgq.tick_1 where tick_queue = q.queue_id;
+    delete from pgq.queue where queue_id = q.queue_id;
+    execute format('drop sequence %s, %s, %s', q.queue_event_seq, q.queue_tick_seq, q.queue_rotation_seq);
+    return 1;
+end;
+$$;
+
+create or replace function pgq.drop_queue(x_queue_name text)
+returns integer
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.drop_queue(1)
+--
+--      Drops a queue that nobody uses; see pgq.drop_queue(2).
+-- ----------------------------------------------------------------------
+begin
+    return pgq.drop_queue(x_queue_name, false);
+end;
+$$;
+
+create or replace function pgq.set_queue_config(x_queue_name text, x_param_name text, x_param_value text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.set_queue_config(3)
+--
+--      Sets one parameter of a queue.
+--
+-- Parameters:
+--      x_queue_name    - name of the queue
+--      x_param_name    - ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused,
+--                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert
+--      x_param_value   - the value as text; null where that means something
+--                        (rotation_period: never, ticker_latency: no early ticks, per_tx_limit: none)
+-- Returns:
+--      1
+-- Errors:
+--      PQ001 queue does not exist, PQ011 unknown parameter or bad value
+-- ----------------------------------------------------------------------
+declare
+    params  constant text[] := array['ticker_max_count', 'ticker_max_lag', 'ticker_idle_period', 'ticker_paused',
+                                     'ticker_latency', 'rotation_period', 'external_ticker', 'per_tx_limit', 'disable_insert'];
+begin
+    if x_param_name is null or x_param_name <> all (params) then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('there is no queue parameter %s', coalesce(quote_literal(x_param_name), 'NULL')),
+            hint = 'Parameters: ' || array_to_string(params, ', ') || '.';
+    end if;
+    if not exists (select from pgq.queue where queue_name = x_queue_name) then
+        perform pgq.raise_queue_not_found(x_queue_name);
+    end if;
+
+    begin
+        execute format('update pgq.queue set %I = %L where queue_name = %L', 'queue_' || x_param_name, x_param_value, x_queue_name);
+    exception when data_exception or not_null_violation or check_violation then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('queue parameter %s cannot be %s', x_param_name, coalesce(quote_literal(x_param_value), 'NULL')),
+            detail = sqlerrm,
+            hint = 'Intervals are written like ''3 seconds'', booleans true or false.';
+    end;
+
+    -- Who says how long events may wait gets that and no earlier ticks; ticker_latency turns them on again.
+    if x_param_name = 'ticker_max_lag' then
+        update pgq.queue set queue_ticker_latency = null where queue_name = x_queue_name;
+    end if;
+    return 1;
+end;
+$$;

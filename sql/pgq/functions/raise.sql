@@ -1,0 +1,73 @@
+create or replace function pgq.raise_queue_not_found(i_queue_name text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.raise_queue_not_found(1)
+--
+--      Raises PQ001. Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using
+        errcode = 'PQ001',
+        message = pg_catalog.format('queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue_name), 'NULL')),
+        hint = 'Create it with pgq.create_queue(name); pgq.get_queue_info() lists the queues there are.';
+end;
+$$;
+
+create or replace function pgq.raise_tick_not_found(i_queue_name text, i_tick_id bigint)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.raise_tick_not_found(2)
+--
+--      Raises PQ008. Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using
+        errcode = 'PQ008',
+        message = pg_catalog.format('tick %s of queue %L is not available', coalesce(i_tick_id::text, 'NULL'), i_queue_name),
+        hint = 'It was never made, or rotation has removed its events. Look at pgq.tick for the ticks there are.';
+end;
+$$;
+
+create or replace function pgq.require_read_committed(i_what text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.require_read_committed(1)
+--
+--      Raises PQ012 unless each statement sees what was committed before it.
+--      Ticks and rotation decide by what is true now; a snapshot from the
+--      start of the transaction would let them lose events. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if pg_catalog.current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception using
+            errcode = 'PQ012',
+            message = pg_catalog.format('%s must not run in a %s transaction', i_what,
+                                        pg_catalog.upper(pg_catalog.current_setting('transaction_isolation'))),
+            hint = 'Call it in its own transaction, in READ COMMITTED.';
+    end if;
+end;
+$$;
+
+create or replace function pgq.raise_stale_snapshot()
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.raise_stale_snapshot(0)
+--
+--      Raises 40001: the transaction's snapshot is older than a change that it
+--      would have to see. Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using
+        errcode = 'serialization_failure',
+        message = 'the position of this consumer has changed since this transaction took its snapshot',
+        hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
+end;
+$$;

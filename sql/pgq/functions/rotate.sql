@@ -1,0 +1,150 @@
+create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_rotate_tables_step1(1)
+--
+--      Empties a queue's oldest event table and makes it the current one, when the rotation period is
+--      over and every consumer has passed what is in it. Never waits for a lock; what is not possible
+--      now is tried again at the next call. pgq.maint_rotate_tables_step2() has to follow, in another
+--      transaction.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+-- Returns:
+--      0
+-- Errors:
+--      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
+-- Tables:
+--      updates pgq.queue; truncates an event table
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    oldest  pgq.tick_0;
+    nr      int4;
+    tbl     text;
+    high    bigint;
+    needed  boolean;
+    horizon bigint;
+begin
+    perform pgq.require_read_committed('rotation');
+    select * into q
+      from pgq.queue
+     where queue_name = i_queue_name
+       and queue_switch_step2 is not null
+       and queue_switch_time + queue_rotation_period < current_timestamp
+       for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    perform pgq.check_native_txid();
+
+    if q.queue_rotations <> pg_sequence_last_value(q.queue_rotation_seq) then
+        -- An earlier rotation failed at its very end: producers have moved on, the row has not. Let the row
+        -- follow; with step 1 at 0 batches look into both tables.
+        update pgq.queue
+           set queue_rotations = pg_sequence_last_value(q.queue_rotation_seq),
+               queue_cur_table = pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables,
+               queue_switch_time = current_timestamp,
+               queue_switch_step1 = 0,
+               queue_switch_step2 = null
+         where queue_id = q.queue_id;
+        return 0;
+    end if;
+
+    -- Everybody must be past the last rotation, so that batches need the current table only.
+    select t.* into oldest
+      from pgq.subscription s
+      join pgq.tick_log t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+     where s.sub_queue = q.queue_id
+     order by t.tick_id
+     limit 1;
+    if exists (select from pgq.subscription s
+                where s.sub_queue = q.queue_id
+                  and s.sub_last_tick is not null
+                  and (oldest.tick_id is null or s.sub_last_tick < oldest.tick_id))
+    then
+        return 0;  -- somebody stands on a tick that is not there: lose nothing
+    end if;
+    if txid_snapshot_xmin(oldest.tick_snapshot) <= q.queue_switch_step2 then
+        return 0;
+    end if;
+
+    nr := (q.queue_cur_table + 1) % q.queue_ntables;
+    tbl := q.queue_data_pfx || '_' || nr;
+    begin
+        execute format('lock table only %s in access exclusive mode nowait', tbl);
+    exception when lock_not_available then
+        return 0;
+    end;
+
+    -- Nobody writes into the table now. Whatever the reasoning about ids says: is there an event in it that
+    -- somebody has not passed?
+    execute format('select max(ev_txid) from %s', tbl) into high;
+    if oldest.tick_id is not null then
+        execute format('select exists (select from %s where ev_txid >= txid_snapshot_xmin($1) '
+                       'and not txid_visible_in_snapshot(ev_txid, $1))', tbl)
+           into needed using oldest.tick_snapshot;
+        if needed then
+            return 0;
+        end if;
+    end if;
+
+    if high is not null then
+        select min(tick_id) into horizon
+          from pgq.tick_log
+         where tick_queue = q.queue_id
+           and txid_snapshot_xmin(tick_snapshot) > high;
+        horizon := least(coalesce(horizon, (pgq.last_tick(q.queue_id)).tick_id), oldest.tick_id);
+    end if;
+
+    execute format('truncate only %s', tbl);
+    delete from pgq.late_write where late_queue = q.queue_id and late_table = nr;
+    update pgq.queue
+       set queue_rotations = q.queue_rotations + 1,
+           queue_cur_table = nr,
+           queue_switch_time = current_timestamp,
+           queue_switch_step1 = txid_current(),
+           queue_switch_step2 = null,
+           queue_horizon_tick = greatest(queue_horizon_tick, horizon)
+     where queue_id = q.queue_id;
+    -- Last of all, since it is not undone by a rollback. Producers that follow it wait for our lock.
+    perform setval(q.queue_rotation_seq, q.queue_rotations + 1);
+    return 0;
+end;
+$$;
+
+create or replace function pgq.maint_rotate_tables_step2()
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_rotate_tables_step2(0)
+--
+--      Completes rotations: notes an id that was drawn after they were committed. Producers with a higher
+--      one know of the new table.
+--
+-- Returns:
+--      0
+-- Errors:
+--      PQ012 not in READ COMMITTED, PQ013 in the transaction of step 1
+-- Tables:
+--      updates pgq.queue
+-- ----------------------------------------------------------------------
+begin
+    perform pgq.require_read_committed('rotation');
+    if exists (select from pgq.queue where queue_switch_step2 is null and xmin = pg_current_xact_id()::xid) then
+        raise exception using
+            errcode = 'PQ013',
+            message = 'step 2 of a rotation must not run in the transaction of step 1',
+            hint = 'Commit, then call pgq.maint_rotate_tables_step2() again.';
+    end if;
+    update pgq.queue
+       set queue_switch_step2 = txid_current()
+     where queue_switch_step2 is null;
+    return 0;
+end;
+$$;

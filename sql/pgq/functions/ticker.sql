@@ -1,0 +1,382 @@
+-- A tick is nominal where PgQ would make it: enough events, enough time, or a heartbeat of an idle queue.
+-- Between nominal ticks the daemon makes early ones, so that no event waits longer than ticker_latency.
+
+create or replace function pgq.make_tick(i_queue_id int4, i_early boolean, i_event_seq bigint)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.make_tick(3)
+--
+--      Ticks a queue. Ticks of one queue are made one after another: each is committed before the next
+--      takes its snapshot, or a later tick could see less than an earlier one. Internal.
+--
+-- Parameters:
+--      i_queue_id  - queue
+--      i_early     - not a nominal tick
+--      i_event_seq - the queue's event sequence, read before this transaction had an id
+-- Returns:
+--      The tick id; null if somebody else is ticking this queue right now.
+-- Errors:
+--      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
+-- Tables:
+--      reads pgq.queue; appends a tick; notifies
+-- ----------------------------------------------------------------------
+declare
+    q           pgq.queue;
+    before      record;
+    tick_id     bigint;
+    xmax        bigint;
+begin
+    perform pgq.require_read_committed('a tick');
+    if not pg_try_advisory_xact_lock(1886875906, i_queue_id) then
+        return null;
+    end if;
+    perform pgq.check_native_txid();
+    select * into q from pgq.queue where queue_id = i_queue_id;
+    if not found then
+        return null;
+    end if;
+
+    -- A tick that consumers have acted on must not come again with the same id after a crash.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+
+    select tick_event_seq, tick_fence into before
+      from pgq.tick_log
+     where tick_queue = i_queue_id
+     order by tick_log.tick_id desc limit 1;
+    tick_id := nextval(q.queue_tick_seq_id);
+    -- Producers draw their transaction id before the event id. So who has drawn an event id up to
+    -- i_event_seq has a transaction id below ours.
+    perform pgq.append_tick(i_queue_id, tick_id, now(), i_event_seq, i_early,
+                            case when before.tick_event_seq = i_event_seq then before.tick_fence else txid_current() end);
+
+    xmax := txid_snapshot_xmax(txid_current_snapshot());
+    if xmax > pg_sequence_last_value('pgq.txid_high_seq') then
+        perform setval('pgq.txid_high_seq', xmax);
+    end if;
+    perform pg_notify('pgq_tick_' || i_queue_id, tick_id::text);
+    return tick_id;
+end;
+$$;
+
+create or replace function pgq.due_queues(
+    i_queue_name text default null,
+    out queue_id int4, out queue_name text, out event_seq bigint, out nominal boolean, out early boolean, out next_due interval)
+returns setof record
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.due_queues(1)
+--
+--      Which queues need a tick. Internal.
+--
+-- Parameters:
+--      i_queue_name    - which to look at; null for all that tick by themselves
+-- Returns:
+--      event_seq   - the queue's event sequence
+--      nominal     - by the rules of PgQ: with new events after ticker_max_count events or
+--                    ticker_max_lag; without, ever more rarely up to ticker_idle_period
+--      early       - new events have waited for ticker_latency. Events are new if the sequence has moved,
+--                    or if a transaction has ended that may have drawn from it before the newest tick
+--                    and was running then
+--      next_due    - null if nothing is to be expected, else how long until one of the two may be true
+-- ----------------------------------------------------------------------
+    select q.queue_id, q.queue_name, d.event_seq,
+           case
+               when newest.tick_id is null then true
+               when d.new_events <> 0 then
+                   d.nominal_events < 0
+                   or d.nominal_events >= q.queue_ticker_max_count
+                   or not d.nominal_lag between interval '0' and q.queue_ticker_max_lag
+               else
+                   d.lag < interval '0'
+                   or before.tick_time is null
+                   or (d.lag >= q.queue_ticker_max_lag / 2
+                       and (d.lag >= (newest.tick_time - before.tick_time) * 2 or d.lag >= q.queue_ticker_idle_period))
+           end,
+           (d.new_events <> 0 or u.ended) and not d.lag between interval '0' and q.queue_ticker_latency,
+           case
+               when d.new_events <> 0 or u.ended then
+                   greatest(interval '0', least(q.queue_ticker_latency - d.lag, q.queue_ticker_max_lag - d.nominal_lag))
+               when u.ended is not null then
+                   -- the longer it has been running, the less it matters
+                   greatest(q.queue_ticker_latency, least(d.lag / 8, interval '100 milliseconds'))
+           end
+      from pgq.queue q
+     cross join lateral (
+           select pgq.event_seq_value(q.queue_event_seq_id) as event_seq) s
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = q.queue_id
+            order by tick_id desc limit 1) newest on true
+      -- only of a queue that is pending
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = q.queue_id
+              and not tick_early
+              and newest.tick_event_seq <> s.event_seq
+            order by tick_id desc limit 1) nominal on true
+      -- only of a queue that is idle
+      left join lateral (
+           select * from pgq.tick_log
+            where tick_queue = q.queue_id
+              and tick_id < newest.tick_id
+              and newest.tick_event_seq = s.event_seq
+            order by tick_id desc limit 1) before on true
+     cross join lateral (
+           select s.event_seq, s.event_seq - newest.tick_event_seq as new_events,
+                  s.event_seq - nominal.tick_event_seq as nominal_events,
+                  clock_timestamp() - newest.tick_time as lag,
+                  clock_timestamp() - nominal.tick_time as nominal_lag) d
+      -- null if no transaction is left that the newest tick has to wait for
+      left join lateral (
+           select bool_or(txid_visible_in_snapshot(x, txid_current_snapshot())) as ended
+             from (select txid_snapshot_xip(newest.tick_snapshot)
+                   union all
+                   select generate_series(txid_snapshot_xmax(newest.tick_snapshot), newest.tick_fence - 1)) running (x)
+            where x < newest.tick_fence) u on txid_snapshot_xmin(newest.tick_snapshot) < newest.tick_fence
+     where case when i_queue_name is null
+                then not q.queue_external_ticker and not q.queue_ticker_paused
+                else q.queue_name = i_queue_name end;
+$$;
+
+create or replace function pgq.ticker_round(out ticks int4, out wait interval)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ticker_round(0)
+--
+--      Ticks all queues that are due, nominally or early: what the daemon calls.
+--
+-- Returns:
+--      ticks   - number of ticks made
+--      wait    - when to call again, if nothing else happens; null if there is no need to
+-- Errors:
+--      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
+-- ----------------------------------------------------------------------
+declare
+    d   record;
+begin
+    ticks := 0;
+    for d in select * from pgq.due_queues() loop
+        if d.nominal or d.early then
+            if pgq.make_tick(d.queue_id, not d.nominal, d.event_seq) is not null then
+                ticks := ticks + 1;
+            end if;
+        else
+            wait := least(wait, d.next_due);
+        end if;
+    end loop;
+end;
+$$;
+
+create or replace function pgq.ticker()
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ticker(0)
+--
+--      Ticks all queues that are nominally due.
+--
+-- Returns:
+--      Number of ticks made.
+-- Errors:
+--      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
+-- ----------------------------------------------------------------------
+declare
+    n   bigint := 0;
+    d   record;
+begin
+    perform pgq.ticker_awake();
+    for d in select * from pgq.due_queues() due where due.nominal order by due.queue_name loop
+        if pgq.make_tick(d.queue_id, false, d.event_seq) is not null then
+            n := n + 1;
+        end if;
+    end loop;
+    return n;
+end;
+$$;
+
+create or replace function pgq.ticker(i_queue_name text)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ticker(1)
+--
+--      Ticks one queue, if that is nominally due.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+-- Returns:
+--      The tick id, null if the queue is not due.
+-- Errors:
+--      PQ001 queue does not exist, PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED,
+--      PQ014 ticker is paused, or ticks come from elsewhere
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+    d   record;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    if q.queue_external_ticker or q.queue_ticker_paused then
+        raise exception using
+            errcode = 'PQ014',
+            message = case when q.queue_external_ticker
+                then format('ticks of queue %L come from elsewhere', i_queue_name)
+                else format('the ticker is paused for queue %L', i_queue_name) end,
+            hint = format('See pgq.set_queue_config(queue, %L, ''false'').',
+                          case when q.queue_external_ticker then 'external_ticker' else 'ticker_paused' end);
+    end if;
+    select * into d from pgq.due_queues(i_queue_name);
+    perform pgq.check_native_txid();
+    if d.nominal then
+        return pgq.make_tick(q.queue_id, false, d.event_seq);
+    end if;
+    return null;
+end;
+$$;
+
+create or replace function pgq.ticker(i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ticker(4)
+--
+--      Ticks a queue whose ticks come from elsewhere, because it is a copy of another.
+--
+-- Parameters:
+--      i_queue_name        - name of the queue
+--      i_tick_id           - id of the tick there
+--      i_orig_timestamp    - time of the tick there
+--      i_event_seq         - event sequence there
+-- Returns:
+--      i_tick_id
+-- Errors:
+--      PQ011 tick ids do not ascend, PQ014 queue does not exist, is paused, or makes its own ticks
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    newest  bigint;
+begin
+    perform pgq.require_read_committed('a tick');
+    select * into q
+      from pgq.queue
+     where queue_name = i_queue_name
+       and queue_external_ticker
+       and not queue_ticker_paused;
+    if not found then
+        raise exception using
+            errcode = 'PQ014',
+            message = format('queue %s does not exist or takes no ticks from elsewhere', coalesce(quote_literal(i_queue_name), 'NULL')),
+            hint = 'Only a queue with external_ticker set, and not paused, takes ticks from elsewhere.';
+    end if;
+    perform pg_advisory_xact_lock(1886875906, q.queue_id);
+    perform pgq.check_native_txid();
+    newest := (pgq.last_tick(q.queue_id)).tick_id;
+    if i_tick_id is null or i_tick_id <= newest then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('tick %s of queue %L does not come after tick %s', coalesce(i_tick_id::text, 'NULL'), i_queue_name, newest),
+            hint = 'Tick ids must ascend.';
+    end if;
+    perform pgq.append_tick(q.queue_id, i_tick_id, coalesce(i_orig_timestamp, now()), i_event_seq, false, 0);
+    perform pgq.seq_setval(q.queue_tick_seq, i_tick_id);
+    perform pgq.seq_setval(q.queue_event_seq, i_event_seq);
+    perform pg_notify('pgq_tick_' || q.queue_id, i_tick_id::text);
+    return i_tick_id;
+end;
+$$;
+
+create or replace function pgq.force_tick(i_queue_name text)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.force_tick(1)
+--
+--      Makes the next call of the ticker tick this queue: it moves the event sequence so far that the
+--      queue looks full. Call the ticker afterwards, in a later transaction than the inserts.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+-- Returns:
+--      The newest tick there is now, for waiting until there is a newer one; null without such a queue.
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        return null;
+    end if;
+    if not q.queue_external_ticker and not q.queue_ticker_paused then
+        perform setval(q.queue_event_seq_id, nextval(q.queue_event_seq_id) + q.queue_ticker_max_count * 2 + 1000);
+        if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
+            perform pg_notify('pgq_wake', '');
+        end if;
+    end if;
+    return (pgq.last_tick(q.queue_id)).tick_id;
+end;
+$$;
+
+create or replace function pgq.ticker_sleep()
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ticker_sleep(0)
+--
+--      Asks producers to wake the ticker: from now on whoever inserts notifies the channel pgq_wake.
+--      LISTEN first. Where prepared transactions are possible producers must not notify, since a
+--      transaction that did cannot be prepared.
+--
+-- Returns:
+--      true if the ticker may sleep; false if it has to poll, or events have come meanwhile.
+-- ----------------------------------------------------------------------
+begin
+    if current_setting('max_prepared_transactions')::int4 > 0 then
+        return false;
+    end if;
+    perform setval('pgq.ticker_sleep_seq', 2);
+    -- Who read the sequence before that has drawn an event id: look once more.
+    if exists (select from pgq.due_queues() due where due.nominal or due.early) then
+        perform pgq.ticker_awake();
+        return false;
+    end if;
+    return true;
+end;
+$$;
+
+create or replace function pgq.ticker_awake()
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ticker_awake(0)
+--
+--      The opposite of pgq.ticker_sleep().
+-- ----------------------------------------------------------------------
+begin
+    if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 1 then
+        perform setval('pgq.ticker_sleep_seq', 1);
+    end if;
+end;
+$$;

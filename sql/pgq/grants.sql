@@ -1,0 +1,56 @@
+-- Who may do what, as data. Whatever is not named here, nobody but the owner may execute.
+
+do $$
+declare
+    public_functions constant text[] := array[
+        'version()', 'quote_fqname(text)', 'seq_getval(text)',
+        'get_queue_info()', 'get_queue_info(text)',
+        'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)'];
+    reader_functions constant text[] := array[
+        'register_consumer(text, text)', 'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
+        'next_batch(text, text)', 'next_batch_info(text, text)',
+        'next_batch_custom(text, text, interval, integer, interval)',
+        'next_batch_upto(text, text, integer, interval)',
+        'open_next_batch(text, text, interval, integer, interval, integer)',
+        'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
+        'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
+        'get_batch_cursor(bigint, text, integer)', 'get_batch_cursor(bigint, text, integer, text)',
+        'check_event_condition(text)', 'assert_readable(integer, bigint)',
+        'tick_range_sql(text, bigint, bigint)', 'tick_channel(text)', 'finish_batch(bigint)',
+        'event_retry(bigint, bigint, integer)', 'event_retry(bigint, bigint, timestamptz)',
+        'event_retry_many(bigint, bigint[], timestamptz[])', 'batch_retry(bigint, integer)', 'force_tick(text)'];
+    writer_functions constant text[] := array[
+        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
+        'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)'];
+    admin_functions constant text[] := array[
+        'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'set_queue_config(text, text, text)',
+        'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
+        'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
+        'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
+        'ticker_round()', 'ticker_sleep()', 'ticker_awake()',
+        'maint_operations()', 'maint_retry_events()', 'maint_tables_to_vacuum()', 'maint_rotate_logs()',
+        'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
+        'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',
+        'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()'];
+    f   record;
+begin
+    revoke execute on all functions in schema pgq from public;
+    for f in
+        select 'public' as grantee, unnest(public_functions) as signature
+        union all
+        select 'pgq_reader', unnest(reader_functions)
+        union all
+        select 'pgq_writer', unnest(writer_functions)
+        union all
+        select 'pgq_admin', unnest(admin_functions)
+    loop
+        execute pg_catalog.format('grant execute on function pgq.%s to %s', f.signature, f.grantee);
+    end loop;
+end;
+$$;
+
+grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick to public;
+grant select on pgq.event_template, pgq.registration, pgq.tick_log to pgq_reader;
+grant select, insert, update, delete on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
+grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots to pgq_admin;
+grant update (log_rotate_bytes) on pgq.log to pgq_admin;

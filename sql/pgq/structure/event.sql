@@ -1,0 +1,73 @@
+-- Events. Producers insert into pgq.event with statements that are planned once a session; PostgreSQL's
+-- tuple routing finds the queue's current table by ev_slot:
+--
+--   pgq.event                     by range of ev_slot
+--     pgq.event_bucket_<k>        32 queues, by list of ev_slot
+--       pgq.event_<queue>_<n>     a table that is filled, read, truncated and filled again
+--
+-- The buckets keep a new connection's first insert cheap when there are thousands of queues, and confine
+-- the locks of create_queue.
+
+create table pgq.event (
+    ev_id       bigint          not null,
+    ev_time     timestamptz     not null default now(),
+    ev_txid     bigint          not null default txid_current(),
+    ev_owner    int4,
+    ev_retry    int4,
+    ev_type     text,
+    ev_data     text,
+    ev_extra1   text,
+    ev_extra2   text,
+    ev_extra3   text,
+    ev_extra4   text,
+    ev_slot     int4            not null
+) partition by range (ev_slot);
+
+create view pgq.event_template as
+select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
+       ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
+  from pgq.event;
+
+-- Transactions that wrote directly (COPY) into a table of the queue that was no longer current. The batch
+-- query looks here, so that rotation between current_event_table() and the COPY loses nothing.
+create table pgq.late_write (
+    late_queue  int4            not null,
+    late_table  int4            not null,
+    late_txid   bigint          not null,
+    constraint late_write_pkey primary key (late_queue, late_txid, late_table)
+);
+
+-- The highest snapshot boundary that a tick has stored. Transaction ids below it in a new transaction
+-- mean that this database came from a dump of a cluster that was further on.
+create sequence pgq.txid_high_seq minvalue 0 start 0;
+
+-- 1: the ticker polls; 2: the ticker sleeps until it hears from producers.
+create sequence pgq.ticker_sleep_seq;
+
+-- Events that shall come again later, one row for each and consumer.
+create table pgq.retry_queue (
+    ev_retry_after  timestamptz     not null,
+    ev_queue        int4            not null,
+    ev_id           bigint          not null,
+    ev_time         timestamptz     not null,
+    ev_txid         bigint,
+    ev_owner        int4            not null,
+    ev_retry        int4,
+    ev_type         text,
+    ev_data         text,
+    ev_extra1       text,
+    ev_extra2       text,
+    ev_extra3       text,
+    ev_extra4       text,
+    constraint rq_pkey primary key (ev_owner, ev_id),
+    constraint rq_queue_id_fkey foreign key (ev_queue) references pgq.queue (queue_id)
+);
+create index rq_retry_idx on pgq.retry_queue (ev_retry_after);
+
+do $$
+begin
+    -- So that they have a last value from the start.
+    perform pg_catalog.setval('pgq.txid_high_seq', 0);
+    perform pg_catalog.setval('pgq.ticker_sleep_seq', 1);
+end;
+$$;

@@ -1,0 +1,9 @@
+-- The views that PgQ has as tables can be written.
+
+create or replace trigger tick_write
+    instead of insert or update or delete on pgq.tick
+    for each row execute function pgq.tick_view_write();
+
+create or replace trigger subscription_write
+    instead of insert or update or delete on pgq.subscription
+    for each row execute function pgq.subscription_view_write();
