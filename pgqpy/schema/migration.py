@@ -12,6 +12,7 @@ that an application's own Alembic version table never meets ours.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ VERSION_TABLE = "alembic_version"
 
 # Any number will do, as long as it is always the same: "pgqpy" in ASCII.
 LOCK = f"select pg_catalog.pg_advisory_xact_lock({int.from_bytes(b'pgqpy')})"
+
+# What env.py and the revisions know of their surroundings is global in Alembic.
+_ALEMBIC = threading.Lock()
 
 DROP_SCHEMAS = f"drop schema {VERSION_SCHEMA} cascade;"
 
@@ -89,7 +93,9 @@ def migrate(dsn: str, revision: str = "head") -> str:
                 f"the database is at revision {at}, which is newer than {target}",
                 "use downgrade",
             )
-        command.upgrade(_config(connection, before=_base(), after=_functions_of(target)), target)
+        config = _config(connection, before=_base(), after=_functions_of(target))
+        with _ALEMBIC:
+            command.upgrade(config, target)
     return target
 
 
@@ -126,10 +132,9 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
                 f"removing the schema would lose {lost}",
                 "drop the queues first, or force it",
             )
-        command.downgrade(
-            _config(connection, before=_base(), after="" if target else DROP_SCHEMAS),
-            target or "base",
-        )
+        config = _config(connection, before=_base(), after="" if target else DROP_SCHEMAS)
+        with _ALEMBIC:
+            command.downgrade(config, target or "base")
     return target
 
 
@@ -155,7 +160,8 @@ def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
         raise SchemaError("base is not above anything", "use downgrade")
     buffer = io.StringIO()
     config = _config(None, before=_base(), after=_functions_of(target), output=buffer)
-    command.upgrade(config, f"{start}:{target}" if start else target, sql=True)
+    with _ALEMBIC:
+        command.upgrade(config, f"{_resolve(start)}:{target}" if start else target, sql=True)
     return buffer.getvalue()
 
 
@@ -164,7 +170,8 @@ def downgrade_sql(start: str, revision: str) -> str:
     target = _resolve(revision)
     buffer = io.StringIO()
     config = _config(None, before=_base(), after="" if target else DROP_SCHEMAS, output=buffer)
-    command.downgrade(config, f"{_resolve(start)}:{target or 'base'}", sql=True)
+    with _ALEMBIC:
+        command.downgrade(config, f"{_resolve(start)}:{target or 'base'}", sql=True)
     return buffer.getvalue()
 
 

@@ -40,7 +40,10 @@ QUERIES: dict[str, str] = {
     "column": f"""
         select c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),
                a.attnotnull, a.attidentity, a.attgenerated, a.attcollation::regcollation::text,
-               a.attstorage, a.attstattarget, a.attoptions,
+               a.attstorage, a.attstattarget,
+               -- by name, as some servers keep a version of their own here
+               (select array_agg(o order by o) from unnest(a.attoptions) as o
+                 where o like 'n_distinct%%'),
                pg_get_expr(d.adbin, d.adrelid), {ACL.format("a.attacl")},
                col_description(c.oid, a.attnum)
           from pg_attribute as a

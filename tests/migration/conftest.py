@@ -1,0 +1,52 @@
+"""Fixtures that only the installation tests need."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from pgqpy.schema import extension_files
+from tests.fixtures.fix_db import Connect, Connection
+
+
+@pytest.fixture
+def other(empty_dsn: str, connect: Connect) -> Connection:
+    """An autocommit connection to `empty_dsn`."""
+    return connect(empty_dsn)
+
+
+@pytest.fixture(scope="session")
+def extension_installed(server: Server) -> Iterator[None]:
+    """The extension's files lie where this server looks for them, until the session ends."""
+    sharedir = subprocess.run(
+        [server.bin_dir / "pg_config", "--sharedir"], capture_output=True, text=True, check=True
+    )
+    directory = Path(sharedir.stdout.strip()) / "extension"
+    written = []
+    try:
+        for name, content in extension_files().items():
+            (directory / name).write_text(content, encoding="utf-8")
+            written.append(directory / name)
+    except PermissionError:
+        pytest.skip(f"{directory} is not writable: run as root to test CREATE EXTENSION")
+    yield
+    for path in written:
+        path.unlink()
+
+
+@pytest.fixture
+def newcomer(server: Server, empty_dsn: str) -> Iterator[str]:
+    """A connection string for `empty_dsn` as a new role without any privileges."""
+    database = psycopg.conninfo.conninfo_to_dict(empty_dsn)["dbname"]
+    with psycopg.connect(server.dsn, autocommit=True) as conn:
+        conn.execute("create role newcomer login")
+        yield server.dsn_of(str(database), user="newcomer")
+        conn.execute(f"alter database {database} owner to postgres".encode())
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        conn.execute("drop owned by newcomer cascade")
+        conn.execute("drop role newcomer")

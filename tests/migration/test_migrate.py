@@ -1,0 +1,206 @@
+"""Migrating and the way back: repeatable, all or nothing, and never on foreign ground."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from pgqpy import schema
+from pgqpy.embedded import Server
+from pgqpy.schema import SchemaError
+from pgqpy.schema.migration import LOCK
+from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
+
+from .catalog import catalog, data
+
+HEAD = schema.history()[-1].id
+
+
+def has_schema(conn: Connection) -> bool:
+    return conn.execute("select to_regnamespace('pgq') is not null").fetchone() == (True,)
+
+
+def wait_for_lock(conn: Connection, waiters: int) -> None:
+    """Returns when that many sessions wait for an advisory lock."""
+    query = """
+        select count(*)
+          from pg_locks
+          join pg_database as d on d.oid = database
+         where datname = current_database()
+           and locktype = 'advisory'
+           and not granted
+    """
+    while conn.execute(query).fetchone() != (waiters,):
+        time.sleep(0.005)
+
+
+def test_migrate_installs_and_says_where_the_database_is(empty_dsn: str) -> None:
+    assert schema.current(empty_dsn) is None
+    assert schema.migrate(empty_dsn) == HEAD
+    assert schema.current(empty_dsn) == HEAD
+
+
+def test_migrating_again_changes_nothing(dsn: str, conn: Connection, queue: str) -> None:
+    before = catalog(conn), data(conn)
+    schema.migrate(dsn)
+    assert (catalog(conn), data(conn)) == before
+
+
+def test_migrating_brings_functions_and_grants_back(dsn: str, conn: Connection) -> None:
+    before = catalog(conn)
+    conn.execute("create or replace function pgq.version() returns text return 'broken'")
+    conn.execute("revoke usage on schema pgq from public")
+    schema.migrate(dsn)
+    assert catalog(conn) == before
+
+
+def test_migrating_twice_at_once_is_migrating_once(
+    empty_dsn: str, other: Connection, connect: Connect
+) -> None:
+    gate = connect(empty_dsn, autocommit=False)
+    gate.execute(LOCK.encode())
+    with ThreadPoolExecutor(3) as pool:
+        both = [pool.submit(schema.migrate, empty_dsn) for _ in range(3)]
+        wait_for_lock(other, waiters=3)
+        assert not has_schema(other)
+        gate.commit()
+        assert [future.result() for future in both] == [HEAD] * 3
+
+
+def test_databases_of_a_new_cluster_can_migrate_at_once(server: Server) -> None:
+    """The roles, which all of them create, belong to the cluster; the lock to a database."""
+    script = schema.upgrade_sql().encode()
+
+    def install(dsn: str) -> str | None:
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(script)
+        return schema.current(dsn)
+
+    with Server(version=server.version) as fresh, ThreadPoolExecutor(4) as pool:
+        names = [create_database(fresh, "template0") for _ in range(4)]
+        found = pool.map(install, [fresh.dsn_of(name) for name in names])
+        assert list(found) == [HEAD] * 4
+
+
+def test_threads_can_migrate_at_once(server: Server) -> None:
+    names = [create_database(server, "template0") for _ in range(3)]
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            found = pool.map(schema.migrate, [server.dsn_of(name) for name in names])
+            assert list(found) == [HEAD] * 3
+    finally:
+        for name in names:
+            drop_database(server, name)
+
+
+def test_migrating_does_not_depend_on_the_default_isolation_level(
+    empty_dsn: str, other: Connection, connect: Connect
+) -> None:
+    """A snapshot older than the lock would not see what the one before us has done."""
+    other.execute(
+        "do $$ begin execute format("
+        "'alter database %I set default_transaction_isolation = serializable',"
+        " current_database()); end $$"
+    )
+    gate = connect(empty_dsn, autocommit=False)
+    gate.execute(LOCK.encode())
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(schema.migrate, empty_dsn) for _ in range(2)]
+        wait_for_lock(other, waiters=2)
+        gate.commit()
+        assert [future.result() for future in both] == [HEAD] * 2
+
+
+def test_interrupted_migration_leaves_nothing(
+    empty_dsn: str, other: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last statement fails; also what came long before it is not there."""
+    monkeypatch.setattr(
+        "pgqpy.schema.migration._functions_of",
+        lambda target: schema.Manifest.load().sql("functions") + "select 1 / 0;",
+    )
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        schema.migrate(empty_dsn)
+    assert not has_schema(other)
+    monkeypatch.undo()
+    assert schema.migrate(empty_dsn) == HEAD
+
+
+def test_downgrade_to_base_removes_everything(empty_dsn: str, other: Connection) -> None:
+    schema.migrate(empty_dsn)
+    assert schema.downgrade(empty_dsn, "base") is None
+    assert schema.current(empty_dsn) is None
+    assert not has_schema(other)
+    left = other.execute(
+        "select count(*) from pg_class where relowner::regrole::text like 'pgq\\_%'"
+    ).fetchone()
+    assert left == (0,)
+    assert schema.downgrade(empty_dsn, "base") is None
+
+
+def test_downgrade_that_loses_queues_must_be_forced(dsn: str, conn: Connection, queue: str) -> None:
+    conn.execute("select pgq.register_consumer(%s, 'reader')", [queue])
+    conn.execute("create table source (id int primary key)")
+    conn.execute(
+        "create trigger feed after insert on source for each row"
+        " execute function pgq.jsontriga('test_queue')"
+    )
+    with pytest.raises(SchemaError) as caught:
+        schema.downgrade(dsn, "base")
+    for what in (queue, "1 subscription", "source"):
+        assert what in str(caught.value)
+    assert has_schema(conn)
+
+    schema.downgrade(dsn, "base", force=True)
+    assert not has_schema(conn)
+    conn.execute("insert into source values (1)")
+
+
+def test_printed_downgrade_removes_everything(dsn: str, conn: Connection) -> None:
+    conn.execute(schema.downgrade_sql("head", "base").encode())
+    assert not has_schema(conn)
+
+
+def test_schema_of_somebody_else_is_left_alone(empty_dsn: str, other: Connection) -> None:
+    other.execute("create schema pgq create table theirs ()")
+    for change in (schema.migrate, lambda dsn: schema.downgrade(dsn, "base")):
+        with pytest.raises(SchemaError, match="not installed by pgqpy"):
+            change(empty_dsn)
+    assert other.execute("select to_regclass('pgq.theirs') is not null").fetchone() == (True,)
+
+
+def test_empty_schema_that_an_administrator_has_made_is_used(
+    empty_dsn: str, other: Connection
+) -> None:
+    other.execute("create schema pgq")
+    schema.migrate(empty_dsn)
+    owner = other.execute("select nspowner::regrole::text from pg_namespace where nspname = 'pgq'")
+    assert owner.fetchone() == ("pgq_owner",)
+
+
+@pytest.mark.reference
+def test_debians_pgq_is_left_alone(pgq_reference_dsn: str, connect: Connect) -> None:
+    with pytest.raises(SchemaError, match="belongs to the extension pgq"):
+        schema.migrate(pgq_reference_dsn)
+    assert connect(pgq_reference_dsn).execute("select pgq.version()").fetchone() is not None
+
+
+def test_unknown_revision_is_answered_with_the_known_ones(empty_dsn: str) -> None:
+    with pytest.raises(SchemaError, match=HEAD):
+        schema.migrate(empty_dsn, "no-such-revision")
+
+
+def test_database_of_a_newer_release_is_left_alone(dsn: str, conn: Connection) -> None:
+    conn.execute("update pgq.alembic_version set version_num = '9999'")
+    with pytest.raises(SchemaError, match="upgrade pgqpy"):
+        schema.migrate(dsn)
+
+
+def test_alembic_of_the_application_and_ours_do_not_meet(empty_dsn: str, other: Connection) -> None:
+    other.execute("create table alembic_version (version_num varchar(32) primary key)")
+    other.execute("insert into alembic_version values ('theirs')")
+    assert schema.migrate(empty_dsn) == HEAD
+    assert other.execute("select * from public.alembic_version").fetchall() == [("theirs",)]
