@@ -21,7 +21,8 @@ declare
         'event_retry_many(bigint, bigint[], timestamptz[])', 'batch_retry(bigint, integer)', 'force_tick(text)'];
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
-        'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)'];
+        'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
+        'write_target(text, bigint)'];
     admin_functions constant text[] := array[
         'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
@@ -54,3 +55,15 @@ grant select on pgq.event_template, pgq.registration, pgq.tick_log to pgq_reader
 grant select, insert, update, delete on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
 grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots to pgq_admin;
 grant update (log_rotate_bytes) on pgq.log to pgq_admin;
+
+-- For the functions that pgq.capture_table() generates; they run as the captured table's owner.
+grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
+
+-- Before 17 only an owner could vacuum.
+do $$
+begin
+    if pg_catalog.current_setting('server_version_num')::int >= 170000 then
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.retry_queue, pgq.late_write to pgq_admin;
+    end if;
+end;
+$$;

@@ -145,7 +145,7 @@ as $$
                 else q.queue_name = i_queue_name end;
 $$;
 
-create or replace function pgq.ticker_round(out ticks int4, out wait interval)
+create or replace function pgq.ticker_round(out ticks int4, out fresh int4, out wait interval)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -156,6 +156,7 @@ as $$
 --
 -- Returns:
 --      ticks   - number of ticks made
+--      fresh   - how many of them because of new events; the others are heartbeats of idle queues
 --      wait    - when to call again, if nothing else happens; null if there is no need to
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
@@ -164,10 +165,12 @@ declare
     d   record;
 begin
     ticks := 0;
+    fresh := 0;
     for d in select * from pgq.due_queues() loop
         if d.nominal or d.early then
             if pgq.make_tick(d.queue_id, not d.nominal, d.event_seq) is not null then
                 ticks := ticks + 1;
+                fresh := fresh + (d.next_due is not null)::int4;
             end if;
         else
             wait := least(wait, d.next_due);
