@@ -36,8 +36,12 @@ def test_an_idle_database_is_left_to_its_producers_to_wake() -> None:
     assert rest(Pace(0), SLEEP_AFTER, wait=None) == Rest(AT_MOST, asleep=True)
 
 
-def test_there_is_no_sleep_while_events_wait_for_their_tick() -> None:
-    assert rest(Pace(0), 10, wait=0.7) == Rest(IDLE, asleep=False)
+def test_sleep_ends_when_it_is_time_to_look_again() -> None:
+    assert rest(Pace(0), 10, wait=0.7) == Rest(0.7, asleep=True)
+
+
+def test_there_is_no_sleep_for_what_is_due_within_a_poll() -> None:
+    assert rest(Pace(0), 10, wait=0.01) == Rest(0.01, asleep=False)
 
 
 def test_before_sleep_polling_slows_down_with_the_time_since_the_last_event() -> None:

@@ -102,9 +102,7 @@ class Config:
         return self if self.source is None else self.load(self.source, *self.extra_dsns)
 
     @classmethod
-    def _build(
-        cls, document: Mapping[str, Any], source: Path | None, dsns: Iterable[str]
-    ) -> Self:
+    def _build(cls, document: Mapping[str, Any], source: Path | None, dsns: Iterable[str]) -> Self:
         extra = tuple(dsns)
         top = ("http", "log_level", "log_format", "defaults", "database")
         _refuse_unknown(document, top, "the file")
@@ -112,9 +110,7 @@ class Config:
         tables = document.get("database", [])
         if not isinstance(tables, list):
             raise ConfigError("databases are written [[database]], with two brackets")
-        asked = [
-            _database(table, f"[[database]] number {n}") for n, table in enumerate(tables, 1)
-        ]
+        asked = [_database(table, f"[[database]] number {n}") for n, table in enumerate(tables, 1)]
         asked += [{"dsn": dsn} for dsn in extra]
         if not asked:
             raise ConfigError("no database to serve: give --dsn, or [[database]] in the file")
@@ -175,9 +171,7 @@ def _named(asked: list[dict[str, Any]]) -> tuple[Database, ...]:
             table["name"] = part["dbname"] if unique else f"{host}/{part['dbname']}"
     name, times = Counter(table["name"] for table in asked).most_common(1)[0]
     if times > 1:
-        raise ConfigError(
-            f"two databases are called {name!r}: serve it once, or name them apart"
-        )
+        raise ConfigError(f"two databases are called {name!r}: serve it once, or name them apart")
     return tuple(Database(**table) for table in asked)
 
 

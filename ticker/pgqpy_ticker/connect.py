@@ -56,14 +56,10 @@ async def connect(database: Database, **settings: str) -> Connection:
     """
     told = conninfo_to_dict(database.dsn)
     ours = {key: value for key, value in _CONNECTION.items() if key not in told}
-    connection = await AsyncConnection.connect(
-        make_conninfo(database.dsn, **ours), autocommit=True
-    )
+    connection = await AsyncConnection.connect(make_conninfo(database.dsn, **ours), autocommit=True)
     try:
         for name, value in (_SESSION | settings).items():
-            await connection.execute(
-                "select pg_catalog.set_config(%s, %s, false)", (name, value)
-            )
+            await connection.execute("select pg_catalog.set_config(%s, %s, false)", (name, value))
     except BaseException:
         await connection.close()
         raise

@@ -84,9 +84,7 @@ class Daemon:
                 self._served[name].worker.database = database
             else:
                 worker = Worker(database, self._metrics)
-                self._served[name] = _Served(
-                    worker, asyncio.create_task(worker.run(), name=name)
-                )
+                self._served[name] = _Served(worker, asyncio.create_task(worker.run(), name=name))
 
     # Reloading
 

@@ -23,9 +23,7 @@ from pgqpy_ticker.trouble import Pooled, SchemaMissing
 LOCK = (0x70677170, 1)
 """In pg_locks: classid 1885827440 (the letters pgqp), objid 1 (the ticker), objsubid 2."""
 
-_TRY: LiteralString = (
-    "select pg_catalog.pg_try_advisory_lock(%s, %s), pg_catalog.pg_backend_pid()"
-)
+_TRY: LiteralString = "select pg_catalog.pg_try_advisory_lock(%s, %s), pg_catalog.pg_backend_pid()"
 _RELEASE: LiteralString = "select pg_catalog.pg_advisory_unlock(%s, %s)"
 _HOLDER: LiteralString = """
     select pid from pg_catalog.pg_locks

@@ -50,9 +50,7 @@ class Maintenance:
     async def close(self) -> None:
         await self._link.close()
 
-    async def _guarded(
-        self, connection: Connection, operation: str, argument: str | None
-    ) -> None:
+    async def _guarded(self, connection: Connection, operation: str, argument: str | None) -> None:
         key = (operation, argument)
         started = time.monotonic()
         try:

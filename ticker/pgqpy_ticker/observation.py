@@ -31,8 +31,8 @@ class ConsumerSeen:
 class OpenTransaction:
     """A transaction with an id: rotation waits for it, wherever in the cluster it is.
 
-    ``kind`` is prepared, idle (in transaction), active, or hidden: it exists, but our role may
-    not see whose it is, and ``age`` counts from when we first noticed it.
+    ``kind`` is prepared, idle (in transaction), active, or hidden: our role may not see what it
+    does, nor since when, and ``age`` counts from when we first noticed it.
     """
 
     kind: str

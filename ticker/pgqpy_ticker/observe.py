@@ -32,29 +32,26 @@ _CONSUMERS: LiteralString = """
 """
 
 # Only transactions with an id hold up rotation, but those of all databases do: a snapshot lists
-# the running transactions of the whole cluster.
+# the running transactions of the whole cluster. Whoever lacks pg_read_all_stats sees of others'
+# sessions that there is an id, but neither state nor age.
 _TRANSACTIONS: LiteralString = """
-    select 'prepared', gid, extract(epoch from clock_timestamp() - prepared)::float8,
-           database::text, owner::text
+    select 'prepared' as kind, gid as who,
+           extract(epoch from clock_timestamp() - prepared)::float8 as age,
+           database::text, owner::text, transaction::text
     from pg_catalog.pg_prepared_xacts
     union all
-    select case when state like 'idle in transaction%%' then 'idle' else 'active' end,
+    select case when xact_start is null then 'hidden'
+                when state like 'idle in transaction%%' then 'idle'
+                else 'active' end,
            'pid ' || pid, extract(epoch from clock_timestamp() - xact_start)::float8,
-           datname::text, usename::text
+           datname::text, usename::text, backend_xid::text
     from pg_catalog.pg_stat_activity
     where backend_xid is not null and pid <> pg_catalog.pg_backend_pid()
-    order by 3 desc
+    order by age desc nulls first
     limit %s
 """
 
-_OLDEST_ID: LiteralString = """
-    select pg_catalog.pg_snapshot_xmin(s)::text::int8,
-           pg_catalog.pg_snapshot_xmin(s) = pg_catalog.pg_snapshot_xmax(s),
-           pg_catalog.pg_has_role('pg_read_all_stats', 'usage')
-    from pg_catalog.pg_current_snapshot() s
-"""
-
-_SHOWN = 20
+_MOST = 1000
 
 
 class Observe:
@@ -70,7 +67,7 @@ class Observe:
         self._metrics = metrics
         self._log = log
         self._warned: set[tuple[str, str]] = set()
-        self._hidden: tuple[int, float] | None = None
+        self._first_seen: dict[str, float] = {}
 
     async def run(self) -> float:
         connection = await self._link.connection()
@@ -94,22 +91,14 @@ class Observe:
         await self._link.close()
 
     async def _transactions(self, connection: Connection) -> list[OpenTransaction]:
-        rows = await (await connection.execute(_TRANSACTIONS, (_SHOWN,))).fetchall()
-        known = [OpenTransaction(*row) for row in rows]
-        row = await (await connection.execute(_OLDEST_ID)).fetchone()
-        assert row is not None
-        oldest, none_open, sees_all = row
-        if none_open or sees_all:
-            self._hidden = None
-            return known
-        # The id says nothing of its age, but the same id seen again is at least as old as the
-        # time between. Prepared transactions are visible to everyone and named already.
+        rows = await (await connection.execute(_TRANSACTIONS, (_MOST,))).fetchall()
         now = time.monotonic()
-        if self._hidden is None or self._hidden[0] != oldest:
-            self._hidden = (oldest, now)
+        self._first_seen = {xid: self._first_seen.get(xid, now) for *_, xid in rows}
         return [
-            *known,
-            OpenTransaction("hidden", f"transaction {oldest}", now - self._hidden[1]),
+            OpenTransaction(
+                kind, who, now - self._first_seen[xid] if age is None else age, database, role
+            )
+            for kind, who, age, database, role, xid in rows
         ]
 
     def _warn(self, old: list[OpenTransaction]) -> None:

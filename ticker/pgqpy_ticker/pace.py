@@ -41,13 +41,13 @@ class Pace:
     ) -> Rest:
         """Decide on the pause after a round that ``found`` new events, or none.
 
-        ``wait`` is in how many seconds events that are there already fall due; None if there
-        are none.
+        ``wait`` is in how many seconds to look again even if nobody calls: for events that are
+        not due yet, and for transactions whose end may bring events to light. None: no need.
         """
         if found:
             self._found = now
         quiet = now - self._found
-        if wait is None and quiet >= sleep_after:
-            return Rest(sleep_at_most, asleep=True)
-        poll = min(max(quiet / 8, busy), idle)
-        return Rest(poll if wait is None else min(poll, max(wait, SHORTEST)), asleep=False)
+        due = sleep_at_most if wait is None else max(wait, SHORTEST)
+        if quiet >= sleep_after and due >= idle:
+            return Rest(min(due, sleep_at_most), asleep=True)
+        return Rest(min(due, max(quiet / 8, busy), idle), asleep=False)

@@ -1,0 +1,139 @@
+"""Several tickers for one database: exactly one ticks, and another does when it is gone.
+
+Each test waits for what a daemon says in its log, or for what it did in the database.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from pgqpy_ticker.lead import LOCK
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import StartTicker, TickerProcess, eventually
+
+HOLDERS = """
+    select array_agg(pid) from pg_locks
+    where locktype = 'advisory' and granted and classid = %s and objid = %s and objsubid = 2
+      and database = (select oid from pg_database where datname = current_database())
+"""
+
+
+def leader_pid(conn: Connection) -> int:
+    """The server process of the session that holds the lead."""
+    (pid,) = eventually(conn, HOLDERS, *LOCK)
+    return int(pid)
+
+
+def assert_ticks(conn: Connection, queue: str) -> None:
+    """The daemons of this database tick: events inserted now get one."""
+    (before,) = conn.execute(
+        "select last_tick_id from pgq.get_queue_info(%s)", [queue]
+    ).fetchone() or (None,)
+    conn.execute("select pgq.insert_event(%s, 'type', 'data')", [queue])
+    eventually(
+        conn,
+        "select last_tick_id > coalesce(%s, 0) and ev_new = 0 from pgq.get_queue_info(%s)",
+        before,
+        queue,
+    )
+
+
+@pytest.fixture
+def pair(start_ticker: StartTicker, dsn: str) -> tuple[TickerProcess, TickerProcess]:
+    """A leader and the one that stands by for it."""
+    leader = start_ticker(dsn, standby_period=0.1)
+    leader.hear("leading")
+    standby = start_ticker(dsn, standby_period=0.1)
+    standby.hear("standing by")
+    return leader, standby
+
+
+def test_the_second_ticker_of_a_database_stands_by_and_names_the_leader(
+    pair: tuple[TickerProcess, TickerProcess], conn: Connection
+) -> None:
+    _, standby = pair
+    assert standby.said("standing by")[0]["leader_pid"] == leader_pid(conn)
+    assert standby.said("leading") == []
+    assert standby.process.poll() is None
+
+
+def test_when_the_leader_is_killed_the_standby_ticks(
+    pair: tuple[TickerProcess, TickerProcess], conn: Connection, queue: str
+) -> None:
+    leader, standby = pair
+    leader.kill()
+    standby.hear("leading")
+    assert_ticks(conn, queue)
+
+
+def test_when_the_leader_stops_the_standby_ticks(
+    pair: tuple[TickerProcess, TickerProcess], conn: Connection, queue: str
+) -> None:
+    leader, standby = pair
+    assert leader.stop() == 0
+    standby.hear("leading")
+    assert_ticks(conn, queue)
+
+
+def test_a_leader_whose_session_is_ended_leads_no_more_until_it_wins_again(
+    pair: tuple[TickerProcess, TickerProcess], conn: Connection, queue: str
+) -> None:
+    leader, _ = pair
+    first = leader_pid(conn)
+    conn.execute("select pg_terminate_backend(%s, 10000)", [first])
+    assert leader.hear("terminating connection")["level"] == "warning"
+    assert leader_pid(conn) != first
+    assert_ticks(conn, queue)
+
+
+def test_a_leader_that_hangs_loses_the_lead_and_does_not_tick_when_it_comes_to(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
+) -> None:
+    leader = start_ticker(dsn, leader_timeout=1.5, standby_period=0.1)
+    leader.hear("leading")
+    standby = start_ticker(dsn, standby_period=0.1)
+    standby.hear("standing by")
+
+    leader.send(signal.SIGSTOP)
+    standby.hear("leading")
+    assert_ticks(conn, queue)
+
+    leader.send(signal.SIGCONT)
+    line = leader.hear("standing by")
+    assert line["leader_pid"] == standby.said("leading")[0]["server_pid"]
+    assert_ticks(conn, queue)
+
+
+def test_leads_of_two_databases_are_independent(
+    start_ticker: StartTicker, dsn: str, empty_dsn: str, conn: Connection
+) -> None:
+    """The lock is the database's, and so is trouble: one without the schema is no matter for the
+    other."""
+    daemon = start_ticker(dsn, empty_dsn, top='http = "127.0.0.1:0"')
+    led = daemon.hear("leading")["database"]
+    away = daemon.hear("the schema pgq is missing")["database"]
+    assert led != away
+    status, body = daemon.get("/healthz")
+    report = json.loads(body)["databases"]
+    assert status == 503
+    assert (report[led]["healthy"], report[away]["healthy"]) == (True, False)
+
+
+def test_a_standby_is_healthy_and_shows_that_it_does_not_lead(
+    start_ticker: StartTicker, dsn: str
+) -> None:
+    start_ticker(dsn).hear("leading")
+    standby = start_ticker(dsn, top='http = "127.0.0.1:0"', standby_period=0.1)
+    standby.hear("ready")
+    status, body = standby.get("/healthz")
+    (report,) = json.loads(body)["databases"].values()
+    assert (status, report["state"]) == (200, "standby")
+    (leads,) = [
+        line
+        for line in standby.get("/metrics")[1].splitlines()
+        if line.startswith("pgqpy_ticker_leader{")
+    ]
+    assert leads.endswith(" 0.0")

@@ -1,0 +1,281 @@
+"""Starting, stopping, reloading, and databases that go away: one process through all of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import (
+    PATIENCE,
+    StartTicker,
+    TickerProcess,
+    eventually,
+    ticker_toml,
+)
+
+HTTP = 'http = "127.0.0.1:0"'
+
+
+def reload(daemon: TickerProcess, text: str) -> None:
+    daemon.config.write_text(text)
+    daemon.send(signal.SIGHUP)
+
+
+def with_schema(dsn: str) -> str:
+    with psycopg.connect(dsn) as conn:
+        conn.execute(schema_sql().encode())
+    return dsn
+
+
+# Starting and stopping
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_within_a_second_or_two(
+    start_ticker: StartTicker, dsn: str, number: signal.Signals
+) -> None:
+    daemon = start_ticker(dsn)
+    daemon.hear("leading")
+    asked = time.monotonic()
+    daemon.send(number)
+    assert daemon.process.wait(PATIENCE) == 0
+    assert time.monotonic() - asked < 3
+    daemon.hear("stopped")
+
+
+def test_it_stops_at_once_while_its_database_is_away(start_ticker: StartTicker) -> None:
+    daemon = start_ticker("host=127.0.0.1 port=1 dbname=nowhere")
+    daemon.hear("ready")
+    assert daemon.stop() == 0
+
+
+def test_after_a_stop_producers_are_not_asked_to_call(
+    start_ticker: StartTicker, conn: Connection, dsn: str
+) -> None:
+    daemon = start_ticker(dsn)
+    daemon.hear("leading")
+    conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
+    assert daemon.stop() == 0
+    assert conn.execute("select last_value from pgq.ticker_sleep_seq").fetchone() == (1,)
+
+
+def test_no_session_is_left_behind_by_a_stop(
+    start_ticker: StartTicker, conn: Connection, dsn: str
+) -> None:
+    daemon = start_ticker(dsn)
+    daemon.hear("leading")
+    assert daemon.stop() == 0
+    eventually(
+        conn,
+        "select count(*) = 0 from pg_stat_activity "
+        "where datname = current_database() and application_name like 'pgqpy ticker%%'",
+    )
+
+
+def test_a_mistake_in_the_configuration_ends_it_with_code_2_and_no_traceback(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "ticker.toml"
+    config.write_text("[[database]]\ndsn = 'dbname=x'\nretry_perod = 1")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pgqpy_ticker", "--config", str(config)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "did you mean retry_period?" in ended.stderr
+
+
+def test_a_port_that_is_taken_ends_it_with_code_2_and_no_traceback(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        config = tmp_path / "ticker.toml"
+        config.write_text(ticker_toml("dbname=x", top=f'http = "{where}"'))
+        ended = subprocess.run(
+            [sys.executable, "-m", "pgqpy_ticker", "--config", str(config)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+    assert ended.returncode == 2
+    assert f"cannot listen on http = {where}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_systemd_is_told_of_readiness_reloads_and_the_end(
+    start_ticker: StartTicker, dsn: str, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        daemon = start_ticker(dsn, environment=environment)
+        assert systemd.recv(1000) == b"READY=1\nSTATUS=0 away, 0 standby, 1 leading"
+        daemon.send(signal.SIGHUP)
+        assert systemd.recv(1000).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        assert systemd.recv(1000).startswith(b"READY=1\n")
+        assert daemon.stop() == 0
+        assert systemd.recv(1000).startswith(b"STOPPING=1\n")
+
+
+def test_systemd_sees_signs_of_life_as_often_as_it_wants(
+    start_ticker: StartTicker, dsn: str, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        start_ticker(dsn, environment=environment)
+        signs = 0
+        while signs < 3:
+            signs += systemd.recv(1000) == b"WATCHDOG=1"
+
+
+# Reloading
+
+
+def test_sighup_adds_a_database_and_does_not_disturb_the_others(
+    start_ticker: StartTicker, dsn: str, empty_dsn: str
+) -> None:
+    daemon = start_ticker(dsn)
+    first = daemon.hear("leading")
+    reload(daemon, ticker_toml(dsn, with_schema(empty_dsn)))
+    second = daemon.hear("leading", times=2)
+    assert first["database"] != second["database"]
+    assert len(daemon.said("leading")) == 2
+
+
+def test_sighup_removes_a_database_and_its_numbers(
+    start_ticker: StartTicker, dsn: str, empty_dsn: str, connect: Connect
+) -> None:
+    daemon = start_ticker(dsn, with_schema(empty_dsn), top=HTTP)
+    daemon.hear("leading", times=2)
+    reload(daemon, ticker_toml(dsn, top=HTTP))
+    daemon.hear("reloaded", databases=1)
+    eventually(
+        connect(empty_dsn),
+        "select count(*) = 0 from pg_stat_activity "
+        "where datname = current_database() and application_name like 'pgqpy ticker%%'",
+    )
+    removed = psycopg.conninfo.conninfo_to_dict(empty_dsn)["dbname"]
+    assert f'"{removed}"' not in daemon.get("/metrics")[1]
+    assert list(json.loads(daemon.get("/healthz")[1])["databases"]) != [removed]
+
+
+def test_sighup_changes_periods_without_giving_up_the_lead(
+    start_ticker: StartTicker, dsn: str
+) -> None:
+    daemon = start_ticker(dsn, top=HTTP)
+    daemon.hear("leading")
+    # Nothing is healthy within a microsecond: the setting has arrived.
+    reload(daemon, ticker_toml(dsn, top=HTTP, healthy_within=0.000001))
+    daemon.hear("reloaded")
+    assert daemon.get("/healthz")[0] == 503
+    assert len(daemon.said("leading")) == 1
+
+
+def test_a_broken_file_changes_nothing_and_is_told(start_ticker: StartTicker, dsn: str) -> None:
+    daemon = start_ticker(dsn, top=HTTP)
+    daemon.hear("leading")
+    reload(daemon, "[[database")
+    assert daemon.hear("not reloaded")["level"] == "error"
+    assert daemon.get("/healthz")[0] == 200
+    reload(daemon, ticker_toml(dsn, top=HTTP + '\nlog_level = "warning"'))
+    reload(daemon, "[[database")
+    daemon.hear("not reloaded", times=2)
+
+
+# Databases that go away
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that the test may kill; with nobody's prepared transactions."""
+    with Server() as server:
+        with_schema(server.dsn)
+        yield server
+
+
+@pytest.mark.any_pg
+def test_a_server_that_is_killed_and_comes_back_is_ticked_again(
+    start_ticker: StartTicker, own_server: Server
+) -> None:
+    daemon = start_ticker(own_server.dsn, top=HTTP, reconnect_at_most=0.5)
+    daemon.hear("leading")
+    own_server.kill()
+    daemon.hear("", level="warning")
+    assert daemon.get("/healthz")[0] == 503
+    own_server.restart()
+    daemon.hear("back again")
+    daemon.hear("leading", times=2)
+    assert daemon.get("/healthz")[0] == 200
+    with psycopg.connect(own_server.dsn, autocommit=True) as conn:
+        conn.execute("select pgq.create_queue('q')")
+        eventually(conn, "select last_tick_id from pgq.get_queue_info('q')")
+
+
+@pytest.mark.any_pg
+def test_a_database_that_stays_away_is_complained_of_once(start_ticker: StartTicker) -> None:
+    daemon = start_ticker("host=127.0.0.1 port=1 dbname=nowhere", top=HTTP, reconnect_at_most=0.01)
+    daemon.hear("ready")
+    tried = 0.0
+    while tried < 20:
+        (line,) = [
+            line
+            for line in daemon.get("/metrics")[1].splitlines()
+            if line.startswith("pgqpy_ticker_errors_total{")
+        ]
+        tried = float(line.split()[-1])
+    assert len(daemon.said("", level="warning")) == 1
+
+
+def test_a_database_without_the_schema_is_told_to_migrate_and_served_when_it_has(
+    start_ticker: StartTicker, empty_dsn: str
+) -> None:
+    daemon = start_ticker(empty_dsn, schema_retry=0.1)
+    line = daemon.hear("the schema pgq is missing")
+    assert line["hint"].startswith("run: pgqpy migrate")
+    with_schema(empty_dsn)
+    daemon.hear("leading")
+
+
+def test_a_schema_that_is_dropped_and_made_again_is_served_again(
+    start_ticker: StartTicker, dsn: str, conn: Connection
+) -> None:
+    daemon = start_ticker(dsn, schema_retry=0.1)
+    daemon.hear("leading")
+    conn.execute("drop schema pgq cascade")
+    daemon.hear("the schema pgq is missing")
+    with_schema(dsn)
+    daemon.hear("leading", times=2)
+
+
+def test_a_role_without_rights_is_told_which_one_to_have(
+    start_ticker: StartTicker, dsn: str, conn: Connection
+) -> None:
+    conn.execute("drop role if exists d_nobody")
+    conn.execute("create role d_nobody login")
+    try:
+        daemon = start_ticker(f"{dsn}&options=-crole%3Dd_nobody", schema_retry=0.1)
+        assert "pgq_admin" in daemon.hear("not allowed")["hint"]
+        conn.execute("grant pgq_admin to d_nobody")
+        daemon.hear("leading")
+        daemon.stop()
+    finally:
+        conn.execute("drop role d_nobody")
