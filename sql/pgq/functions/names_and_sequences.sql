@@ -74,13 +74,12 @@ $$;
 create or replace function pgq.event_seq_value(i_seq regclass)
 returns bigint
 language sql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_seq_value(1)
 --
 --      Last value of a sequence, 0 if it has not been used. (last_value would be 1 then, the same as
---      after the first event, which nobody would notice.) Internal.
+--      after the first event, which nobody would notice.) Simple enough to be inlined. Internal.
 -- ----------------------------------------------------------------------
-    select coalesce(pg_sequence_last_value(i_seq), 0);
+    select coalesce(pg_catalog.pg_sequence_last_value(i_seq), 0);
 $$;

@@ -90,7 +90,8 @@ as $$
            case
                when newest.tick_id is null then true
                when d.new_events <> 0 then
-                   d.nominal_events < 0
+                   nominal.tick_id is null
+                   or d.nominal_events < 0
                    or d.nominal_events >= q.queue_ticker_max_count
                    or not d.nominal_lag between interval '0' and q.queue_ticker_max_lag
                else
