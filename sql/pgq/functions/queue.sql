@@ -52,6 +52,10 @@ begin
         return 0;
     end if;
 
+    insert into pgq.log (log_name, log_seq)
+    values ('tick', 'pgq.tick_log_seq'), ('position', 'pgq.position_log_seq')
+    on conflict do nothing;
+
     id := nextval('pgq.queue_queue_id_seq');
     prefix := 'pgq.event_' || id;
     execute format('create sequence %s_id_seq', prefix);
