@@ -62,9 +62,9 @@ $(VENV)/.installed-all: pyproject.toml | $(BIN)/python
 	    touch $@; \
 	else \
 	    echo "Installing pgqpy and what it needs into $(VENV)"; \
-	    $(BIN)/python -m pip install --quiet --editable '.[all]' && touch $@; \
+	    $(BIN)/python -m pip install --quiet --use-pep517 --editable '.[all]' && touch $@; \
 	fi
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@echo "Installing pgqpy, what it needs and the tools to test it into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]' && touch $@
+	@$(BIN)/python -m pip install --quiet --use-pep517 --editable '.[dev]' && touch $@

@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.fixtures.fix_db",
     "tests.fixtures.fix_reference",
     "tests.fixtures.fix_ticker",
+    "tests.fixtures.fix_cli",
 ]

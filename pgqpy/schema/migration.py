@@ -158,10 +158,11 @@ def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
     target = _resolve(revision)
     if target is None:
         raise SchemaError("base is not above anything", "use downgrade")
+    begin = _resolve(start) if start is not None else None
     buffer = io.StringIO()
     config = _config(None, before=_base(), after=_functions_of(target), output=buffer)
     with _ALEMBIC:
-        command.upgrade(config, f"{_resolve(start)}:{target}" if start else target, sql=True)
+        command.upgrade(config, f"{begin}:{target}" if begin else target, sql=True)
     return buffer.getvalue()
 
 

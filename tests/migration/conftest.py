@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,23 +22,30 @@ def other(empty_dsn: str, connect: Connect) -> Connection:
     return connect(empty_dsn)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def extension_installed(server: Server) -> Iterator[None]:
-    """The extension's files lie where this server looks for them, until the session ends."""
+    """The extension's files lie where this server looks for them, during the test.
+
+    That place is shared with every suite on this machine that uses the same
+    binaries, so it is locked meanwhile.
+    """
     sharedir = subprocess.run(
         [server.bin_dir / "pg_config", "--sharedir"], capture_output=True, text=True, check=True
     )
     directory = Path(sharedir.stdout.strip()) / "extension"
-    written = []
-    try:
-        for name, content in extension_files().items():
-            (directory / name).write_text(content, encoding="utf-8")
-            written.append(directory / name)
-    except PermissionError:
+    if not os.access(directory, os.W_OK):
         pytest.skip(f"{directory} is not writable: run as root to test CREATE EXTENSION")
-    yield
-    for path in written:
-        path.unlink()
+    files = {directory / name: content for name, content in extension_files().items()}
+    lock = os.open(directory, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        for path, content in files.items():
+            path.write_text(content, encoding="utf-8")
+        yield
+    finally:
+        for path in files:
+            path.unlink(missing_ok=True)
+        os.close(lock)
 
 
 @pytest.fixture
