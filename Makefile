@@ -32,6 +32,10 @@ venv: $(VENV)/.installed-dev ## only the virtual environment, for development
 lint: $(VENV)/.installed-dev ## style, and generated files that are not up to date
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/python tools/async_to_sync.py --check
+
+sync: $(VENV)/.installed-dev ## write the sync client from the asyncio one
+	$(BIN)/python tools/async_to_sync.py
 
 types: $(VENV)/.installed-dev ## mypy, strict
 	$(BIN)/mypy
