@@ -1,0 +1,172 @@
+# WARNING: this file is generated from pgqpy/admin_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Administration: one method for each SQL function."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from pgqpy.calls import call, checked
+from pgqpy.connection import Connection
+from pgqpy.errors import translate_errors
+from pgqpy.values import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
+
+
+class Admin:
+    """PgQ's functions on a connection of the caller's, in the caller's transaction.
+
+    Each method calls the SQL function of its name (see the SQL reference) and raises a
+    `pgqpy.errors.PgqError` for what that refuses, for instance QueueNotFound.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+
+    def version(self) -> str:
+        """The version of the installed schema."""
+        return str(self._value("version"))
+
+    # --- queues
+
+    def create_queue(self, queue_name: str) -> bool:
+        """Create a queue; False if it exists already."""
+        return bool(self._value("create_queue", queue_name))
+
+    def drop_queue(self, queue_name: str, *, force: bool = False) -> None:
+        """Drop a queue and its events; with ``force`` its consumers too.
+
+        Raises QueueInUse if it has consumers and ``force`` is not set.
+        """
+        self._value("drop_queue", queue_name, force)
+
+    def set_queue_config(self, queue_name: str, param: str, value: object) -> None:
+        """Change a setting of a queue, for instance ``ticker_max_lag`` to ``'1 second'``."""
+        text = None if value is None else str(value)
+        self._value("set_queue_config", queue_name, param, text)
+
+    def get_queue_info(self, queue_name: str | None = None) -> list[QueueInfo]:
+        """All queues, or one."""
+        rows = self._rows("get_queue_info", *_given(queue_name))
+        return [QueueInfo.from_row(row) for row in rows]
+
+    # --- consumers
+
+    def register_consumer(self, queue_name: str, consumer_name: str) -> bool:
+        """Register a consumer at the newest tick; False if it is registered already."""
+        return bool(self._value("register_consumer", queue_name, consumer_name))
+
+    def register_consumer_at(self, queue_name: str, consumer_name: str, tick_id: int) -> bool:
+        """Register a consumer at a tick, or move it there; False if it was registered already.
+
+        Raises TickNotFound if the tick does not exist (any more).
+        """
+        return bool(self._value("register_consumer_at", queue_name, consumer_name, tick_id))
+
+    def unregister_consumer(self, queue_name: str, consumer_name: str) -> int:
+        """Forget a consumer and its retries; the number of registrations that went."""
+        return int(self._value("unregister_consumer", queue_name, consumer_name))
+
+    def get_consumer_info(
+        self, queue_name: str | None = None, consumer_name: str | None = None
+    ) -> list[ConsumerInfo]:
+        """All consumers, those of a queue, or one on a queue."""
+        rows = self._rows("get_consumer_info", *_given(queue_name, consumer_name))
+        return [ConsumerInfo.from_row(row) for row in rows]
+
+    # --- batches, for those who do without `Consumer`
+
+    def next_batch(self, queue_name: str, consumer_name: str) -> int | None:
+        """Open the next batch, or the one that is open; its id, None if there is none yet."""
+        batch_id: int | None = self._value("next_batch", queue_name, consumer_name)
+        return batch_id
+
+    def next_batch_info(self, queue_name: str, consumer_name: str) -> NextBatch | None:
+        """The same, with its ticks."""
+        return self._next("next_batch_info", queue_name, consumer_name)
+
+    def next_batch_custom(
+        self,
+        queue_name: str,
+        consumer_name: str,
+        *,
+        min_lag: timedelta | None = None,
+        min_count: int | None = None,
+        min_interval: timedelta | None = None,
+    ) -> NextBatch | None:
+        """The same; only events older than ``min_lag``, at least so many or over so long."""
+        return self._next(
+            "next_batch_custom", queue_name, consumer_name, min_lag, min_count, min_interval
+        )
+
+    def next_batch_upto(
+        self,
+        queue_name: str,
+        consumer_name: str,
+        max_count: int,
+        *,
+        min_lag: timedelta | None = None,
+    ) -> NextBatch | None:
+        """The same; as many ticks at once as hold about ``max_count`` events."""
+        return self._next("next_batch_upto", queue_name, consumer_name, max_count, min_lag)
+
+    def get_batch_info(self, batch_id: int) -> BatchInfo:
+        """An open batch. Raises BatchNotFound."""
+        return BatchInfo.from_row((self._rows("get_batch_info", batch_id))[0])
+
+    def batch_event_sql(self, batch_id: int) -> str:
+        """A query for the batch's events that any connection may run, also a standby's."""
+        return str(self._value("batch_event_sql", batch_id))
+
+    def finish_batch(self, batch_id: int) -> bool:
+        """Move the consumer behind the batch; False if it is not open."""
+        return bool(self._value("finish_batch", batch_id))
+
+    def event_retry(self, batch_id: int, event_id: int, when: int | datetime) -> bool:
+        """Have an event again in so many seconds, or then; False if that is arranged already.
+
+        Raises EventNotFound if it is not in the batch.
+        """
+        return bool(self._value("event_retry", batch_id, event_id, when))
+
+    def batch_retry(self, batch_id: int, seconds: int) -> int:
+        """Have the whole batch again in so many seconds; the number of events put back."""
+        return int(self._value("batch_retry", batch_id, seconds))
+
+    # --- ticks, by hand
+
+    def ticker(self, queue_name: str | None = None) -> int | None:
+        """Tick one queue and return the tick's id, or all that are due and return how many."""
+        tick: int | None = self._value("ticker", *_given(queue_name))
+        return tick
+
+    def force_tick(self, queue_name: str) -> int | None:
+        """Make the next call of the ticker tick; the id of the last tick."""
+        tick: int | None = self._value("force_tick", queue_name)
+        return tick
+
+    def maint_retry_events(self) -> int:
+        """Put retries whose time has come back into their queues; how many."""
+        return int(self._value("maint_retry_events"))
+
+    # --- how
+
+    def _next(self, function: str, *arguments: Any) -> NextBatch | None:
+        row = (self._rows(function, *arguments))[0]
+        return None if row["batch_id"] is None else NextBatch.from_row(row)
+
+    def _value(self, function: str, *arguments: Any) -> Any:
+        return next(iter((self._rows(function, *arguments))[0].values()))
+
+    def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
+        with translate_errors(), self.conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(call(function, len(arguments)), checked(arguments))
+            return cursor.fetchall()
+
+
+def _given(*arguments: Any) -> tuple[Any, ...]:
+    """The arguments up to the first that was left out: PgQ overloads instead of defaulting."""
+    return arguments[: arguments.index(None)] if None in arguments else arguments

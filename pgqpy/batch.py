@@ -1,0 +1,98 @@
+# WARNING: this file is generated from pgqpy/batch_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""A batch: the events between two ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from psycopg.rows import tuple_row
+
+from pgqpy.calls import EVENT_RETRY_MANY, call
+from pgqpy.connection import Connection
+from pgqpy.errors import BatchNotFound, PgqError, translate_errors
+from pgqpy.event import Event
+from pgqpy.reader import Reader
+from pgqpy.retries import Retries
+
+
+@dataclass(eq=False, kw_only=True)
+class Batch:
+    """An open batch of a consumer; iterate over it to get its events, ordered by id.
+
+    The events are streamed, so a batch may be larger than memory. It can be iterated again, from
+    the start, and need not be read to its end; not twice at the same time.
+
+    ``prev_tick`` and ``tick`` are the ids of the ticks around it, ``prev_tick_time`` and
+    ``tick_time`` their times, ``seq_start`` and ``seq_end`` the event sequence at them: their
+    difference estimates the number of events. ``lag`` is the age of ``tick`` when the batch was
+    opened. ``sql`` is a self-contained query for the events that gives the same rows on any
+    connection (pgq.batch_event_sql). ``events_read`` counts what iterating has fetched so far.
+    """
+
+    id: int
+    queue: str
+    consumer: str
+    prev_tick: int
+    tick: int
+    prev_tick_time: datetime
+    tick_time: datetime
+    seq_start: int
+    seq_end: int
+    lag: timedelta
+    sql: str
+    event_types: Collection[str] | None = None
+    events_read: int = field(default=0, init=False)
+    retries: Retries = field(default_factory=Retries, init=False, repr=False)
+    _reader: Reader | None = field(default=None, init=False, repr=False)
+
+    #: Where the events are read.
+    reading_conn: Connection = field(repr=False)
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events. Raises PgqError when the connection fails on the way."""
+        self.close()
+        reader = self._reader = Reader(self.reading_conn)
+        reader.start(self.sql, self.event_types)
+        self.events_read = 0
+        try:
+            while True:
+                if self._reader is not reader:
+                    raise PgqError(
+                        "the batch was finished, or iterated anew, inside a loop over it",
+                        hint="End one loop over a batch before the next, or keep a list.",
+                    )
+                events = reader.read(self.retries)
+                if not events:
+                    break
+                self.events_read += len(events)
+                yield from events
+        finally:
+            reader.close()
+
+    def finish(self, conn: Connection) -> None:
+        """Finish the batch, and put back the events to be retried, in ``conn``'s transaction.
+
+        Raises BatchNotFound if it is not open any more, for instance because another process
+        with the same consumer name has finished it: then this one's effects must be rolled back.
+        """
+        self.close()
+        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+            if self.retries:
+                cursor.execute(EVENT_RETRY_MANY, (self.id, *self.retries.columns()))
+            cursor.execute(call("finish_batch", 1), (self.id,))
+            ((finished,),) = cursor.fetchall()
+        if not finished:
+            raise BatchNotFound(
+                f"batch {self.id} of consumer {self.consumer} on queue {self.queue} is not open",
+                hint="Does the consumer run twice? Each consumer name is for one process.",
+            )
+
+    def close(self) -> None:
+        """Stop reading, if that is not done."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

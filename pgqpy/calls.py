@@ -1,0 +1,128 @@
+"""The statements that this library sends, built as values; nothing here talks to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from psycopg import sql
+
+from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy.errors import InvalidPayload, PayloadTooLarge
+from pgqpy.event import NewEvent
+
+#: With ``order by``: the batch's own order is lost, formally, when it becomes a subquery; the
+#: planner knows that it is sorted already.
+_COPY_OUT = """
+copy (select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), {texts}
+        from ({batch_sql}) batch
+       where {condition}
+       order by ev_id)
+  to stdout (format binary)
+"""
+
+_COPY_IN = "copy {table} ({columns}) from stdin (format binary)"
+
+EVENT_RETRY_MANY = b"""
+select pgq.event_retry_many(
+           %s, array_agg(event_id), array_agg(coalesce(at, clock_timestamp() + after)))
+  from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, after)
+"""
+
+_NEXT_BATCH_UPTO = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag
+  from pgq.next_batch_upto(%s, %s, %s) batch
+"""
+
+_NEXT_BATCH_CUSTOM = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag
+  from pgq.next_batch_custom(%s, %s, %s, null, null) batch
+"""
+
+
+def next_batch(
+    queue: str, consumer: str, max_count: int | None, min_lag: timedelta | None
+) -> tuple[bytes, list[Any]]:
+    """The statement that opens a consumer's next batch, and its parameters.
+
+    With a minimal lag, batches are single ticks: the newest tick of a busy queue is always too
+    young, and next_batch_upto would wait for it.
+    """
+    if max_count is None or min_lag is not None:
+        return _NEXT_BATCH_CUSTOM, checked([queue, consumer, min_lag])
+    return _NEXT_BATCH_UPTO, checked([queue, consumer, max_count])
+
+
+@lru_cache
+def call(function: str, arguments: int = 0) -> bytes:
+    """``select * from pgq.function(%s, ...)`` with so many arguments."""
+    return (
+        sql.SQL("select * from {}({})")
+        .format(
+            sql.Identifier("pgq", function),
+            sql.SQL(", ").join([sql.Placeholder()] * arguments),
+        )
+        .as_bytes(None)
+    )
+
+
+def checked(arguments: Iterable[Any]) -> list[Any]:
+    """The arguments, if PostgreSQL can take them.
+
+    Raises InvalidPayload for a NUL character or a lone surrogate, PayloadTooLarge for a gigabyte.
+    """
+    values = list(arguments)
+    for value in values:
+        if isinstance(value, str):
+            _check_text(value)
+        elif isinstance(value, list):
+            checked(value)
+    return values
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise InvalidPayload("a text holds a NUL character")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(f"a text is not valid Unicode: {error.reason}") from None
+    if size > MAX_EVENT_BYTES:
+        raise PayloadTooLarge(f"a text of {size:,} bytes is too large")
+
+
+def copy_out(batch_sql: str, event_types: Collection[str] | None) -> sql.Composed:
+    """The COPY that reads a batch's events, or those of some types, for `decode_events`."""
+    condition: sql.Composable = sql.SQL("true")
+    if event_types is not None:
+        condition = sql.SQL("ev_type = any({}::text[])").format(sql.Literal(list(event_types)))
+    return sql.SQL(_COPY_OUT).format(
+        texts=_columns(NEW_EVENT_COLUMNS), batch_sql=sql.SQL(batch_sql), condition=condition
+    )
+
+
+def copy_in(table: str) -> bytes:
+    """The COPY that takes what `encode_event` gives; the table is current_event_table's."""
+    return (
+        sql.SQL(_COPY_IN)
+        .format(table=sql.Identifier(*table.split(".")), columns=_columns(NEW_EVENT_COLUMNS))
+        .as_bytes(None)
+    )
+
+
+def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:
+    """Events as the arguments of pgq.insert_events: one array a field.
+
+    Extras that no event has are None as a whole. Raises TypeError for an event with more fields.
+    """
+    rows = [NewEvent(*event) for event in events]
+    if not rows:
+        return [[], [], None, None, None, None]
+    types, data, *extras = (list(column) for column in zip(*rows, strict=True))
+    return [types, data, *(None if all(v is None for v in extra) else extra for extra in extras)]
+
+
+def _columns(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

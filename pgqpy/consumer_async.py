@@ -1,0 +1,348 @@
+"""Consumers: the class to subclass."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, nullcontext
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from psycopg import IsolationLevel
+from psycopg.rows import dict_row
+
+from pgqpy import dsn as dsns
+from pgqpy.acompat import AsyncWaker, async_on_stop_signals
+from pgqpy.admin_async import AsyncAdmin
+from pgqpy.backoff import Backoff
+from pgqpy.batch_async import AsyncBatch
+from pgqpy.calls import call, next_batch
+from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.errors import PERMANENT, PgqError, translate_errors
+from pgqpy.event import Event
+from pgqpy.listener_async import AsyncListener
+from pgqpy.log import logger
+from pgqpy.session_async import AsyncSession
+from pgqpy.values import BatchStats
+
+
+class AsyncConsumer:
+    """Takes a queue's events in batches and remembers how far it has come.
+
+    Subclass it, name the queue and the consumer, and say what to do with events::
+
+        class DelayCounter(AsyncConsumer):
+            queue_name = "flights"
+            consumer_name = "delay_counter"
+
+            async def process_event(self, conn, event):
+                ...
+
+    Each batch is processed and finished in one transaction: what ``process_batch`` writes on
+    ``conn`` commits exactly when the batch counts as done, so effects in this database happen
+    exactly once. If it raises, all is rolled back and the same batch comes again, after pauses
+    that double up to ``backoff_cap``. Effects elsewhere happen at least once.
+
+    The batch is opened in a transaction of its own before, so that it stays the same batch, with
+    the same id, across failures; while ``process_batch`` has not used ``conn`` that holds no
+    snapshot.
+    """
+
+    #: The queue, and the name under which the position in it is kept.
+    queue_name: str = ""
+    consumer_name: str = ""
+
+    #: Take as many ticks at once as hold about so many events. None: one tick at a time.
+    batch_size: int | None = 10_000
+    #: Only events of these types; the others are not sent by the server. None: all.
+    event_types: Collection[str] | None = None
+    #: Keep this far behind: only batches that are complete for so long.
+    min_lag: timedelta | None = None
+    #: Call `on_lag` for batches that are older than this when they are opened.
+    max_lag: timedelta | None = None
+
+    #: Hear of new ticks by LISTEN, where that is possible.
+    listen: bool = True
+    #: Seconds between looks for a new batch; ten times that while LISTEN is known to work.
+    poll_interval: float = 1.0
+
+    #: Of the transactions in which batches are processed.
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+
+    #: Seconds before a failed batch is tried again: the first pause, and the longest.
+    backoff_first: float = 0.5
+    backoff_cap: float = 60.0
+    #: The longest pause between attempts to connect again.
+    reconnect_cap: float = 5.0
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        queue_name: str | None = None,
+        consumer_name: str | None = None,
+        listen_dsn: str | None = None,
+        prepare_threshold: int | None = 5,
+    ) -> None:
+        """``dsn`` as for `pgqpy.dsn.resolve`; the names here win over the class's.
+
+        Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
+        ``prepare_threshold=None`` if it does not know prepared statements.
+        """
+        self.dsn = dsns.resolve(dsn)
+        self.queue_name = queue_name or self.queue_name
+        self.consumer_name = consumer_name or self.consumer_name
+        if not (self.queue_name and self.consumer_name):
+            raise TypeError(f"{type(self).__name__} needs a queue_name and a consumer_name")
+        self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        self._prepare_threshold = prepare_threshold
+        self._stopping = False
+        self._waker: AsyncWaker | None = None
+        self._lost = Backoff(min(0.1, self.reconnect_cap), self.reconnect_cap)
+        self._failed = Backoff(self.backoff_first, self.backoff_cap)
+
+    # --- to be overridden
+
+    async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+        """Process a batch inside the transaction that is open on ``conn``.
+
+        Called for every batch, also one without events. The transaction must be left open;
+        ``conn.transaction()`` gives savepoints. The default calls `process_event` for each event.
+        """
+        async for event in batch:
+            await self.process_event(conn, event)
+
+    async def process_event(self, conn: AsyncConnection, event: Event) -> None:
+        """Process an event inside the batch's transaction."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must override process_batch or process_event"
+        )
+
+    async def on_batch(self, stats: BatchStats) -> None:
+        """A batch is committed: the place for metrics."""
+
+    async def on_error(self, error: Exception, batch: AsyncBatch | None) -> None:
+        """A batch failed and was rolled back, or (without a batch) the database is away.
+
+        It will be tried again; raise here to leave `run` instead. The log knows already.
+        """
+
+    async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None:
+        """A batch is older than ``max_lag``. The default logs a warning; raise to leave `run`."""
+        logger.warning(
+            "consumer %s lags %s behind", self.consumer_name, lag, extra=self._fields(batch)
+        )
+
+    # --- the life of a consumer
+
+    async def register(self, *, at_tick: int | None = None) -> bool:
+        """Register, to get all events after the newest tick, or after ``at_tick``.
+
+        False if it was registered already: without ``at_tick`` it then stays where it is.
+        Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
+        """
+        async with await async_connect(self.dsn) as conn:
+            admin = AsyncAdmin(conn)
+            if at_tick is None:
+                return await admin.register_consumer(self.queue_name, self.consumer_name)
+            return await admin.register_consumer_at(self.queue_name, self.consumer_name, at_tick)
+
+    async def unregister(self) -> bool:
+        """Give up the position, and what waits to be retried; False if there was none."""
+        async with await async_connect(self.dsn) as conn:
+            return bool(
+                await AsyncAdmin(conn).unregister_consumer(self.queue_name, self.consumer_name)
+            )
+
+    async def run_once(self) -> bool:
+        """Process one batch, if there is one; False if not. Raises whatever went wrong."""
+        async with self._session() as session:
+            return await self._next(session, tolerant=False)
+
+    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Process batches until `stop`, or with ``until_empty`` until there are no more.
+
+        Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed
+        if it cannot connect to begin with, and later only what waiting does not mend, for
+        instance ConsumerNotRegistered; with ``until_empty`` any error.
+
+        In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
+        unless ``handle_signals`` is false; handlers are as before when it returns.
+        """
+        signals = async_on_stop_signals(self.stop) if handle_signals else nullcontext()
+        async with signals, self._session() as session:
+            await session.working()
+            logger.info("consumer %s started", self.consumer_name, extra=self._fields())
+            while not self._stopping:
+                if not await self._next(session, tolerant=not until_empty):
+                    if until_empty:
+                        break
+                    assert self._waker is not None
+                    await session.wait(self._waker, self.poll_interval)
+            logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
+
+    def stop(self) -> None:
+        """Make `run` return after the batch it is at, or now if it waits.
+
+        From any thread (asyncio: in the event loop's), also before `run`.
+        """
+        self._stopping = True
+        if self._waker is not None:
+            self._waker.wake()
+
+    # --- how
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        listener = AsyncListener(self._listen_dsn, self.queue_name) if self.listen else None
+        session = AsyncSession(
+            self.dsn,
+            listener,
+            application_name=f"pgqpy {self.consumer_name}"[:63],
+            prepare_threshold=self._prepare_threshold,
+            isolation_level=self.isolation_level,
+        )
+        self._waker = AsyncWaker()
+        try:
+            yield session
+        finally:
+            self._stopping = False
+            waker, self._waker = self._waker, None
+            waker.close()
+            await session.close()
+
+    async def _next(self, session: AsyncSession, *, tolerant: bool) -> bool:
+        """Process a batch if there is one. False if not: then it is time to wait."""
+        try:
+            # Before looking, so that no tick falls between the look and the wait.
+            if tolerant:
+                await session.listen()
+            batch = await self._open(session)
+        except PgqError as error:
+            if not tolerant or isinstance(error, PERMANENT):
+                raise
+            await self._database_away(session, error)
+            return True
+        self._lost.reset()
+        if batch is None:
+            return False
+        if self.max_lag is not None and batch.lag > self.max_lag:
+            await self.on_lag(batch.lag, batch)
+        try:
+            stats = await self._process(session, batch)
+        except Exception as error:
+            if not tolerant:
+                raise
+            await self._batch_failed(session, batch, error)
+            return True
+        self._failed.reset()
+        logger.debug(
+            "batch %s done: %s events in %.3f s",
+            batch.id,
+            stats.events,
+            stats.seconds,
+            extra=self._fields(batch)
+            | {"events": stats.events, "retried": stats.retried, "seconds": stats.seconds},
+        )
+        await self.on_batch(stats)
+        return True
+
+    async def _open(self, session: AsyncSession) -> AsyncBatch | None:
+        """Open the next batch, or the one that is open from before, and commit that."""
+        conn = await session.working()
+        reading = await session.reading()
+        with translate_errors():
+            async with conn.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(
+                    *next_batch(self.queue_name, self.consumer_name, self.batch_size, self.min_lag)
+                )
+                (row,) = await cursor.fetchall()
+                if row["batch_id"] is None:
+                    return None
+                await cursor.execute(call("batch_event_sql", 1), (row["batch_id"],))
+                (query,) = await cursor.fetchall()
+        return AsyncBatch(
+            id=row["batch_id"],
+            queue=self.queue_name,
+            consumer=self.consumer_name,
+            prev_tick=row["prev_tick_id"],
+            tick=row["cur_tick_id"],
+            prev_tick_time=row["prev_tick_time"],
+            tick_time=row["cur_tick_time"],
+            seq_start=row["prev_tick_event_seq"],
+            seq_end=row["cur_tick_event_seq"],
+            lag=row["lag"],
+            sql=query["batch_event_sql"],
+            event_types=self.event_types,
+            reading_conn=reading,
+        )
+
+    async def _process(self, session: AsyncSession, batch: AsyncBatch) -> BatchStats:
+        """Effects and finish, in one transaction."""
+        started = monotonic()
+        conn = await session.working()
+        try:
+            async with conn.transaction():
+                await self.process_batch(conn, batch)
+                await batch.finish(conn)
+        finally:
+            await batch.close()
+        return BatchStats(
+            queue=batch.queue,
+            consumer=batch.consumer,
+            batch_id=batch.id,
+            tick_id=batch.tick,
+            events=batch.events_read,
+            retried=len(batch.retries),
+            seconds=monotonic() - started,
+            lag=batch.lag,
+        )
+
+    async def _batch_failed(
+        self, session: AsyncSession, batch: AsyncBatch, error: Exception
+    ) -> None:
+        if session.lost:
+            await self._database_away(session, error, batch)
+            return
+        pause = self._failed.pause()
+        logger.error(
+            "batch %s failed and was rolled back; again in %.1f s",
+            batch.id,
+            pause,
+            exc_info=error,
+            extra=self._fields(batch) | {"pause": pause},
+        )
+        await self.on_error(error, batch)
+        await self._sleep(pause)
+
+    async def _database_away(
+        self, session: AsyncSession, error: Exception, batch: AsyncBatch | None = None
+    ) -> None:
+        """Start over with new connections, after a pause."""
+        await session.close()
+        pause = self._lost.pause()
+        logger.warning(
+            "consumer %s lost the database: %s; again in %.1f s",
+            self.consumer_name,
+            str(error).partition("\n")[0],
+            pause,
+            extra=self._fields(batch) | {"pause": pause},
+        )
+        await self.on_error(error, batch)
+        await self._sleep(pause)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, unless stopped."""
+        if not self._stopping and self._waker is not None:
+            await self._waker.wait(seconds)
+
+    def _fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
+        """What every log line carries."""
+        fields: dict[str, Any] = {"queue": self.queue_name, "consumer": self.consumer_name}
+        if batch is not None:
+            fields |= {
+                "batch_id": batch.id,
+                "tick_id": batch.tick,
+                "lag": batch.lag.total_seconds(),
+            }
+        return fields

@@ -1,0 +1,49 @@
+"""Which database: the connection string, where it comes from, and how to show it."""
+
+from __future__ import annotations
+
+import os
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from pgqpy.errors import InvalidDsn
+
+#: The environment variable that names the database when nobody else does.
+VARIABLE = "PGQPY_DSN"
+
+
+def resolve(dsn: str | None = None) -> str:
+    """The connection string to use: the argument, else ``PGQPY_DSN``, else libpq's environment.
+
+    The last is spelled as an empty string: libpq then reads PGHOST, PGDATABASE, PGSERVICE, ...
+    """
+    if dsn is not None:
+        return dsn
+    return os.environ.get(VARIABLE, "")
+
+
+def parse(dsn: str) -> dict[str, str]:
+    """The settings that a connection string holds.
+
+    Raises InvalidDsn, which quotes nothing: libpq shows the piece that it stumbled on, and that
+    may be the password, or, after an unescaped ``@`` or ``/``, half of it.
+    """
+    try:
+        settings = {
+            key: str(value) for key, value in conninfo_to_dict(dsn).items() if value is not None
+        }
+    except ProgrammingError:
+        raise InvalidDsn("the connection string cannot be read") from None
+    if "@" in settings.get("host", "")[1:]:
+        raise InvalidDsn("the connection string has an @ in its host")
+    if not all(port.isdigit() for port in settings.get("port", "").split(",") if port):
+        raise InvalidDsn("the connection string has a port that is no number")
+    return settings
+
+
+def redact(dsn: str) -> str:
+    """The connection string as ``key=value``, without what must not be shown."""
+    shown = ("host", "hostaddr", "port", "dbname", "user", "service")
+    settings = parse(dsn)
+    return " ".join(f"{key}={settings[key]}" for key in shown if key in settings) or "(default)"

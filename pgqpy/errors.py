@@ -1,0 +1,233 @@
+"""What can go wrong, as classes that are chosen by SQLSTATE.
+
+The functions of the ``pgq`` schema raise SQLSTATEs of their own (class ``PQ``). Each has a class
+here, derived from `PgqError`, which carries PostgreSQL's hint and detail; the original
+`psycopg.Error` is the ``__cause__``. Texts never decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import psycopg
+
+_BY_SQLSTATE: dict[str, type[PgqError]] = {}
+
+
+class PgqError(Exception):
+    """Base of all errors of pgqpy.
+
+    ``message`` is one line, ``hint`` what to do about it, ``detail`` more about the case,
+    ``sqlstate`` PostgreSQL's code; the last three may be None.
+    """
+
+    #: What to do, for errors to which the server gave no hint.
+    default_hint: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, *, sqlstates: tuple[str, ...] = (), **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        for sqlstate in sqlstates:
+            _BY_SQLSTATE[sqlstate] = cls
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        detail: str | None = None,
+        sqlstate: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+        self.detail = detail
+        self.sqlstate = sqlstate
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.detail:
+            lines.append(f"DETAIL: {self.detail}")
+        if self.hint:
+            lines.append(f"HINT: {self.hint}")
+        return "\n".join(lines)
+
+    @property
+    def diag(self) -> psycopg.errors.Diagnostic | None:
+        """All that PostgreSQL said, when it was PostgreSQL that complained."""
+        return self.__cause__.diag if isinstance(self.__cause__, psycopg.Error) else None
+
+
+class QueueNotFound(PgqError, sqlstates=("PQ001",)):
+    """There is no queue of that name."""
+
+
+class ConsumerNotRegistered(PgqError, sqlstates=("PQ002",)):
+    """The consumer is not registered on the queue."""
+
+
+class InvalidName(PgqError, sqlstates=("PQ003",)):
+    """A queue's or consumer's name is missing, empty or too long."""
+
+
+class BatchNotFound(PgqError, sqlstates=("PQ004",)):
+    """The batch is not open: it was finished, or never existed."""
+
+
+class EventNotFound(PgqError, sqlstates=("PQ005",)):
+    """The event is not in the batch."""
+
+
+class InsertDisabled(PgqError, sqlstates=("PQ006",)):
+    """The queue does not accept events."""
+
+
+class QueueInUse(PgqError, sqlstates=("PQ007",)):
+    """The queue cannot be dropped because consumers are registered on it."""
+
+
+class TickNotFound(PgqError, sqlstates=("PQ008",)):
+    """The tick does not exist, or rotation has removed its events."""
+
+
+class ForeignRestore(PgqError, sqlstates=("PQ009",)):
+    """The database was restored into a cluster whose transaction ids are behind its own."""
+
+
+class PerTxLimitExceeded(PgqError, sqlstates=("PQ010",)):
+    """One transaction inserted more events than the queue allows."""
+
+
+class InvalidParameter(PgqError, sqlstates=("PQ011",)):
+    """A parameter has a value that makes no sense."""
+
+
+class WrongIsolationLevel(PgqError, sqlstates=("PQ012",)):
+    """The call is only right under READ COMMITTED."""
+
+
+class RotationOrder(PgqError, sqlstates=("PQ013",)):
+    """The two steps of a rotation need a transaction each."""
+
+
+class TickerPaused(PgqError, sqlstates=("PQ014",)):
+    """The queue's ticker is paused, or it is ticked from elsewhere."""
+
+
+class NoTicks(PgqError, sqlstates=("PQ015",)):
+    """The queue has no tick yet."""
+
+
+class InvalidTriggerArgument(PgqError, sqlstates=("PQ020",)):
+    """A trigger was created with an argument that it does not know."""
+
+
+class NoPrimaryKey(PgqError, sqlstates=("PQ021",)):
+    """Updates and deletes of the table cannot be queued without a key."""
+
+
+class PrimaryKeyChanged(PgqError, sqlstates=("PQ022",)):
+    """The statement changes a key, which the event format cannot express."""
+
+
+class ChangeDenied(PgqError, sqlstates=("PQ023",)):
+    """A ``deny`` trigger forbids changes of the table."""
+
+
+class CaptureError(PgqError, sqlstates=("PQ024",)):
+    """The table is captured already, or is not captured."""
+
+
+class SchemaMissing(PgqError, sqlstates=("PQ030", "3F000", "42883", "42P01")):
+    """The database has no ``pgq`` schema, or one that is older than this client."""
+
+    default_hint = "Install or upgrade it: pgqpy migrate --dsn DSN"
+
+
+class PermissionDenied(PgqError, sqlstates=("42501",)):
+    """The role may not do this."""
+
+    default_hint = (
+        "Grant the role that it takes: pgq_writer to produce, pgq_reader to consume, "
+        "pgq_admin to administer."
+    )
+
+
+class RetryTransaction(PgqError, sqlstates=("40001", "40P01")):
+    """The transaction met a concurrent one; the same transaction, run again, will succeed."""
+
+    default_hint = "Roll back and run the transaction again."
+
+
+class ReadOnlyDatabase(PgqError, sqlstates=("25006",)):
+    """The server is a standby, or the transaction is read-only."""
+
+    default_hint = "Connect to the primary (target_session_attrs=read-write in the DSN)."
+
+
+class InvalidPayload(PgqError, ValueError, sqlstates=("22021", "22P05")):
+    """A text cannot be stored: it holds a NUL character, or no valid Unicode."""
+
+    default_hint = "PostgreSQL's text holds any character but NUL: send binary data as base64."
+
+
+class PayloadTooLarge(PgqError, ValueError, sqlstates=("54000",)):
+    """An event is larger than PostgreSQL can store and give back."""
+
+    default_hint = "Store the data elsewhere and send a reference to it."
+
+
+class InvalidDsn(PgqError, ValueError):
+    """The connection string cannot be read. The message quotes nothing of it."""
+
+    default_hint = (
+        "Write postgresql://user@host:5432/database or host=... dbname=...; in a URI, special "
+        "characters of user and password are written as %XX (@ is %40)."
+    )
+
+
+class ConnectionFailed(
+    PgqError, sqlstates=("57P01", "57P02", "57P03", "57P05", "53300", "08006", "08P01")
+):
+    """The server cannot be reached, refused the connection, or ended it."""
+
+    default_hint = "Check that PostgreSQL runs there and that user and password are right."
+
+
+#: Errors that waiting does not mend.
+PERMANENT: tuple[type[PgqError], ...] = (
+    QueueNotFound,
+    ConsumerNotRegistered,
+    InvalidName,
+    InvalidParameter,
+    InvalidDsn,
+    TickNotFound,
+    ForeignRestore,
+    SchemaMissing,
+    PermissionDenied,
+)
+
+
+def from_psycopg(error: psycopg.Error) -> PgqError:
+    """The error of ours that says the same as one of psycopg's."""
+    cls = _BY_SQLSTATE.get(error.sqlstate or "")
+    if cls is None:
+        # Without a SQLSTATE it is libpq that speaks: the connection failed.
+        lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+        cls = ConnectionFailed if lost else PgqError
+    return cls(
+        error.diag.message_primary or str(error).strip() or type(error).__name__,
+        hint=error.diag.message_hint,
+        detail=error.diag.message_detail,
+        sqlstate=error.sqlstate,
+    )
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise what psycopg raises inside the block as a `PgqError`, with it as the cause."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise from_psycopg(error) from error

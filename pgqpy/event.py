@@ -1,0 +1,142 @@
+"""Events: as consumers get them, and as producers write them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from pgqpy.errors import PgqError
+from pgqpy.retries import Retries
+from pgqpy.row_format import decode_row, operation_and_key
+
+
+class NewEvent(NamedTuple):
+    """An event to be written. A plain tuple with the fields in this order is as good."""
+
+    type: str | None
+    data: str | None = None
+    extra1: str | None = None
+    extra2: str | None = None
+    extra3: str | None = None
+    extra4: str | None = None
+
+
+class Retry(int):
+    """The number of times an event was put back, and the way to put it back once more.
+
+    PgQ calls both "retry": the column ev_retry and the function event_retry.
+    """
+
+    _event: Event
+
+    def __new__(cls, event: Event) -> Retry:
+        retry = super().__new__(cls, event.retry_count)
+        retry._event = event
+        return retry
+
+    def __call__(self, after: float | timedelta | datetime) -> None:
+        """Have the event again after so many seconds, so long, or at that time (with a zone).
+
+        Raises PgqError if the event is not of an open batch, ValueError for a time without a
+        zone or for a negative delay.
+        """
+        event = self._event
+        if event._retries is None:
+            raise PgqError(
+                f"event {event.id} does not belong to a batch",
+                hint="Only events that a batch is iterating can be put back.",
+            )
+        event._retries.add(event.id, after)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of a batch.
+
+    ``id`` ascends within a batch, not across transactions; ``time`` (UTC) is when its transaction
+    inserted it, ``txid`` that transaction; ``retry_count`` is how often it was put back.
+    """
+
+    id: int
+    time: datetime
+    txid: int
+    retry_count: int
+    type: str | None
+    data: str | None
+    extra1: str | None = None
+    extra2: str | None = None
+    extra3: str | None = None
+    extra4: str | None = None
+    _retries: Retries | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Callable[..., Event], tuple[Any, ...]]:
+        # What travels to another process has left its batch.
+        return Event, (
+            self.id,
+            self.time,
+            self.txid,
+            self.retry_count,
+            self.type,
+            self.data,
+            self.extra1,
+            self.extra2,
+            self.extra3,
+            self.extra4,
+        )
+
+    def json(self) -> Any:
+        """The data, decoded as JSON; None if there is none.
+
+        Raises ValueError (json.JSONDecodeError) if it is something else.
+        """
+        return None if self.data is None else json.loads(self.data)
+
+    def row(self) -> dict[str, Any]:
+        """The table row that a trigger wrote: column names and values.
+
+        Values are what JSON gives (jsontriga, capture) or str and None (logutriga). Empty for
+        TRUNCATE. Raises ValueError if the data is no row.
+        """
+        return decode_row(self.data or "")
+
+    def old_row(self) -> dict[str, Any] | None:
+        """The row before an UPDATE, if the trigger keeps it (``backup``); else None."""
+        return None if self.extra2 is None else decode_row(self.extra2)
+
+    @property
+    def operation(self) -> str | None:
+        """INSERT, UPDATE, DELETE or TRUNCATE; None for an event that no trigger wrote."""
+        return operation_and_key(self.type)[0]
+
+    @property
+    def table(self) -> str | None:
+        """``schema.table`` for an event that a trigger wrote; else None."""
+        return self.extra1 if self.operation else None
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the table's primary key, as the trigger knew it."""
+        return operation_and_key(self.type)[1]
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The primary key's columns and their values in `row`."""
+        row = self.row()
+        return {column: row[column] for column in self.key_columns}
+
+    def new(self) -> NewEvent:
+        """The same event to be written again, to this or another queue."""
+        return NewEvent(self.type, self.data, self.extra1, self.extra2, self.extra3, self.extra4)
+
+    @property
+    def retry(self) -> Retry:
+        """How often it was put back (0 the first time); called, it puts the event back.
+
+        ``event.retry(60)``, ``event.retry(timedelta(hours=1))`` or ``event.retry(at)`` let this
+        consumer, and no other, have the event again then, in a later batch. It happens when the
+        batch is finished, in the same transaction.
+        """
+        return Retry(self)

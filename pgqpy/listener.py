@@ -1,0 +1,83 @@
+# WARNING: this file is generated from pgqpy/listener_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Hearing of ticks: LISTEN on a queue's channel, on a connection that does nothing else."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+
+from pgqpy.backoff import Backoff
+from pgqpy.calls import call
+from pgqpy.connection import Connection, connect
+from pgqpy.errors import PgqError
+from pgqpy.log import logger
+
+
+class Listener:
+    """Hears the ticks of a queue, where that is possible.
+
+    It is not on a standby, nor behind a PgBouncer in transaction mode (which may even pretend):
+    nobody may rely on it, so who waits also looks from time to time.
+    """
+
+    def __init__(self, dsn: str, queue: str) -> None:
+        self._dsn = dsn
+        self._queue = queue
+        self._conn: Connection | None = None
+        self._pause = Backoff(1, 60)
+        #: Whether it has heard anything on its present connection, so that it is known to work.
+        self.heard = False
+
+    @property
+    def fileno(self) -> int | None:
+        """The socket that becomes readable; None while nothing can be heard."""
+        return None if self._conn is None else self._conn.fileno()
+
+    def open(self) -> float | None:
+        """Try to listen, if it does not already; the seconds to leave it alone if that failed."""
+        if self._conn is not None:
+            return None
+        self.heard = False
+        try:
+            conn = connect(
+                self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy listen"
+            )
+            try:
+                with conn.cursor(row_factory=tuple_row) as cursor:
+                    cursor.execute(call("tick_channel", 1), (self._queue,))
+                    ((channel,),) = cursor.fetchall()
+                    cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+            except BaseException:
+                conn.close()
+                raise
+        except (PgqError, psycopg.Error) as error:
+            pause = self._pause.pause()
+            logger.info(
+                "cannot listen for ticks, polling instead: %s",
+                str(error).partition("\n")[0],
+                extra={"queue": self._queue, "pause": pause},
+            )
+            return pause
+        self._conn = conn
+        self._pause.reset()
+        return None
+
+    def drain(self) -> None:
+        """Take what has arrived, after the socket became readable."""
+        if self._conn is None:
+            return
+        try:
+            self._conn.pgconn.consume_input()
+            while self._conn.pgconn.notifies():
+                self.heard = True
+        except psycopg.OperationalError:
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()

@@ -1,0 +1,112 @@
+"""Producing: events go into a queue in the transaction of whoever calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Sequence
+from typing import TypeAlias
+
+from psycopg.rows import tuple_row
+
+from pgqpy.acompat import async_each
+from pgqpy.calls import call, checked, copy_in, event_arrays
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.copy_format import HEADER, TRAILER, encode_event
+from pgqpy.errors import translate_errors
+
+#: Type, data, extra1..4, of which the last ones may be left out; `pgqpy.NewEvent` is one.
+EventFields: TypeAlias = Sequence[str | None]
+
+#: Bytes that are collected before they are sent.
+_BLOCK = 256 * 1024
+
+
+class AsyncProducer:
+    """Writes events into one queue.
+
+    It has no connection of its own: each call names one, and the events are in its transaction.
+    They are delivered once that commits, and never if it rolls back.
+
+    All methods raise QueueNotFound, InsertDisabled, PermissionDenied and, for the events
+    themselves, InvalidPayload (NUL characters) and PayloadTooLarge (a gigabyte).
+    """
+
+    def __init__(self, queue_name: str) -> None:
+        self.queue_name = queue_name
+
+    async def insert_event(
+        self,
+        conn: AsyncConnection,
+        type: str | None,  # noqa: A002
+        data: str | None = None,
+        *,
+        extra1: str | None = None,
+        extra2: str | None = None,
+        extra3: str | None = None,
+        extra4: str | None = None,
+    ) -> int:
+        """Write one event (pgq.insert_event); returns its id."""
+        arguments = (self.queue_name, type, data, extra1, extra2, extra3, extra4)
+        with translate_errors():
+            async with conn.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(_INSERT_EVENT, checked(arguments))
+                return int((await cursor.fetchall())[0][0])
+
+    async def insert_events(
+        self,
+        conn: AsyncConnection,
+        events: Iterable[EventFields] | AsyncIterable[EventFields],
+    ) -> int:
+        """Write any number of events by COPY; returns how many.
+
+        The fastest way for more than a few. The events are streamed: memory does not grow with
+        their number. All are written or, after an error, none. While it runs, whatever yields
+        the events must not use the same connection.
+        """
+        with translate_errors():
+            async with conn.transaction():
+                return await self._copy(conn, events)
+
+    async def insert_events_returning(
+        self, conn: AsyncConnection, events: Iterable[EventFields]
+    ) -> list[int]:
+        """Write some events in one statement (pgq.insert_events); returns their ids, in order.
+
+        They are held in memory; for very many use `insert_events`.
+        """
+        arguments = [self.queue_name, *event_arrays(events)]
+        with translate_errors():
+            async with conn.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(_INSERT_EVENTS, checked(arguments))
+                return [int(event_id) for (event_id,) in await cursor.fetchall()]
+
+    async def _copy(
+        self,
+        conn: AsyncConnection,
+        events: Iterable[EventFields] | AsyncIterable[EventFields],
+    ) -> int:
+        count = 0
+        async with conn.cursor(row_factory=tuple_row) as cursor:
+            # Asked for in the transaction that writes: so a rotation between the two is noticed,
+            # and the events are looked for in this table.
+            await cursor.execute(_CURRENT_TABLE, checked([self.queue_name]))
+            table = str((await cursor.fetchall())[0][0])
+            async with cursor.copy(copy_in(table)) as copy:
+                block = [HEADER]
+                size = 0
+                async for event in async_each(events):
+                    row = encode_event(event)
+                    block.append(row)
+                    size += len(row)
+                    count += 1
+                    if size >= _BLOCK:
+                        await copy.write(b"".join(block))
+                        block.clear()
+                        size = 0
+                block.append(TRAILER)
+                await copy.write(b"".join(block))
+        return count
+
+
+_INSERT_EVENT = call("insert_event", 7)
+_INSERT_EVENTS = call("insert_events", 7)
+_CURRENT_TABLE = call("current_event_table", 1)

@@ -1,0 +1,78 @@
+# WARNING: this file is generated from pgqpy/reader_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Reading a batch's events: streamed, on a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import psycopg
+
+from pgqpy import copy_protocol
+from pgqpy.calls import copy_out
+from pgqpy.connection import Connection
+from pgqpy.copy_format import HEADER, TRAILER, decode_events
+from pgqpy.errors import InvalidPayload, translate_errors
+from pgqpy.event import Event
+from pgqpy.retries import Retries
+
+#: Seconds that a cancelled COPY gets to end before its connection is given up.
+_CANCEL_TIMEOUT = 5.0
+
+
+class Reader:
+    """One COPY of one batch.
+
+    The batch is the same set of rows on any connection, so the one in whose transaction it is
+    processed stays free for that. The server sends as fast as the events are taken: memory holds
+    a block of them (256 kB, or one event if that is larger).
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._active = False
+        self._header = HEADER
+
+    def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
+        """Begin to read. Raises PgqError."""
+        query = copy_out(batch_sql, event_types).as_bytes(self._conn)
+        with translate_errors():
+            self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
+        self._active = True
+
+    def read(self, retries: Retries | None) -> list[Event]:
+        """The next events, at least one; an empty list is the end. Raises PgqError."""
+        rows: list[bytes] = []
+        while self._active and not rows:
+            with translate_errors():
+                rows = self._conn.wait(copy_protocol.read(self._conn.pgconn))
+            if not rows:
+                self._active = False
+            elif self._header:
+                # It comes in one message with the first row.
+                rows[0] = rows[0].removeprefix(self._header)
+                self._header = b""
+            if rows and rows[-1] == TRAILER:
+                rows.pop()
+        try:
+            return decode_events(rows, retries)
+        except UnicodeDecodeError as error:
+            raise InvalidPayload(
+                f"an event is not valid UTF-8: {error.reason}",
+                hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
+            ) from error
+
+    def close(self) -> None:
+        """Stop reading. What was not read is not sent: the server is told to cancel."""
+        if not self._active:
+            return
+        self._active = False
+        try:
+            self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
+            while self._conn.wait(copy_protocol.read(self._conn.pgconn), timeout=_CANCEL_TIMEOUT):
+                pass
+        except psycopg.errors.QueryCanceled:
+            pass
+        except psycopg.Error:
+            self._conn.close()

@@ -1,0 +1,56 @@
+"""The table rows that PgQ's triggers put into events (seed 004; logutriga and jsontriga)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import unquote_plus
+
+#: One-letter operations of sqltriga and logutriga.
+OPERATIONS = {"I": "INSERT", "U": "UPDATE", "D": "DELETE", "R": "TRUNCATE"}
+
+
+def decode_urlencoded(data: str) -> dict[str, str | None]:
+    """``id=7&name=J%C3%B5e&note`` as a dict. A column without ``=`` is NULL."""
+    row: dict[str, str | None] = {}
+    for pair in data.split("&"):
+        if pair:
+            column, equals, value = pair.partition("=")
+            row[unquote_plus(column)] = unquote_plus(value) if equals else None
+    return row
+
+
+def decode_row(data: str) -> dict[str, Any]:
+    """A row in either format; what starts with a brace is JSON.
+
+    Raises ValueError when it is neither: for instance the SQL that sqltriga writes.
+    """
+    if data.startswith("{"):
+        row: dict[str, Any] = json.loads(data)
+        return row
+    if data.startswith("("):
+        raise ValueError(
+            "the data is SQL (sqltriga), not a row; use logutriga, jsontriga or capture"
+        )
+    return decode_urlencoded(data)
+
+
+def operation_and_key(event_type: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """What a trigger's ev_type says: the operation's name, and the columns of the key.
+
+    ``I:id`` (logutriga), ``I`` (sqltriga) and ``{"op":"INSERT","pkey":["id"],...}`` (jsontriga)
+    are understood; any other type, an application's own, gives ``(None, ())``.
+    """
+    if not event_type:
+        return None, ()
+    if event_type.startswith("{"):
+        try:
+            described = json.loads(event_type)
+        except ValueError:
+            return None, ()
+        return described.get("op"), tuple(described.get("pkey") or ())
+    letter, _, columns = event_type.partition(":")
+    operation = OPERATIONS.get(letter)
+    if operation is None:
+        return None, ()
+    return operation, tuple(columns.split(",")) if columns else ()

@@ -1,0 +1,96 @@
+# WARNING: this file is generated from pgqpy/session_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""A consumer's connections, opened when needed and again after they broke."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from psycopg import IsolationLevel
+
+from pgqpy.acompat import Waker
+from pgqpy.connection import Connection, connect
+from pgqpy.listener import Listener
+
+#: Polls are so much rarer while ticks are known to be heard.
+_TRUST = 10
+
+
+class Session:
+    """Three connections: one for the transactions, one to read events, one to hear of ticks."""
+
+    def __init__(
+        self,
+        dsn: str,
+        listener: Listener | None,
+        *,
+        application_name: str,
+        prepare_threshold: int | None,
+        isolation_level: IsolationLevel,
+    ) -> None:
+        self._dsn = dsn
+        self._listener = listener
+        self._listen_at = 0.0
+        self._application_name = application_name
+        self._prepare_threshold = prepare_threshold
+        self._isolation_level = isolation_level
+        self._working: Connection | None = None
+        self._reading: Connection | None = None
+
+    def working(self) -> Connection:
+        """The connection for the consumer's transactions (autocommit outside of them)."""
+        if self._working is None or self._working.closed:
+            self._working = self._connect()
+            self._working.set_isolation_level(self._isolation_level)
+        return self._working
+
+    def reading(self) -> Connection:
+        """The connection for the events."""
+        if self._reading is None or self._reading.closed:
+            self._reading = self._connect()
+        return self._reading
+
+    @property
+    def lost(self) -> bool:
+        """Whether a connection that was open broke."""
+        return any(conn is not None and conn.closed for conn in (self._working, self._reading))
+
+    def listen(self) -> None:
+        """Start to listen, unless it does or it was impossible a short while ago."""
+        if self._listener is not None and monotonic() >= self._listen_at:
+            pause = self._listener.open()
+            if pause is not None:
+                self._listen_at = monotonic() + pause
+
+    def wait(self, waker: Waker, seconds: float) -> None:
+        """Wait for a tick, for `waker`, or so long.
+
+        Ten times as long while LISTEN is known to work: then polling is for the case that the
+        connection dies unnoticed.
+        """
+        fileno = None
+        if self._listener is not None:
+            fileno = self._listener.fileno
+            if self._listener.heard:
+                seconds *= _TRUST
+        if waker.wait(seconds, fileno) and self._listener is not None:
+            self._listener.drain()
+
+    def close(self) -> None:
+        """Close all; the next use opens them again."""
+        for conn in (self._working, self._reading):
+            if conn is not None:
+                conn.close()
+        self._working = self._reading = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listen_at = 0.0
+
+    def _connect(self) -> Connection:
+        return connect(
+            self._dsn,
+            autocommit=True,
+            prepare_threshold=self._prepare_threshold,
+            application_name=self._application_name,
+        )

@@ -1,0 +1,93 @@
+"""A consumer's connections, opened when needed and again after they broke."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from psycopg import IsolationLevel
+
+from pgqpy.acompat import AsyncWaker
+from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.listener_async import AsyncListener
+
+#: Polls are so much rarer while ticks are known to be heard.
+_TRUST = 10
+
+
+class AsyncSession:
+    """Three connections: one for the transactions, one to read events, one to hear of ticks."""
+
+    def __init__(
+        self,
+        dsn: str,
+        listener: AsyncListener | None,
+        *,
+        application_name: str,
+        prepare_threshold: int | None,
+        isolation_level: IsolationLevel,
+    ) -> None:
+        self._dsn = dsn
+        self._listener = listener
+        self._listen_at = 0.0
+        self._application_name = application_name
+        self._prepare_threshold = prepare_threshold
+        self._isolation_level = isolation_level
+        self._working: AsyncConnection | None = None
+        self._reading: AsyncConnection | None = None
+
+    async def working(self) -> AsyncConnection:
+        """The connection for the consumer's transactions (autocommit outside of them)."""
+        if self._working is None or self._working.closed:
+            self._working = await self._connect()
+            await self._working.set_isolation_level(self._isolation_level)
+        return self._working
+
+    async def reading(self) -> AsyncConnection:
+        """The connection for the events."""
+        if self._reading is None or self._reading.closed:
+            self._reading = await self._connect()
+        return self._reading
+
+    @property
+    def lost(self) -> bool:
+        """Whether a connection that was open broke."""
+        return any(conn is not None and conn.closed for conn in (self._working, self._reading))
+
+    async def listen(self) -> None:
+        """Start to listen, unless it does or it was impossible a short while ago."""
+        if self._listener is not None and monotonic() >= self._listen_at:
+            pause = await self._listener.open()
+            if pause is not None:
+                self._listen_at = monotonic() + pause
+
+    async def wait(self, waker: AsyncWaker, seconds: float) -> None:
+        """Wait for a tick, for `waker`, or so long.
+
+        Ten times as long while LISTEN is known to work: then polling is for the case that the
+        connection dies unnoticed.
+        """
+        fileno = None
+        if self._listener is not None:
+            fileno = self._listener.fileno
+            if self._listener.heard:
+                seconds *= _TRUST
+        if await waker.wait(seconds, fileno) and self._listener is not None:
+            await self._listener.drain()
+
+    async def close(self) -> None:
+        """Close all; the next use opens them again."""
+        for conn in (self._working, self._reading):
+            if conn is not None:
+                await conn.close()
+        self._working = self._reading = None
+        if self._listener is not None:
+            await self._listener.close()
+            self._listen_at = 0.0
+
+    async def _connect(self) -> AsyncConnection:
+        return await async_connect(
+            self._dsn,
+            autocommit=True,
+            prepare_threshold=self._prepare_threshold,
+            application_name=self._application_name,
+        )

@@ -1,0 +1,111 @@
+"""What the information functions return, and what consumers report, as values.
+
+Fields have the names of PgQ's result columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Pick this class's columns; a newer schema may return more."""
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo(_Row):
+    """A queue: its settings and how it is doing (pgq.get_queue_info).
+
+    ``ticker_lag`` is the age of the last tick, ``ev_per_sec`` the rate between recent ticks,
+    ``ev_new`` the number of events since the last tick.
+    """
+
+    queue_name: str
+    queue_ntables: int
+    queue_cur_table: int
+    queue_rotation_period: timedelta
+    queue_switch_time: datetime
+    queue_external_ticker: bool
+    queue_ticker_paused: bool
+    queue_ticker_max_count: int
+    queue_ticker_max_lag: timedelta
+    queue_ticker_idle_period: timedelta
+    ticker_lag: timedelta | None
+    ev_per_sec: float | None
+    ev_new: int | None
+    last_tick_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerInfo(_Row):
+    """A consumer on a queue (pgq.get_consumer_info).
+
+    ``lag`` is the age of its position, ``last_seen`` the time since it last took or finished a
+    batch, ``pending_events`` an estimate of what it has not seen.
+    """
+
+    queue_name: str
+    consumer_name: str
+    lag: timedelta | None
+    last_seen: timedelta | None
+    last_tick: int | None
+    current_batch: int | None
+    next_tick: int | None
+    pending_events: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInfo(_Row):
+    """An open batch (pgq.get_batch_info): the events between two ticks.
+
+    ``seq_start`` and ``seq_end`` are the event sequence at the ticks; their difference estimates
+    the number of events.
+    """
+
+    queue_name: str
+    consumer_name: str
+    batch_start: datetime
+    batch_end: datetime
+    prev_tick_id: int
+    tick_id: int
+    lag: timedelta
+    seq_start: int
+    seq_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextBatch(_Row):
+    """A batch that was just opened (pgq.next_batch_info and its relatives)."""
+
+    batch_id: int
+    cur_tick_id: int
+    prev_tick_id: int
+    cur_tick_time: datetime
+    prev_tick_time: datetime
+    cur_tick_event_seq: int
+    prev_tick_event_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStats:
+    """A batch that a consumer has finished.
+
+    ``events`` counts those that were read, ``retried`` those put back; ``seconds`` is from
+    opening to commit; ``lag`` the age of the batch's end when it was opened.
+    """
+
+    queue: str
+    consumer: str
+    batch_id: int
+    tick_id: int
+    events: int
+    retried: int
+    seconds: float
+    lag: timedelta
