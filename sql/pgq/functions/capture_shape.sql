@@ -2,6 +2,7 @@ create or replace function pgq.capture_names(i_table oid, i_list jsonb, i_table_
 returns table (attnum int2, attname text)
 language plpgsql
 stable
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_names(3)
@@ -21,10 +22,10 @@ as $$
 declare
     entry   jsonb;
 begin
-    for entry in select e.value from pg_catalog.jsonb_array_elements(i_list) with ordinality as e (value, n) order by e.n
+    for entry in select e.value from jsonb_array_elements(i_list) with ordinality as e (value, n) order by e.n
     loop
         select a.attnum, a.attname::text into capture_names.attnum, capture_names.attname
-          from pg_catalog.pg_attribute a
+          from pg_attribute a
          where a.attrelid = i_table and not a.attisdropped
            and case when i_table = i_table_then then a.attnum = (entry ->> 'number')::int2
                     else a.attname = entry ->> 'name' end;
@@ -33,17 +34,42 @@ begin
         elsif i_table <> i_table_then then
             raise exception using
                 errcode = 'PQ024',
-                message = pg_catalog.format('column %I of captured table %s does not exist', entry ->> 'name', i_table::regclass),
+                message = format('column %I of captured table %s does not exist', entry ->> 'name', i_table::regclass),
                 hint = 'Name the columns again: pgq.capture_table(table, queue, ..., replace => true).';
         end if;
     end loop;
 end;
 $$;
 
+create or replace function pgq.capture_options_renamed(i_table oid, i_options jsonb)
+returns jsonb
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_options_renamed(2)
+--
+--      The same options with all columns by the names and numbers of today.
+--
+-- Parameters:
+--      i_table     - the table
+--      i_options   - options of a capture
+-- ----------------------------------------------------------------------
+    select i_options || jsonb_build_object('table_oid', i_table::int8)
+           || coalesce(jsonb_object_agg(l.option, l.columns), '{}')
+      from (select o.option,
+                   (select coalesce(jsonb_agg(jsonb_build_object('name', n.attname, 'number', n.attnum)), '[]')
+                      from pgq.capture_names(i_table, i_options -> o.option, (i_options ->> 'table_oid')::oid) n) as columns
+              from unnest(array['columns', 'exclude', 'key']) as o (option)
+             where i_options ? o.option) l;
+$$;
+
 create or replace function pgq.capture_shape(i_table oid, i_options jsonb)
 returns jsonb
 language plpgsql
 stable
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_shape(2)
@@ -67,50 +93,50 @@ declare
     columns     jsonb;
 begin
     if i_options ? 'key' then
-        select pg_catalog.jsonb_agg(k.attname)
+        select jsonb_agg(k.attname)
           into key_columns
           from pgq.capture_names(i_table, i_options -> 'key', then_oid) k;
     else
-        select pg_catalog.jsonb_agg(a.attname order by k.n)
+        select jsonb_agg(a.attname order by k.n)
           into key_columns
-          from pg_catalog.pg_index i,
-               pg_catalog.unnest(i.indkey::int2[]) with ordinality as k (attnum, n),
-               pg_catalog.pg_attribute a
+          from pg_index i,
+               unnest(i.indkey::int2[]) with ordinality as k (attnum, n),
+               pg_attribute a
          where i.indrelid = i_table and i.indisprimary and k.n <= i.indnkeyatts
            and a.attrelid = i_table and a.attnum = k.attnum;
     end if;
     key_columns := coalesce(key_columns, '[]');
 
     if i_options ?| array['columns', 'exclude'] then
-        select pg_catalog.array_agg(n.attnum)
+        select array_agg(n.attnum)
           into listed
           from pgq.capture_names(i_table, coalesce(i_options -> 'columns', i_options -> 'exclude'), then_oid) n;
     end if;
 
     -- A row in a transition table holds null for virtual generated columns (PostgreSQL 18), so they have
     -- to be computed. The catalog column attgenerated = 'v' simply does not occur on older versions.
-    select pg_catalog.jsonb_agg(
-               pg_catalog.jsonb_build_object(
+    select jsonb_agg(
+               jsonb_build_object(
                    'name', a.attname,
                    'type', a.atttypid::regtype,
-                   'expression', case when a.attgenerated = 'v' then pg_catalog.pg_get_expr(d.adbin, d.adrelid) end)
+                   'expression', case when a.attgenerated = 'v' then pg_get_expr(d.adbin, d.adrelid) end)
                order by a.attnum)
       into columns
-      from pg_catalog.pg_attribute a
-      left join pg_catalog.pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum and a.attgenerated = 'v'
+      from pg_attribute a
+      left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum and a.attgenerated = 'v'
      where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped
        and (not i_options ? 'columns' or a.attnum = any (listed) or key_columns ? a.attname)
        and (not i_options ? 'exclude' or a.attnum <> all (coalesce(listed, '{}')));
 
     if i_options ->> 'format' = 'row_json' and not i_options ?| array['columns', 'exclude']
-       and not pg_catalog.jsonb_path_exists(columns, '$[*].expression ? (@ != null)')
+       and not jsonb_path_exists(columns, '$[*].expression ? (@ != null)')
     then
         columns := null;
     end if;
 
-    return (select pg_catalog.jsonb_build_object('schema', n.nspname, 'table', c.relname, 'key', key_columns, 'columns', columns)
-              from pg_catalog.pg_class c
-              join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+    return (select jsonb_build_object('schema', n.nspname, 'table', c.relname, 'key', key_columns, 'columns', columns)
+              from pg_class c
+              join pg_namespace n on n.oid = c.relnamespace
              where c.oid = i_table);
 end;
 $$;
@@ -119,19 +145,21 @@ create or replace function pgq.capture_fingerprint(i_function text)
 returns text
 language sql
 stable
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_fingerprint(1)
 --
 --      Hash of what a generated trigger function has to know of its table now.
 -- ----------------------------------------------------------------------
-    select pg_catalog.md5(pgq.capture_shape(pgq.capture_root(i_function), pgq.capture_options_of(i_function))::text);
+    select md5(pgq.capture_shape(pgq.capture_root(i_function), pgq.capture_options_of(i_function))::text);
 $$;
 
 create or replace function pgq.capture_is_fresh(i_function text, i_fingerprint text)
 returns boolean
 language plpgsql
 immutable
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_is_fresh(2)
@@ -156,6 +184,7 @@ create or replace function pgq.capture_is_fresh_now(i_function text, i_fingerpri
 returns boolean
 language sql
 volatile
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_is_fresh_now(3)
@@ -170,5 +199,5 @@ as $$
 -- ----------------------------------------------------------------------
     select pgq.capture_fingerprint(i_function) is not distinct from i_fingerprint
      where pgq.capture_root(i_function) = i_table
-        or pgq.capture_root(i_function) in (select a.relid from pg_catalog.pg_partition_ancestors(i_table) a);
+        or pgq.capture_root(i_function) in (select a.relid from pg_partition_ancestors(i_table) a);
 $$;

@@ -1,0 +1,156 @@
+create or replace function pgq.capture_statement(
+    i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_statement(6)
+--
+--      One of the statements of a generated trigger function, which reads the
+--      transition tables new_rows and old_rows. All events of a user's
+--      statement are written by one INSERT, in the order of the rows.
+--
+--      An UPDATE that changes the key of a row is a DELETE of the old row and
+--      an INSERT of the new one, for consumers that find their copy by key. All
+--      such DELETEs come first: 1 -> 2 and 2 -> 3 in one statement must not
+--      delete the row that has just become 2.
+--
+-- Parameters:
+--      i_shape     - pgq.capture_shape(2)
+--      i_options   - options of the capture
+--      i_form      - which statement:
+--          insert, delete      rows of that operation
+--          update              when no key changes and nothing of the old rows is wanted
+--          update_one          one row, whose key does not change
+--          update_any          everything
+--          keys_kept           true when no row's key changes
+--      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
+--      i_paired        - expression: there are as many old rows as new ones, so
+--                        that they belong together by position
+-- Returns:
+--      The statement.
+-- ----------------------------------------------------------------------
+declare
+    v_key_new   text;
+    v_key_old   text;
+    v_kept      text;
+    v_some      text;
+    v_extra1    text := quote_literal((i_shape ->> 'schema') || '.' || (i_shape ->> 'table'));
+    v_extra2    text := 'null';
+    v_events    text;
+    v_from      text;
+    v_where     text := '';
+    v_moved     text;
+    v_one       boolean := i_form = 'update_one';
+    v_new       text := case when i_form = 'update_any' then 'p.new_row' else 'new.*' end;
+    v_old       text := case when i_form = 'update_any' then 'p.old_row' else 'old.*' end;
+    v_data_new  text;
+    v_data_old  text;
+begin
+    select string_agg(format('new.%I', k.value), ', ' order by k.n), string_agg(format('old.%I', k.value), ', ' order by k.n)
+      into v_key_new, v_key_old
+      from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n);
+    -- As images, byte by byte: what is merely equal may be another key to the consumer ('a' and 'A' in citext).
+    v_kept := coalesce(format('row(%s)::record *= row(%s)::record', v_key_new, v_key_old), 'true');
+
+    if i_form = 'keys_kept' then
+        return (select format(
+            $q$select not exists (
+                select from (select row_number() over () as n, %s from old_rows old) old (n%s)
+                  full join (select row_number() over () as n, %s from new_rows new) new (n%s) using (n)
+                 where row(%s)::record *<> row(%s)::record)$q$,
+            v_key_old, c.names, v_key_new, c.names, c.olds, c.news)
+          from (select string_agg(', k' || n, '' order by n) as names, string_agg('old.k' || n, ', ' order by n) as olds,
+                       string_agg('new.k' || n, ', ' order by n) as news
+                  from generate_series(1, jsonb_array_length(i_shape -> 'key')) n) c);
+    end if;
+
+    v_data_new := pgq.capture_data(i_shape, i_options, 'new', v_new);
+    v_data_old := pgq.capture_data(i_shape, i_options, 'old', v_old);
+    if i_form in ('update_one', 'update_any') then
+        v_extra2 := case
+            when i_options ->> 'old_values' = 'row' or v_key_new is null then v_data_old
+            when i_options ->> 'old_values' = 'changed' then pgq.capture_changes(v_data_old, v_data_new)
+            else 'null'
+            end;
+        -- Of the columns that are captured; an UPDATE that changes nothing at all counts, as it does in PgQ.
+        if i_options ?| array['columns', 'exclude'] then
+            select format('(row(%s)::record *<> row(%s)::record or %s *= %s)',
+                          string_agg(format('new.%I', c.value ->> 'name'), ', '),
+                          string_agg(format('old.%I', c.value ->> 'name'), ', '), v_new, v_old)
+              into v_some
+              from jsonb_array_elements(i_shape -> 'columns') as c (value);
+        end if;
+    end if;
+
+    -- In a condition both rows exist for every operation; the one that has no row has nulls. Columns without
+    -- a row are those of the row that the event carries.
+    v_from := case i_form
+        when 'insert' then 'new_rows new' || case when i_options ? 'condition' then ' left join new_rows old on false' else '' end
+        when 'update' then 'new_rows new'
+        when 'delete' then 'old_rows old' || case when i_options ? 'condition' then ' left join old_rows new on false' else '' end
+        when 'update_one' then 'old_rows old cross join new_rows new'
+        when 'update_any' then
+            '(select row_number() over () as n, o as old_row from old_rows o) o '
+            'full join (select row_number() over () as n, n as new_row from new_rows n) n using (n)'
+        end;
+    if i_form = 'update_any' then
+        v_from := format('(select n, old_row, new_row from %s) p cross join lateral (select (p.old_row).*) old '
+                         'cross join lateral (select (p.new_row).*) new '
+                         'cross join lateral (select %s and %s as kept) k', v_from, i_paired, v_kept);
+    end if;
+    if i_options ? 'condition' then
+        v_from := v_from || format(E' cross join lateral (select (\n%s\n) as holds from (select %s.*) t) c',
+                                   i_options ->> 'condition', case i_form when 'delete' then 'old' else 'new' end);
+    end if;
+    select coalesce(' where ' || string_agg(w, ' and '), '')
+      into v_where
+      from unnest(array[case when v_one then v_kept end,
+                        case when i_form = 'update_any' then '(not k.kept or ' || v_some || ')' else v_some end,
+                        case when i_options ? 'condition' then 'c.holds' end]) as w
+     where w is not null;
+
+    if i_form = 'update_any' then
+        v_moved := format(case i_options ->> 'key_changes' when 'error' then 'pgq.raise_key_changed(%L)' else '%L' end,
+                          case i_options ->> 'key_changes' when 'error' then (i_shape ->> 'schema') || '.' || (i_shape ->> 'table')
+                               else pgq.capture_type(i_shape, i_options, 'DELETE') end);
+        v_events := format(
+            'select e.type, e.data, e.extra2 from %s cross join lateral ('
+            'select 1 as part, %s as type, %s as data, null as extra2 where not k.kept and p.old_row is distinct from null '
+            'union all '
+            'select 2, case when k.kept then %L else %L end, %s, case when k.kept then %s end '
+            'where p.new_row is distinct from null) e%s order by e.part, p.n',
+            v_from,
+            v_moved, v_data_old,
+            pgq.capture_type(i_shape, i_options, 'UPDATE'), pgq.capture_type(i_shape, i_options, 'INSERT'),
+            v_data_new, v_extra2, v_where);
+    else
+        v_events := format('select %L as type, %s as data, %s as extra2 from %s%s',
+            pgq.capture_type(i_shape, i_options, upper(split_part(i_form, '_', 1))),
+            case i_form when 'delete' then v_data_old else v_data_new end, v_extra2, v_from, v_where);
+    end if;
+    return format(
+        'insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_slot) '
+        'select nextval(%s), e.type, e.data, %s, e.extra2, %s from (%s) e',
+        i_seq, v_extra1, i_slot, v_events);
+end;
+$$;
+
+create or replace function pgq.raise_key_changed(i_table text)
+returns text
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.raise_key_changed(1)
+--
+--      Raises PQ022. Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using
+        errcode = 'PQ022',
+        message = pg_catalog.format('the key of captured table %s must not change', i_table),
+        hint = 'Delete the row and insert it again, or capture the table with key_changes => ''split''.';
+end;
+$$;

@@ -1,0 +1,161 @@
+create or replace function pgq.capture_table(
+    i_table regclass, i_queue_name text,
+    operations text default 'insert,update,delete,truncate',
+    columns text[] default null,
+    exclude text[] default null,
+    key text[] default null,
+    old_values text default 'none',
+    condition text default null,
+    format text default 'row_json',
+    key_changes text default 'split',
+    replace boolean default false)
+returns text
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_table(11)
+--
+--      Makes every change of a table's rows an event in a queue, in the
+--      transaction of the change. Statement triggers with transition tables
+--      write all events of a statement at once, which is several times as fast
+--      as row triggers for statements of many rows.
+--
+--      Events: ev_type {"op":"INSERT","table":["public","flight"],"pkey":["id"]},
+--      ev_extra1 public.flight, ev_data the row as row_to_json() has it: the new
+--      row for INSERT and UPDATE, the old one for DELETE, {} for TRUNCATE. Their
+--      order is that of the rows. An UPDATE that changes a row's key becomes a
+--      DELETE of the old row and an INSERT of the new one.
+--
+--      Call it as owner of the table (or a member of the owner); the owner must
+--      be a pgq_writer. A function in schema pgq_capture runs as this owner, also
+--      when others write, who need no right on the queue. Session setting
+--      session_replication_role = local (or replica) silences the capture.
+--
+--      The partitions of a table are captured with it; later ones by
+--      pgq.capture_new_partitions(). Columns may be added, dropped, renamed and
+--      retyped, tables and schemas renamed, at any time.
+--
+-- Parameters:
+--      i_table         - table; not a view, foreign table or partition
+--      i_queue_name    - queue
+--      operations      - which of insert, update, delete, truncate
+--      columns         - only these columns, and those of the key. Here and with
+--                        exclude, an UPDATE of other columns alone makes no event
+--      exclude         - all columns but these
+--      key             - columns that identify a row; otherwise the primary key,
+--                        whatever that is at the time
+--      old_values      - what ev_extra2 of an UPDATE has: none; row: the old row;
+--                        changed: the old values of changed columns, as JSON
+--      condition       - boolean SQL expression: only rows for which it is true.
+--                        It may use columns, new.column and old.column (in INSERT
+--                        old is null, in DELETE new); names of functions, types
+--                        and operators outside pg_catalog need their schema
+--      format          - row_json, jsontriga, logutriga: ev_type, ev_data and
+--                        ev_extra2 as these triggers write them
+--      key_changes     - split: see above; error: raise PQ022
+--      replace         - whether an earlier capture of the same table and queue
+--                        is replaced; otherwise that is an error
+-- Returns:
+--      Name of the generated trigger function.
+-- Errors:
+--      PQ001 no such queue, PQ011 wrong parameter, PQ021 no key for updates and
+--      deletes, PQ024 captured already, 42501 not the table's owner, or the owner
+--      is no pgq_writer
+-- ----------------------------------------------------------------------
+declare
+    v_owner     oid;
+    v_function  text;
+    v_options   jsonb;
+    v_partition regclass;
+begin
+    v_owner := pgq.capture_check_table(i_table);
+    v_options := pgq.capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
+                                           old_values, condition, format, key_changes);
+
+    if exists (select from pgq.capture c where c.capture_table = i_table and c.capture_queue = i_queue_name) then
+        if not replace then
+            raise exception using
+                errcode = 'PQ024',
+                message = pg_catalog.format('table %s is captured into queue %L already', i_table, i_queue_name),
+                hint = 'Give replace => true to change how, or call pgq.release_table(table, queue) first.';
+        end if;
+        perform pgq.release_table(i_table, i_queue_name);
+    end if;
+
+    v_function := pgq.capture_free_name(i_table, i_queue_name);
+    perform pgq.capture_create_function(v_function, i_table, v_options);
+    execute pg_catalog.format('revoke execute on function %s() from public', v_function);
+    execute pg_catalog.format('alter function %s() owner to %I', v_function, pg_get_userbyid(v_owner));
+    perform pgq.capture_add_triggers(i_table, v_function, array(select jsonb_array_elements_text(v_options -> 'operations')), null);
+    perform pgq.capture_new_partitions(i_table);
+    return v_function;
+end;
+$$;
+
+create or replace function pgq.capture_check_table(i_table regclass)
+returns oid
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_check_table(1)
+--
+--      Raises unless the caller can capture the table. Internal.
+--
+-- Returns:
+--      The owner of the table.
+-- ----------------------------------------------------------------------
+declare
+    r   pg_class;
+begin
+    select * into r from pg_class where oid = i_table;
+    if r.oid is null then
+        raise exception using errcode = 'PQ011', message = 'no table is given',
+            hint = 'Write pgq.capture_table(''schema.table'', ''queue'').';
+    elsif r.relkind not in ('r', 'p') or r.relnamespace in ('pgq'::regnamespace, 'pg_catalog'::regnamespace) then
+        raise exception using errcode = 'PQ024',
+            message = format('%s cannot be captured', i_table),
+            hint = 'Only ordinary and partitioned tables have transition tables; capture the tables beneath a view.';
+    elsif r.relispartition then
+        raise exception using errcode = 'PQ024',
+            message = format('%s is a partition', i_table),
+            hint = format('Capture the table it belongs to: %s.', pg_partition_root(i_table)::regclass);
+    elsif not pg_has_role(r.relowner, 'usage') then
+        raise exception using errcode = 'insufficient_privilege',
+            message = format('must be owner of table %s', i_table),
+            hint = format('Call this as role %I or as a member of it.', pg_get_userbyid(r.relowner));
+    elsif not pg_has_role(r.relowner, 'pgq_writer', 'usage') then
+        raise exception using errcode = 'insufficient_privilege',
+            message = format('%s belongs to %I, who may not write to queues', i_table, pg_get_userbyid(r.relowner)),
+            hint = format('grant pgq_writer to %I', pg_get_userbyid(r.relowner));
+    end if;
+    return r.relowner;
+end;
+$$;
+
+create or replace function pgq.capture_free_name(i_table regclass, i_queue_name text)
+returns text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_free_name(2)
+--
+--      Name for a new trigger function: after table and queue, shortened so that
+--      the names of the triggers fit, too, and with a number when it is taken.
+-- ----------------------------------------------------------------------
+    select n.name
+      from (select c.relname || '_' || i_queue_name from pg_class c where c.oid = i_table) w (wanted),
+           generate_series(1, 10000) k,
+           lateral (select case when octet_length(w.wanted) <= 48 then w.wanted
+                                else left(w.wanted, 9) || '_' || left(md5(w.wanted), 10) end
+                           || case when k > 1 then '_' || k else '' end) s (short),
+           lateral (select format('pgq_capture.%I', s.short)) n (name)
+     where to_regproc(n.name) is null
+     order by k
+     limit 1;
+$$;

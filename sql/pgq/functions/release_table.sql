@@ -1,0 +1,44 @@
+create or replace function pgq.release_table(i_table regclass, i_queue_name text default null)
+returns integer
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.release_table(2)
+--
+--      Ends the capture of a table, and of its partitions. Call it as owner of
+--      the table. What was captured stays in the queue.
+--
+-- Parameters:
+--      i_table         - table
+--      i_queue_name    - queue; null for all queues that it is captured into
+-- Returns:
+--      How many captures were ended.
+-- Errors:
+--      PQ024 the table is not captured
+-- ----------------------------------------------------------------------
+declare
+    v_functions oid[];
+    t           record;
+begin
+    select array_agg(c.capture_function)
+      into v_functions
+      from pgq.capture c
+     where c.capture_table = i_table and (i_queue_name is null or c.capture_queue = i_queue_name);
+    if v_functions is null then
+        raise exception using
+            errcode = 'PQ024',
+            message = format('table %s is not captured%s', i_table, coalesce(format(' into queue %L', i_queue_name), '')),
+            hint = 'pgq.capture_info() lists what is captured.';
+    end if;
+
+    -- Detached partitions included.
+    for t in select g.tgname, g.tgrelid::regclass as relid from pg_trigger g where g.tgfoid = any (v_functions)
+    loop
+        execute format('drop trigger %I on %s', t.tgname, t.relid);
+    end loop;
+    perform pgq.maint_capture();
+    return cardinality(v_functions);
+end;
+$$;
