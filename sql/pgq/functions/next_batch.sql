@@ -36,7 +36,15 @@ begin
         end if;
     end if;
 
-    if t.tick_id <= i_last.tick_id or now() - t.tick_time < i_min_lag then
+    if now() - t.tick_time < i_min_lag then
+        if i_min_count is not null or i_min_interval is not null then
+            return null;
+        end if;
+        -- not that far: up to the last tick that is old enough
+        beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, null, now() - i_min_lag);
+        t := pgq.last_tick(i_queue_id, beyond.tick_id);
+    end if;
+    if t.tick_id <= i_last.tick_id then
         return null;
     end if;
     return t;
