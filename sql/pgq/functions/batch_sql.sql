@@ -164,8 +164,8 @@ as $$
 declare
     tables      constant int4[] := pgq.range_tables(q, i_last, i_cur, i_owner is null);
     conditions  constant text[] := pgq.snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
-    owner       constant text := coalesce(pg_catalog.format('(ev.ev_owner is null or ev.ev_owner = %s)', i_owner),
-                                          'ev.ev_owner is null');
+    owner       constant text := case when i_owner is null then 'ev.ev_owner is null'
+                                      else '(ev.ev_owner is null or ev.ev_owner = ' || i_owner || ')' end;
     -- Table n is truncated by the next rotation whose number is n modulo queue_ntables.
     gone        bigint;
 begin
