@@ -1,0 +1,156 @@
+"""What a failure means to the person at the terminal: one clear line, and what to do about it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+import click
+import psycopg
+
+import pgqpy.errors
+from pgqpy.cli.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """An error as it is printed: ``error: message`` and ``hint: hint``."""
+
+    message: str
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Where a command was when it failed: its database and the role that its work needs."""
+
+    dsn: str = ""
+    role: str | None = None
+
+    @property
+    def target(self) -> Target:
+        """The database, readable and without the password."""
+        return Target.from_dsn(self.dsn)
+
+    @property
+    def migrate_command(self) -> str:
+        """The command that installs the schema there; a password is left to the environment."""
+        return f"pgqpy migrate --dsn {shlex.quote(self.target.uri)}"
+
+
+class CliError(click.ClickException):
+    """A failure that the command line itself found, with the remedy beside it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def explain_usage(error: click.UsageError) -> Problem:
+    """Say what is wrong with the command as typed, and where its help is."""
+    path = error.ctx.command_path if error.ctx else "pgqpy"
+    return Problem(error.format_message(), f"{path} --help shows how it is used")
+
+
+def explain(error: BaseException, situation: Situation) -> Problem:
+    """Say what happened and what to do, whatever was raised."""
+    problem = _explain(error, situation)
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return Problem(problem.message + notes, problem.hint)
+
+
+def _explain(error: BaseException, situation: Situation) -> Problem:
+    # SQLAlchemy wraps the driver's errors in a text that repeats the whole statement.
+    original = getattr(error, "orig", None)
+    if isinstance(original, psycopg.Error):
+        error = original
+    if isinstance(error, psycopg.Error):
+        ours = pgqpy.errors.from_psycopg(error)
+        ours.__cause__ = error
+        error = ours
+    match error:
+        case pgqpy.errors.SchemaMissing():
+            return Problem(
+                f'database "{situation.target.dbname}" has no pgq schema, or an older one '
+                f"({first_line(error.message)})",
+                f"install or upgrade it: {situation.migrate_command}",
+            )
+        case pgqpy.errors.PermissionDenied():
+            user = situation.target.user
+            return Problem(
+                f'{first_line(error.message)} (for user "{user}")',
+                _hint_of_server(error)
+                or f"an administrator can allow it: {grant(situation.role or 'pgq_admin', user)}",
+            )
+        case pgqpy.errors.ConnectionFailed():
+            return _explain_connection(error, situation.target)
+        case pgqpy.errors.PgqError():
+            hint = _COMMANDS.get(type(error)) or error.hint or error.detail
+            return Problem(first_line(error.message), hint)
+        case click.ClickException():
+            return Problem(error.format_message(), getattr(error, "hint", None))
+    if type(error).__module__.startswith("pgqpy"):
+        return Problem(
+            first_line(getattr(error, "message", str(error))), getattr(error, "hint", None)
+        )
+    if isinstance(error, OSError):
+        named = f"{error.filename}: " if error.filename else ""
+        return Problem(f"{named}{error.strerror or error}")
+    return Problem(
+        f"unexpected {type(error).__name__}: {first_line(str(error))}",
+        "this is a defect; run it again as `pgqpy --debug ...` and report what it prints",
+    )
+
+
+#: Where the server's hint names SQL functions, people at a terminal want the command.
+_COMMANDS: dict[type[Exception], str] = {
+    pgqpy.errors.QueueNotFound: "`pgqpy queue list` shows them, `pgqpy queue create` makes one",
+    pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows who is registered where",
+    pgqpy.errors.QueueInUse: "--force drops it nevertheless",
+    pgqpy.errors.NoTicks: "keep `pgqpy ticker` running",
+}
+
+
+def _hint_of_server(error: pgqpy.errors.PgqError) -> str | None:
+    return error.diag.message_hint if error.diag else None
+
+
+def grant(role: str, user: str) -> str:
+    """The statement that gives a user a role."""
+    quoted = user.replace('"', '""')
+    return f'grant {role} to "{quoted}"'
+
+
+#: A server that turns a connection down gives libpq a text and no SQLSTATE, so the text is all
+#: there is to choose a remedy by. A message in another language gets the general one.
+_REMEDIES = (
+    ("no password supplied", "set PGPASSWORD, or put the password into ~/.pgpass"),
+    ("password authentication failed", "check the user and the password (PGPASSWORD, ~/.pgpass)"),
+    ("database", "create it (createdb), or name another one with --dsn"),
+    ("role", "create it (createuser), or name another user with --dsn or PGUSER"),
+    ("resolve host", "check the host's name in --dsn, PGQPY_DSN or PGHOST"),
+    ("timeout", "check host and port, and that no firewall is in between"),
+)
+_REMEDY = "check that PostgreSQL runs there; --dsn, PGQPY_DSN, or PGHOST and PGPORT say where"
+
+
+def _explain_connection(error: pgqpy.errors.ConnectionFailed, target: Target) -> Problem:
+    cause = error.__cause__
+    text = str(cause or error.message)
+    # psycopg keeps the failed attempt, which a session that was lost later does not have; a name
+    # that does not resolve never gets as far as an attempt.
+    attempted = isinstance(cause, psycopg.Error) and cause.pgconn is not None
+    if not (attempted or isinstance(cause, psycopg.errors.ConnectionTimeout) or "resolve" in text):
+        return Problem(
+            f"lost the connection to {target}: {first_line(text)}",
+            "the server stopped, restarted or closed the session; run the command again",
+        )
+    # libpq puts the address before the reason; it is said already.
+    reason = first_line(text).rpartition("failed: ")[2].removeprefix("FATAL:").strip()
+    hint = next((hint for part, hint in _REMEDIES if part in reason), _REMEDY)
+    return Problem(f"cannot connect to {target}: {reason}", hint)
+
+
+def first_line(text: str) -> str:
+    """The first line of a text that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -1,0 +1,33 @@
+"""Inserting a stream of events: all of it in one transaction, or so many a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+import pgqpy
+from pgqpy.event import NewEvent
+
+
+def load(
+    conn: pgqpy.Connection, queue: str, events: Iterator[NewEvent], *, batch: int | None
+) -> int:
+    """Insert the events and return how many there were.
+
+    Without `batch` an error leaves none of them behind; with it, the error says how many were
+    committed before.
+    """
+    if batch is None:
+        return _insert(conn, queue, events)
+    inserted = 0
+    try:
+        for first in events:
+            inserted += _insert(conn, queue, chain([first], islice(events, batch - 1)))
+    except Exception as error:
+        error.add_note(f"{inserted:,} events were inserted before")
+        raise
+    return inserted
+
+
+def _insert(conn: pgqpy.Connection, queue: str, events: Iterator[NewEvent]) -> int:
+    return pgqpy.Producer(queue).insert_events(conn, events)

@@ -1,0 +1,63 @@
+"""Arguments that name things in the database; a shell completes them from there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import click
+import psycopg
+from click.shell_completion import CompletionItem
+
+import pgqpy
+from pgqpy.admin import Admin
+from pgqpy.cli.queue_config import PARAMETERS
+
+#: A shell waits for its completions at the prompt; a database that does not answer gives none.
+COMPLETION_TIMEOUT = 2
+
+Names = Callable[[Admin, dict[str, str]], Iterable[str]]
+
+
+class Text(click.ParamType[str]):
+    """Any text that can be sent; the server has the last word on everything else."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse the one character that PostgreSQL's texts cannot have."""
+        if "\0" in value:
+            self.fail("it holds a NUL character, which PostgreSQL cannot store", param, ctx)
+        return value
+
+
+class Name(Text):
+    """The name of something in the database."""
+
+    def __init__(self, what: str, names: Names) -> None:
+        self.name = what
+        self._names = names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The existing names that start with what is typed; none when nobody answers in time."""
+        settings = ctx.find_root().params
+        try:
+            with pgqpy.connect(
+                ctx.params.get("dsn") or settings.get("dsn"),
+                autocommit=True,
+                connect_timeout=COMPLETION_TIMEOUT,
+            ) as conn:
+                names = sorted(set(self._names(Admin(conn), ctx.params)))
+        except (psycopg.Error, pgqpy.PgqError):
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+TEXT = Text()
+PARAMETER = click.Choice([*PARAMETERS])
+QUEUE = Name("queue", lambda admin, _: (q.queue_name for q in admin.get_queue_info()))
+CONSUMER = Name(
+    "consumer",
+    lambda admin, typed: (c.consumer_name for c in admin.get_consumer_info(typed.get("queue"))),
+)

@@ -1,0 +1,44 @@
+"""The parameters of a queue: which there are, what they mean, what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import sql
+from psycopg.rows import dict_row
+
+import pgqpy
+from pgqpy.cli.database import no_such_queue
+
+#: What pgq.set_queue_config() takes, in the order in which people want to read it.
+PARAMETERS = {
+    "ticker_latency": "a tick at the latest so long after an event; null: only as below",
+    "ticker_max_count": "a tick after so many events",
+    "ticker_max_lag": "a tick so long after the last one, if there are events",
+    "ticker_idle_period": "a tick so long after the last one, also without events",
+    "ticker_paused": "no ticks at all",
+    "external_ticker": "ticks come from another program",
+    "rotation_period": "event tables are switched so often; null: never",
+    "disable_insert": "the queue refuses events",
+    "per_tx_limit": "a transaction may insert so many events; null: any number",
+}
+
+
+def parse_value(text: str) -> str | None:
+    """A parameter's value as typed; the word null is SQL's null."""
+    return None if text.lower() == "null" else text
+
+
+def read_config(conn: pgqpy.Connection, queue: str) -> dict[str, Any]:
+    """The parameters of a queue and their values. Raises QueueNotFound."""
+    query = sql.SQL("select {} from pgq.queue where queue_name = %s").format(
+        sql.SQL(", ").join(
+            sql.SQL("{} as {}").format(sql.Identifier(f"queue_{name}"), sql.Identifier(name))
+            for name in PARAMETERS
+        )
+    )
+    with conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(query, [queue]).fetchone()
+    if found is None:
+        raise no_such_queue(queue)
+    return found

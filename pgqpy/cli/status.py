@@ -1,0 +1,103 @@
+"""``pgqpy status``: how every queue and consumer is doing, once or again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+
+import click
+from rich.live import Live
+
+import pgqpy
+from pgqpy.cli.command import Command, dsn_option, json_option
+from pgqpy.cli.database import connect
+from pgqpy.cli.names import QUEUE
+from pgqpy.cli.output import console, print_json, print_json_line
+from pgqpy.cli.status_health import Status, judge
+from pgqpy.cli.status_query import read
+from pgqpy.cli.status_view import render
+
+
+@click.command(
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy status",
+        "pgqpy status flights --watch",
+        "pgqpy status --json | jq '.queues[] | {queue, unticked_events}'",
+    ),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE, required=False)
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=1,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --watch: how often.",
+)
+@click.option(
+    "--stuck-after",
+    type=click.FloatRange(min=0),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="How far behind a consumer, or how old a transaction, may be before it is reported.",
+)
+@json_option
+def status(
+    dsn: str, queue: str | None, watch: bool, every: float, stuck_after: float, as_json: bool
+) -> None:
+    """Show how the queues are doing: rates, backlogs, lags, and what needs attention.
+
+    A queue's line shows the events per second, the events that no tick holds yet, the age of its
+    last tick and its number. The lines below it are its consumers: how many events they have still
+    to get and how old the position is up to which they are done. What is wrong is listed under
+    the table with its remedy: no ticker, consumers that are stuck, what holds up rotation,
+    transactions that were left open.
+    """
+    patience = timedelta(seconds=stuck_after)
+    with connect(dsn) as conn:
+        if not watch:
+            now = _status(conn, queue, patience)
+            if as_json:
+                print_json(now)
+            else:
+                console().print(render(now))
+        elif as_json or not console().is_terminal:
+            _stream(conn, queue, patience, every, as_json=as_json)
+        else:
+            _watch(conn, queue, patience, every)
+
+
+def _status(conn: pgqpy.Connection, queue: str | None, patience: timedelta) -> Status:
+    return judge(read(conn, queue, patience), patience)
+
+
+def _stream(
+    conn: pgqpy.Connection,
+    queue: str | None,
+    patience: timedelta,
+    seconds: float,
+    *,
+    as_json: bool,
+) -> None:
+    """Print one after the other; each is flushed, whoever reads them wants them now."""
+    while True:
+        now = _status(conn, queue, patience)
+        if as_json:
+            print_json_line(now)
+        else:
+            console().print(render(now))
+        sys.stdout.flush()
+        time.sleep(seconds)
+
+
+def _watch(conn: pgqpy.Connection, queue: str | None, patience: timedelta, seconds: float) -> None:
+    with Live(console=console(), screen=True, auto_refresh=False) as screen:
+        while True:
+            screen.update(render(_status(conn, queue, patience)), refresh=True)
+            time.sleep(seconds)

@@ -1,0 +1,189 @@
+"""Judging what was read: which consumers are stuck, what holds up rotation, what to do about it.
+
+Pure functions over `Readings`; the thresholds are stated here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from shlex import quote
+
+from pgqpy.cli.output import ago, duration, shown
+from pgqpy.cli.status_query import Readings, Server, Transaction
+from pgqpy.values import ConsumerInfo, QueueInfo
+
+#: A ticker that is alive ticks an idle queue once in its idle period; it gets this much longer.
+TICKER_GRACE = timedelta(minutes=1)
+
+
+class ConsumerState(StrEnum):
+    """How a consumer is doing."""
+
+    OK = "ok"
+    BEHIND = "behind"  # it works, and its position is old
+    STUCK = "stuck"  # its position is old, and it has not been seen since
+
+
+class QueueState(StrEnum):
+    """How a queue is doing."""
+
+    TICKING = "ticking"
+    PAUSED = "paused"
+    EXTERNAL = "external"  # another program makes its ticks
+    NO_TICKER = "no ticker"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatus:
+    """One consumer of one queue."""
+
+    consumer: str
+    state: ConsumerState
+    lag: timedelta | None
+    last_seen: timedelta | None
+    pending_events: int | None
+    last_tick: int | None
+    current_batch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """One queue, its rates, its rotation, and its consumers."""
+
+    queue: str
+    state: QueueState
+    last_tick: int | None
+    tick_age: timedelta | None
+    events_per_second: float | None
+    unticked_events: int | None
+    retry_events: int | None
+    rotated: timedelta
+    rotation_due_in: timedelta | None
+    rotation_held_by: list[str]
+    consumers: list[ConsumerStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that wants attention, and what can be done."""
+
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `pgqpy status` shows; with --json, exactly this."""
+
+    server: Server
+    queues: list[QueueStatus]
+    old_transactions: list[Transaction]
+    alerts: list[Alert]
+
+
+def judge(readings: Readings, patience: timedelta) -> Status:
+    """Turn readings into a status. A consumer may lag for `patience` before anyone is told."""
+    queues = [_queue(readings, info, patience) for info in readings.queues]
+    alerts = [alert for queue in queues for alert in _alerts(queue)]
+    alerts += [_transaction_alert(old) for old in readings.transactions]
+    return Status(readings.server, queues, readings.transactions, alerts)
+
+
+def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueStatus:
+    rotation = readings.rotations[info.queue_name]
+    now = readings.server.time
+    due_in = rotation.rotation_due_at - now if rotation.rotation_due_at else None
+    if due_in is None or due_in > timedelta():
+        held_by = []
+    elif rotation.held_by_transaction:
+        held_by = ["an open transaction"]
+    else:
+        held_by = rotation.consumers_before_switch
+    return QueueStatus(
+        queue=info.queue_name,
+        state=_queue_state(info),
+        last_tick=info.last_tick_id,
+        tick_age=info.ticker_lag,
+        events_per_second=info.ev_per_sec,
+        unticked_events=info.ev_new,
+        retry_events=readings.retries.get(info.queue_name),
+        rotated=now - rotation.rotated_at,
+        rotation_due_in=due_in,
+        rotation_held_by=held_by,
+        consumers=[
+            _consumer(consumer, info.ticker_lag, patience)
+            for consumer in readings.consumers
+            if consumer.queue_name == info.queue_name
+        ],
+    )
+
+
+def _queue_state(info: QueueInfo) -> QueueState:
+    if info.queue_ticker_paused:
+        return QueueState.PAUSED
+    if info.queue_external_ticker:
+        return QueueState.EXTERNAL
+    if info.ticker_lag is None or info.ticker_lag > info.queue_ticker_idle_period + TICKER_GRACE:
+        return QueueState.NO_TICKER
+    return QueueState.TICKING
+
+
+def _consumer(
+    info: ConsumerInfo, tick_age: timedelta | None, patience: timedelta
+) -> ConsumerStatus:
+    # Without a ticker everyone's position gets older; that is not the consumers' fault.
+    behind = (info.lag or timedelta()) - (tick_age or timedelta()) > patience
+    away = info.last_seen is not None and info.last_seen > patience
+    state = ConsumerState.OK
+    if behind:
+        state = ConsumerState.STUCK if away else ConsumerState.BEHIND
+    return ConsumerStatus(
+        consumer=info.consumer_name,
+        state=state,
+        lag=info.lag,
+        last_seen=info.last_seen,
+        pending_events=info.pending_events,
+        last_tick=info.last_tick,
+        current_batch=info.current_batch,
+    )
+
+
+def _alerts(queue: QueueStatus) -> Iterator[Alert]:
+    if queue.state is QueueState.NO_TICKER:
+        last = f"last tick {ago(queue.tick_age)}" if queue.tick_age is not None else "no tick yet"
+        yield Alert(
+            f"{queue.queue}: nobody ticks ({last}), so its events reach nobody",
+            "keep `pgqpy ticker` running",
+        )
+    for consumer in queue.consumers:
+        if consumer.state is ConsumerState.STUCK:
+            batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
+            yield Alert(
+                f"{queue.queue}: {consumer.consumer} is stuck{batch}, last seen "
+                f"{ago(consumer.last_seen)}, {shown(consumer.pending_events)} events behind",
+                f"start it again, or let go of it: "
+                f"pgqpy consumer unregister {quote(queue.queue)} {quote(consumer.consumer)}",
+            )
+    if queue.rotation_held_by and queue.rotation_due_in is not None:
+        yield Alert(
+            f"{queue.queue}: {', '.join(queue.rotation_held_by)} holds up rotation, due "
+            f"{ago(-queue.rotation_due_in)}; its tables grow until then",
+            "it rotates by itself as soon as that has moved on",
+        )
+
+
+def _transaction_alert(old: Transaction) -> Alert:
+    if old.kind == "prepared":
+        gid = "'" + old.name.replace("'", "''") + "'"
+        return Alert(
+            f"prepared transaction {old.name} of {old.username} is {duration(old.age)} old",
+            f"commit prepared {gid}, or rollback prepared {gid}",
+        )
+    return Alert(
+        f"session {old.name} of {old.username} ({old.application or 'no name'}, {old.state}) "
+        f"has had a transaction open for {duration(old.age)}",
+        f"end it, or: select pg_terminate_backend({old.name})",
+    )

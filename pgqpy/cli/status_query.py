@@ -1,0 +1,155 @@
+"""What ``pgqpy status`` knows: read in one go, as plain values.
+
+Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). What they do not tell
+is read here and nowhere else: when each queue rotates and who holds that up, how many events
+wait for a retry, and which transactions are old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import LiteralString
+
+from psycopg.rows import class_row
+
+import pgqpy
+from pgqpy.admin import Admin
+from pgqpy.cli.database import one_queue
+from pgqpy.values import ConsumerInfo, QueueInfo
+from pgqpy_ticker.lead import LOCK
+
+SERVER: LiteralString = """
+select current_database() as database,
+       current_setting('server_version') as server_version,
+       now() as time,
+       (select pid
+          from pg_catalog.pg_locks
+         where locktype = 'advisory'
+           and classid = %(class)s
+           and objid = %(object)s
+           and objsubid = 2
+           and granted
+           and database = (select oid from pg_catalog.pg_database
+                            where datname = current_database())) as ticker_pid
+"""
+
+# A rotation empties the oldest table, so it waits for everyone whose position does not lie behind
+# the last switch. Positions are snapshots: one is behind the switch when no transaction that was
+# open at the switch was open at it. If that fails for the newest tick as well, then it is not the
+# consumers that are late but a transaction that is still open.
+ROTATION: LiteralString = """
+select q.queue_name as queue,
+       q.queue_switch_time as rotated_at,
+       q.queue_switch_time + q.queue_rotation_period as rotation_due_at,
+       coalesce(
+           (select split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
+              from pgq.tick t
+             where t.tick_queue = q.queue_id
+             order by t.tick_id desc
+             limit 1),
+           false) as held_by_transaction,
+       array(
+           select c.co_name
+             from pgq.subscription s
+             join pgq.consumer c on c.co_id = s.sub_consumer
+             join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+            where s.sub_queue = q.queue_id
+              and split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
+            order by t.tick_id, c.co_name) as consumers_before_switch
+  from pgq.queue q
+"""
+
+# Only administrators may look into the retry queue; everybody may ask whether they may.
+MAY_COUNT_RETRIES: LiteralString = "select has_table_privilege('pgq.retry_queue', 'select')"
+RETRIES: LiteralString = """
+select q.queue_name, count(r.ev_id)
+  from pgq.queue q
+  left join pgq.retry_queue r on r.ev_queue = q.queue_id
+ group by 1
+"""
+
+# Only those that have written, or are prepared: a tick must wait for these. Other users' sessions
+# show their age only to members of pg_monitor.
+TRANSACTIONS: LiteralString = """
+select 'session' as kind, pid::text as name, usename::text as username, state,
+       application_name as application, now() - xact_start as age
+  from pg_catalog.pg_stat_activity
+ where datname = current_database()
+   and backend_xid is not null
+   and pid <> pg_backend_pid()
+   and now() - xact_start > %(older_than)s
+union all
+select 'prepared', gid, owner::text, null, null, now() - prepared
+  from pg_catalog.pg_prepared_xacts
+ where database = current_database()
+   and now() - prepared > %(older_than)s
+ order by age desc
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Which database was asked, and when."""
+
+    database: str
+    server_version: str
+    time: datetime
+    ticker_pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a queue's tables were switched, and what keeps them from being switched again."""
+
+    queue: str
+    rotated_at: datetime
+    rotation_due_at: datetime | None
+    held_by_transaction: bool
+    consumers_before_switch: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that is open, or prepared, for long."""
+
+    kind: str
+    name: str
+    username: str | None
+    state: str | None
+    application: str | None
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Everything that was read, before anyone judges it."""
+
+    server: Server
+    queues: list[QueueInfo]
+    consumers: list[ConsumerInfo]
+    rotations: dict[str, Rotation]
+    retries: dict[str, int]
+    transactions: list[Transaction]
+
+
+def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Readings:
+    """Read the state of all queues, or of one, and the transactions older than an age.
+
+    Raises pgqpy.errors.QueueNotFound when that one does not exist.
+    """
+    admin = Admin(conn)
+    queues = admin.get_queue_info() if queue is None else [one_queue(conn, queue)]
+    with conn.cursor(row_factory=class_row(Server)) as cursor:
+        server = cursor.execute(SERVER, {"class": LOCK[0], "object": LOCK[1]}).fetchone()
+    assert server is not None
+    with conn.cursor(row_factory=class_row(Rotation)) as cursor:
+        rotations = {row.queue: row for row in cursor.execute(ROTATION)}
+    retries: dict[str, int] = {}
+    if conn.execute(MAY_COUNT_RETRIES).fetchone() == (True,):
+        retries.update(conn.execute(RETRIES).fetchall())
+    with conn.cursor(row_factory=class_row(Transaction)) as cursor:
+        transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
+    return Readings(
+        server, queues, admin.get_consumer_info(queue), rotations, retries, transactions
+    )

@@ -1,0 +1,122 @@
+"""Files of events: what is read from them, and what is said about those that cannot be."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pgqpy import NewEvent
+from pgqpy.cli.errors import CliError
+from pgqpy.cli.event_input import Format, read_events
+
+
+def read(
+    text: str,
+    file_format: Format = Format.JSONL,
+    *,
+    event_type: str | None = None,
+    whole_row: bool = False,
+) -> list[NewEvent]:
+    lines = text.splitlines(keepends=True)
+    return list(read_events(lines, "f", file_format, event_type=event_type, whole_row=whole_row))
+
+
+def test_a_json_line_is_an_event_with_its_fields() -> None:
+    assert read('{"type": "a", "data": "b", "extra1": "c", "extra4": null}\n') == [
+        NewEvent("a", "b", "c")
+    ]
+
+
+def test_data_that_is_no_text_is_stored_as_json() -> None:
+    [event] = read('{"type": "a", "data": {"carrier": "Ünited", "late": [1, 2.5, true]}}')
+    assert event.data is not None
+    assert json.loads(event.data) == {"carrier": "Ünited", "late": [1, 2.5, True]}
+
+
+def test_what_peek_prints_can_be_inserted_again() -> None:
+    line = '{"id": 7, "time": "2026-11-21T05:00:00+00:00", "txid": 5, "retry": 0, '
+    assert read(line + '"type": "a", "data": null}') == [NewEvent("a", None)]
+
+
+def test_an_event_that_names_no_type_gets_the_given_one() -> None:
+    events = read('{"data": "x"}\n{"type": "b", "data": "y"}\n', event_type="a")
+    assert [event.type for event in events] == ["a", "b"]
+
+
+def test_empty_lines_between_json_lines_are_no_events() -> None:
+    assert read('\n{"type": "a", "data": "b"}\n\n') == [NewEvent("a", "b")]
+
+
+def test_a_csv_row_is_an_event_with_the_columns_as_fields() -> None:
+    assert read('data,type\r\n"a,\nb",t\r\n', Format.CSV) == [NewEvent("t", "a,\nb")]
+
+
+def test_an_empty_csv_cell_is_null() -> None:
+    assert read("type,data,extra1\nt,,x\n", Format.CSV) == [NewEvent("t", None, "x")]
+
+
+def test_a_whole_row_becomes_the_data_as_json() -> None:
+    [event] = read("carrier,delay\nUA,12\n", Format.CSV, event_type="flight", whole_row=True)
+    assert event.type == "flight"
+    assert json.loads(event.data or "") == {"carrier": "UA", "delay": "12"}
+
+
+def test_plain_lines_are_data_without_their_line_ends() -> None:
+    events = read("one\r\n\ntwo", Format.LINES, event_type="line")
+    assert [event.data for event in events] == ["one", "", "two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "file_format", "complaint"),
+    [
+        ('{"type": "a", "data": "b"}\n{"type": ', Format.JSONL, "f, line 2: this is not JSON"),
+        ("[1]", Format.JSONL, "f, line 1: an event is a JSON object, this is an array"),
+        ("3.5", Format.JSONL, "f, line 1: an event is a JSON object, this is a number"),
+        ('{"tpye": "a", "data": "b"}', Format.JSONL, "an event has no field 'tpye'"),
+        ('{"data": "b"}', Format.JSONL, "the event has no type"),
+        ('{"type": "a"}', Format.JSONL, "the event has no data"),
+        ('{"type": "a", "data": "\\u0000"}', Format.JSONL, "data holds a NUL character"),
+        ("carrier,delay\nUA,1\n", Format.CSV, "an event has no field 'carrier', 'delay'"),
+        ("type,data\na,b,c\n", Format.CSV, "line 2: the row does not have as many cells"),
+        ("type,data\na\n", Format.CSV, "line 2: the row does not have as many cells"),
+        ('type,data\na,"b', Format.CSV, "line 2: unexpected end of data"),
+        ("a line\n", Format.LINES, "f, line 1: the event has no type"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(
+    text: str, file_format: Format, complaint: str
+) -> None:
+    with pytest.raises(CliError) as raised:
+        read(text, file_format)
+    assert complaint in raised.value.message
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "file_format"),
+    [
+        ("a.csv", Format.CSV),
+        ("a.CSV", Format.CSV),
+        ("a.jsonl", Format.JSONL),
+        ("-", Format.JSONL),
+    ],
+)
+def test_the_name_of_a_file_tells_its_format(name: str, file_format: Format) -> None:
+    assert Format.of(name) is file_format
+
+
+def test_a_name_that_tells_nothing_asks_for_the_format() -> None:
+    with pytest.raises(CliError, match=r"dump\.bin") as raised:
+        Format.of("dump.bin")
+    assert "--format" in (raised.value.hint or "")
+
+
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(st.builds(NewEvent, TEXTS, *[st.none() | TEXTS] * 5))
+def test_any_event_survives_being_written_as_a_json_line(event: NewEvent) -> None:
+    assert read(json.dumps(event._asdict(), ensure_ascii=True)) == [event]

@@ -1,0 +1,148 @@
+"""What `pgqpy status` makes of what it reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pgqpy.cli.status_health import ConsumerState, QueueState, judge
+from pgqpy.cli.status_query import Readings, Rotation, Server, Transaction
+from pgqpy.values import ConsumerInfo, QueueInfo
+
+NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
+PATIENCE = timedelta(minutes=5)
+
+QUEUE = QueueInfo(
+    queue_name="flights",
+    queue_ntables=3,
+    queue_cur_table=0,
+    queue_rotation_period=timedelta(hours=2),
+    queue_switch_time=NOW - timedelta(hours=1),
+    queue_external_ticker=False,
+    queue_ticker_paused=False,
+    queue_ticker_max_count=500,
+    queue_ticker_max_lag=timedelta(seconds=3),
+    queue_ticker_idle_period=timedelta(minutes=1),
+    ticker_lag=timedelta(seconds=1),
+    ev_per_sec=12.5,
+    ev_new=3,
+    last_tick_id=40,
+)
+CONSUMER = ConsumerInfo(
+    queue_name="flights",
+    consumer_name="counter",
+    lag=timedelta(seconds=2),
+    last_seen=timedelta(seconds=1),
+    last_tick=39,
+    current_batch=None,
+    next_tick=None,
+    pending_events=20,
+)
+ROTATION = Rotation(
+    queue="flights",
+    rotated_at=NOW - timedelta(hours=1),
+    rotation_due_at=NOW + timedelta(hours=1),
+    held_by_transaction=False,
+    consumers_before_switch=["counter"],
+)
+HEALTHY = Readings(
+    server=Server("shop", "18.1", NOW, 4242),
+    queues=[QUEUE],
+    consumers=[CONSUMER],
+    rotations={"flights": ROTATION},
+    retries={},
+    transactions=[],
+)
+
+
+def test_a_queue_that_is_well_gives_no_alert() -> None:
+    status = judge(HEALTHY, PATIENCE)
+    [queue] = status.queues
+    assert queue.state is QueueState.TICKING
+    assert queue.consumers[0].state is ConsumerState.OK
+    assert status.alerts == []
+
+
+@pytest.mark.parametrize(
+    ("last_seen", "state"),
+    [
+        (timedelta(seconds=1), ConsumerState.BEHIND),
+        (timedelta(hours=1), ConsumerState.STUCK),
+    ],
+)
+def test_a_consumer_that_lags_is_behind_while_it_works_and_stuck_when_it_does_not(
+    last_seen: timedelta, state: ConsumerState
+) -> None:
+    lagging = replace(CONSUMER, lag=timedelta(hours=1), last_seen=last_seen)
+    status = judge(replace(HEALTHY, consumers=[lagging]), PATIENCE)
+    assert status.queues[0].consumers[0].state is state
+
+
+def test_a_stuck_consumer_is_named_with_the_way_to_let_go_of_it() -> None:
+    stuck = replace(
+        CONSUMER, consumer_name="old one", lag=timedelta(days=1), last_seen=timedelta(days=1)
+    )
+    [alert] = judge(replace(HEALTHY, consumers=[stuck]), PATIENCE).alerts
+    assert "old one is stuck" in alert.message
+    assert "pgqpy consumer unregister flights 'old one'" in alert.remedy
+
+
+def test_without_a_ticker_the_ticker_is_to_blame_and_not_the_consumers() -> None:
+    queue = replace(QUEUE, ticker_lag=timedelta(hours=1))
+    consumer = replace(CONSUMER, lag=timedelta(hours=1), last_seen=timedelta(hours=1))
+    status = judge(replace(HEALTHY, queues=[queue], consumers=[consumer]), PATIENCE)
+    assert status.queues[0].state is QueueState.NO_TICKER
+    assert status.queues[0].consumers[0].state is ConsumerState.OK
+    [alert] = status.alerts
+    assert "pgqpy ticker" in alert.remedy
+
+
+@pytest.mark.parametrize(
+    ("queue", "state"),
+    [
+        (replace(QUEUE, queue_ticker_paused=True), QueueState.PAUSED),
+        (replace(QUEUE, queue_external_ticker=True), QueueState.EXTERNAL),
+    ],
+)
+def test_a_queue_that_is_not_to_be_ticked_is_not_missing_a_ticker(
+    queue: QueueInfo, state: QueueState
+) -> None:
+    untouched = replace(queue, ticker_lag=timedelta(days=1))
+    status = judge(replace(HEALTHY, queues=[untouched]), PATIENCE)
+    assert status.queues[0].state is state
+    assert status.alerts == []
+
+
+def test_nobody_holds_up_a_rotation_that_is_not_due() -> None:
+    assert judge(HEALTHY, PATIENCE).queues[0].rotation_held_by == []
+
+
+def test_a_consumer_before_the_switch_holds_up_a_rotation_that_is_due() -> None:
+    due = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1))
+    status = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE)
+    assert status.queues[0].rotation_held_by == ["counter"]
+    [alert] = status.alerts
+    assert "counter holds up rotation" in alert.message
+
+
+def test_when_the_newest_tick_is_before_the_switch_a_transaction_holds_up_rotation() -> None:
+    due = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1), held_by_transaction=True)
+    status = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE)
+    assert status.queues[0].rotation_held_by == ["an open transaction"]
+
+
+def test_a_queue_that_never_rotates_is_never_due() -> None:
+    never = replace(ROTATION, rotation_due_at=None)
+    status = judge(replace(HEALTHY, rotations={"flights": never}), PATIENCE)
+    assert status.queues[0].rotation_due_in is None
+    assert status.alerts == []
+
+
+def test_old_transactions_are_named_with_the_way_to_end_them() -> None:
+    session = Transaction("session", "77", "ann", "idle in transaction", "psql", PATIENCE)
+    prepared = Transaction("prepared", "move it", "ann", None, None, PATIENCE)
+    alerts = judge(replace(HEALTHY, transactions=[session, prepared]), PATIENCE).alerts
+    assert "pg_terminate_backend(77)" in alerts[0].remedy
+    assert "rollback prepared 'move it'" in alerts[1].remedy
