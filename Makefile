@@ -58,6 +58,7 @@ packages-demo packages-test: packages-%:
 	@tools/system-packages $* "$$(tools/find-python)" $(VENV)
 
 $(BIN)/python:
+	@tools/system-packages venv "$$(tools/find-python)" $(VENV)
 	@"$$(tools/find-python)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # What is installed for the tests is enough for the demo.
