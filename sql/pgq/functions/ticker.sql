@@ -67,7 +67,7 @@ create or replace function pgq.due_queues(
     i_queue_name text default null,
     out queue_id int4, out queue_name text, out event_seq bigint, out nominal boolean, out early boolean, out next_due interval)
 returns setof record
-language sql
+language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
@@ -86,6 +86,10 @@ as $$
 --                    and was running then
 --      next_due    - null if nothing is to be expected, else how long until one of the two may be true
 -- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    -- not a function in SQL, which would be planned at each call
+    return query
     select q.queue_id, q.queue_name, d.event_seq,
            case
                when newest.tick_id is null then true
@@ -144,6 +148,7 @@ as $$
      where case when i_queue_name is null
                 then not q.queue_external_ticker and not q.queue_ticker_paused
                 else q.queue_name = i_queue_name end;
+end;
 $$;
 
 create or replace function pgq.ticker_round(out ticks int4, out fresh int4, out wait interval)
