@@ -52,7 +52,11 @@ $$;
 
 grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick to public;
 grant select on pgq.event_template, pgq.registration, pgq.tick_log to pgq_reader;
-grant select, insert, update, delete on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
+grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
+-- Settings only: the other columns name relations that definer functions work on.
+grant update (queue_rotation_period, queue_external_ticker, queue_disable_insert, queue_ticker_paused,
+              queue_ticker_max_count, queue_ticker_max_lag, queue_ticker_idle_period, queue_ticker_latency,
+              queue_per_tx_limit, queue_extra_maint) on pgq.queue to pgq_admin;
 grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots to pgq_admin;
 grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 

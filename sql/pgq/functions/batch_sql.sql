@@ -62,37 +62,32 @@ begin
 end;
 $$;
 
-create or replace function pgq.range_tables(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0, i_history boolean)
+create or replace function pgq.range_tables(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0)
 returns int4[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.range_tables(4)
+-- Function: pgq.range_tables(3)
 --
 --      Which of a queue's tables can hold events between two ticks. Internal.
 --
 --      Rotation draws one id in the transaction that moves to the next table (step 1) and one after that
 --      has committed (step 2). A transaction writes into the old table only if its id is below step 2,
 --      and what it writes into the new one is visible in no snapshot whose xmax is below step 1.
---      A consumer never needs the table before the previous one: rotation waits for it.
 --
--- Parameters:
---      i_history   - the range is not a consumer's, so it may be older than the last two rotations
 -- Returns:
 --      Table numbers, ascending.
 -- Tables:
 --      reads pgq.late_write
 -- ----------------------------------------------------------------------
 declare
+    xmin    constant bigint := pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot);
     prev    constant int4 := (q.queue_cur_table + q.queue_ntables - 1) % q.queue_ntables;
     res     int4[];
 begin
-    if q.queue_rotations <> pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) then
-        -- A rotation is on its way, failed half-way, or is newer than our snapshot.
-        res := array(select n from pg_catalog.generate_series(0, q.queue_ntables - 1) n);
-    elsif pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot) > q.queue_switch_step2 then
+    if xmin > q.queue_switch_step2 then
         res := array[q.queue_cur_table];
-    elsif i_history then
+    elsif xmin <= q.queue_previous_step2 then
         res := array(select n from pg_catalog.generate_series(0, q.queue_ntables - 1) n);
     elsif pg_catalog.txid_snapshot_xmax(i_cur.tick_snapshot) < q.queue_switch_step1 then
         res := array[prev];
@@ -102,6 +97,10 @@ begin
 
     return array(
         select n from pg_catalog.unnest(res) n
+        union
+        -- If a rotation fails at its very end producers are in the next table already.
+        select (q.queue_cur_table + 1) % q.queue_ntables
+         where pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) = q.queue_rotations + 1
         union
         select late_table
           from pgq.late_write
@@ -162,15 +161,19 @@ as $$
 --      SQL with literals only, that ends with ' order by 1'.
 -- ----------------------------------------------------------------------
 declare
-    tables      constant int4[] := pgq.range_tables(q, i_last, i_cur, i_owner is null);
+    tables      constant int4[] := pgq.range_tables(q, i_last, i_cur);
     conditions  constant text[] := pgq.snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
     owner       constant text := case when i_owner is null then 'ev.ev_owner is null'
                                       else '(ev.ev_owner is null or ev.ev_owner = ' || i_owner || ')' end;
-    -- Table n is truncated by the next rotation whose number is n modulo queue_ntables.
+    -- The rotation that has been. One that we do not see yet (it is on its way, has failed at its end, or
+    -- is newer than our snapshot) takes nothing from a range that begins after the last one we see.
+    rotation    constant bigint := q.queue_rotations
+        + (pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) = q.queue_rotations + 1
+           and pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot) > coalesce(q.queue_switch_step2, 9223372036854775807))::int4;
     gone        bigint;
 begin
-    select pg_catalog.min(q.queue_rotations + 1
-                          + (n - (q.queue_rotations + 1) % q.queue_ntables + q.queue_ntables) % q.queue_ntables)
+    -- Table n is truncated by the next rotation whose number is n modulo queue_ntables.
+    select pg_catalog.min(rotation + 1 + (n - (rotation + 1) % q.queue_ntables + q.queue_ntables) % q.queue_ntables)
       into gone
       from pg_catalog.unnest(tables) n;
 
@@ -234,7 +237,7 @@ begin
     select * into b from pgq.open_batch(x_batch_id);
     return query
     select (b.queue).queue_data_pfx || '_' || n
-      from unnest(pgq.range_tables(b.queue, b.last_tick, b.next_tick, false)) n;
+      from unnest(pgq.range_tables(b.queue, b.last_tick, b.next_tick)) n;
 end;
 $$;
 

@@ -125,13 +125,11 @@ begin
         end if;
 
         delete from pgq.late_write where late_queue = q.queue_id;
-        -- Until the next rotation every table may hold anything.
-        insert into pgq.late_write (late_queue, late_table, late_txid)
-        select q.queue_id, tbl, txid
-          from generate_series(0, q.queue_ntables - 1) tbl, generate_series(1, nr + 1) txid;
+        -- All positions are older than this: until the next rotation batches look into every table.
         update pgq.queue
            set queue_switch_step1 = cur,
                queue_switch_step2 = cur,
+               queue_previous_step2 = cur,
                queue_switch_time = now(),
                queue_horizon_tick = coalesce((select min(tick_id) from pgq.tick_log where tick_queue = q.queue_id), 1)
          where queue_id = q.queue_id;

@@ -104,6 +104,7 @@ begin
             return p;
         end if;
     end if;
+    perform pgq.check_log_snapshot('position');
     return null;
 end;
 $$;
@@ -122,11 +123,7 @@ begin
     perform from pgq.registration where reg_id = i_registration for no key update;
     -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
     -- collide in one table; whether there was a change of tables, the sequence tells.
-    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
-       and (select log_rotations from pgq.log where log_name = 'position') <> pg_sequence_last_value('pgq.position_log_seq')
-    then
-        perform pgq.raise_stale_snapshot();
-    end if;
+    perform pgq.check_log_snapshot('position');
     return pgq.get_position(i_registration);
 end;
 $$;

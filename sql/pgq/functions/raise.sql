@@ -67,7 +67,31 @@ as $$
 begin
     raise exception using
         errcode = 'serialization_failure',
-        message = 'the position of this consumer has changed since this transaction took its snapshot',
+        message = 'ticks or positions have changed since this transaction took its snapshot',
         hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
+end;
+$$;
+
+create or replace function pgq.check_log_snapshot(i_log_name text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_log_snapshot(1)
+--
+--      Raises 40001 if a log has been rotated after the snapshot of this
+--      transaction, so that not finding a row in it means nothing. Internal.
+--
+-- Tables:
+--      reads pgq.log
+-- ----------------------------------------------------------------------
+begin
+    if pg_catalog.current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+       and exists (select from pgq.log
+                    where log_name = i_log_name
+                      and log_rotations <> pg_catalog.pg_sequence_last_value(log_seq))
+    then
+        perform pgq.raise_stale_snapshot();
+    end if;
 end;
 $$;

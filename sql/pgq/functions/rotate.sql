@@ -48,6 +48,7 @@ begin
            set queue_rotations = pg_sequence_last_value(q.queue_rotation_seq),
                queue_cur_table = pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables,
                queue_switch_time = current_timestamp,
+               queue_previous_step2 = queue_switch_step2,
                queue_switch_step1 = 0,
                queue_switch_step2 = null
          where queue_id = q.queue_id;
@@ -106,6 +107,7 @@ begin
        set queue_rotations = q.queue_rotations + 1,
            queue_cur_table = nr,
            queue_switch_time = current_timestamp,
+           queue_previous_step2 = queue_switch_step2,
            queue_switch_step1 = txid_current(),
            queue_switch_step2 = null,
            queue_horizon_tick = greatest(queue_horizon_tick, horizon)

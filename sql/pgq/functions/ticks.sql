@@ -33,6 +33,9 @@ begin
         end if;
         exit when found;
     end loop;
+    if not found then
+        perform pgq.check_log_snapshot('tick');
+    end if;
     return t;
 end;
 $$;
