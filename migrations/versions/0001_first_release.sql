@@ -165,9 +165,7 @@ begin
 end;
 $$;
 
-insert into pgq.log (log_name, log_seq)
-values ('tick', 'pgq.tick_log_seq'),
-       ('position', 'pgq.position_log_seq');
+-- The rows of pgq.log come with the first queue (a dump of an extension must find the table empty).
 
 create table pgq.tick_0 (
     tick_queue      int4            not null,

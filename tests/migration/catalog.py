@@ -158,7 +158,7 @@ def data(conn: Connection, schema: str = "pgq") -> dict[str, list[str]]:
     ).fetchall()
     found = {}
     for name, kind in tables:
-        columns = "last_value, is_called" if kind == b"S" else "*"
+        columns = "last_value, is_called" if kind == "S" else "*"
         rows = conn.execute(
             f"select t::text from (select {columns} from {name}) as t".encode()
         ).fetchall()
