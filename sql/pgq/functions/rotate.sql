@@ -43,13 +43,13 @@ begin
 
     if q.queue_rotations <> pg_sequence_last_value(q.queue_rotation_seq) then
         -- An earlier rotation failed at its very end: producers have moved on, the row has not. Let the row
-        -- follow; with step 1 at 0 batches look into both tables.
+        -- follow. A negative step 1 makes batches look into both tables.
         update pgq.queue
            set queue_rotations = pg_sequence_last_value(q.queue_rotation_seq),
                queue_cur_table = pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables,
                queue_switch_time = current_timestamp,
                queue_previous_step2 = queue_switch_step2,
-               queue_switch_step1 = 0,
+               queue_switch_step1 = - txid_current(),
                queue_switch_step2 = null
          where queue_id = q.queue_id;
         return 0;
@@ -138,7 +138,7 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     perform pgq.require_read_committed('rotation');
-    if exists (select from pgq.queue where queue_switch_step2 is null and xmin = pg_current_xact_id()::xid) then
+    if exists (select from pgq.queue where queue_switch_step2 is null and abs(queue_switch_step1) = txid_current()) then
         raise exception using
             errcode = 'PQ013',
             message = 'step 2 of a rotation must not run in the transaction of step 1',
