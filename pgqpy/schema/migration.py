@@ -27,6 +27,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy.pool import NullPool
 
+from pgqpy.errors import PgqError, from_psycopg
 from pgqpy.schema.manifest import MIGRATIONS_DIR, SQL_DIR, Manifest
 
 VERSION_SCHEMA = "pgq"
@@ -47,17 +48,8 @@ NEEDED_RIGHTS = (
 )
 
 
-class SchemaError(Exception):
-    """The schema cannot be installed, changed or removed.
-
-    Attributes:
-        hint: what the user can do about it.
-    """
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(f"{message} ({hint})")
-        self.message = message
-        self.hint = hint
+class SchemaError(PgqError):
+    """The schema cannot be installed, changed or removed; the hint says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +76,14 @@ def migrate(dsn: str, revision: str = "head") -> str:
     """
     target = _resolve(revision)
     if target is None:
-        raise SchemaError("base is not above anything", "use downgrade")
+        raise SchemaError("base is not above anything", hint="use downgrade")
     with _transaction(dsn) as connection:
         _refuse_foreign_schema(connection)
         at = _current(connection)
         if at is not None and at not in _path_to(target):
             raise SchemaError(
                 f"the database is at revision {at}, which is newer than {target}",
-                "use downgrade",
+                hint="use downgrade",
             )
         config = _config(connection, before=_base(), after=_functions_of(target))
         with _ALEMBIC:
@@ -123,14 +115,16 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
         if at is None:
             if target is None:
                 return None
-            raise SchemaError("the schema is not installed", "run pgqpy migrate")
+            raise SchemaError("the schema is not installed", hint="run pgqpy migrate")
         if target is not None and target not in _path_to(at):
-            raise SchemaError(f"the database is at {at}, which is below {target}", "use migrate")
+            raise SchemaError(
+                f"the database is at {at}, which is below {target}", hint="use migrate"
+            )
         lost = _what_downgrade_loses(connection) if target is None else None
         if lost is not None and not force:
             raise SchemaError(
                 f"removing the schema would lose {lost}",
-                "drop the queues first, or force it",
+                hint="drop the queues first, or force it",
             )
         config = _config(connection, before=_base(), after="" if target else DROP_SCHEMAS)
         with _ALEMBIC:
@@ -157,7 +151,7 @@ def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
     """The SQL of an upgrade from ``start`` (nothing by default), without a connection."""
     target = _resolve(revision)
     if target is None:
-        raise SchemaError("base is not above anything", "use downgrade")
+        raise SchemaError("base is not above anything", hint="use downgrade")
     begin = _resolve(start) if start is not None else None
     buffer = io.StringIO()
     config = _config(None, before=_base(), after=_functions_of(target), output=buffer)
@@ -199,20 +193,32 @@ def execute_script(context: MigrationContext, script: str) -> None:
 @contextmanager
 def _transaction(dsn: str) -> Iterator[sa.Connection]:
     """A connection in a transaction in which nobody else migrates this database."""
-    # READ COMMITTED, whatever the user's default: we must see what the one has
-    # done who held the lock before us.
-    engine = sa.create_engine(
-        "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(dsn),
-        poolclass=NullPool,
-        isolation_level="READ COMMITTED",
-    )
-    try:
+    with _errors_of_ours():
+        # READ COMMITTED, whatever the user's default: we must see what the one
+        # has done who held the lock before us.
+        engine = sa.create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: psycopg.connect(dsn),
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+        )
         with engine.begin() as connection:
             connection.exec_driver_sql(LOCK)
             yield connection
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise SchemaError(str(error).strip(), NEEDED_RIGHTS) from error
+
+
+@contextmanager
+def _errors_of_ours() -> Iterator[None]:
+    """As `pgqpy.errors.translate_errors`, which knows nothing of SQLAlchemy's wrappers."""
+    try:
+        yield
+    except (psycopg.Error, sa.exc.DBAPIError) as error:
+        cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        if not isinstance(cause, psycopg.Error):
+            raise
+        if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+            raise SchemaError(str(cause).strip(), hint=NEEDED_RIGHTS) from cause
+        raise from_psycopg(cause) from cause
 
 
 def _driver(connection: sa.Connection) -> psycopg.Connection[Any]:
@@ -258,7 +264,7 @@ def _resolve(revision: str) -> str | None:
         found = _script().get_revision(revision)
     except CommandError as error:
         known = ", ".join(step.id for step in history())
-        raise SchemaError(f"there is no revision {revision}", f"there are: {known}") from error
+        raise SchemaError(f"there is no revision {revision}", hint=f"there are: {known}") from error
     return str(found.revision)
 
 
@@ -276,7 +282,7 @@ def _current(connection: sa.Connection) -> str | None:
     if at is not None and at not in {step.id for step in history()}:
         raise SchemaError(
             f"the database is at revision {at}, which this pgqpy does not know",
-            "it was migrated by a newer one: upgrade pgqpy",
+            hint="it was migrated by a newer one: upgrade pgqpy",
         )
     return at
 
@@ -301,12 +307,12 @@ def _refuse_foreign_schema(connection: sa.Connection) -> None:
     if extension == ("pgqpy",):
         raise SchemaError(
             "the schema was installed by CREATE EXTENSION pgqpy",
-            "use ALTER EXTENSION pgqpy UPDATE and DROP EXTENSION pgqpy",
+            hint="use ALTER EXTENSION pgqpy UPDATE and DROP EXTENSION pgqpy",
         )
     if extension is not None:
         raise SchemaError(
             f"schema {VERSION_SCHEMA} belongs to the extension {extension[0]}",
-            "choose another database; both cannot live in one",
+            hint="choose another database; both cannot live in one",
         )
     unknown = driver.execute(
         """
@@ -326,7 +332,7 @@ def _refuse_foreign_schema(connection: sa.Connection) -> None:
     if unknown == (True,):
         raise SchemaError(
             f"there is a schema {VERSION_SCHEMA} that was not installed by pgqpy",
-            "choose another database, or drop or rename that schema",
+            hint="choose another database, or drop or rename that schema",
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from pgqpy import schema
 from pgqpy.embedded import Server
+from pgqpy.errors import ConnectionFailed, PgqError
 from pgqpy.schema import SchemaError
 from pgqpy.schema.migration import LOCK
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
@@ -122,7 +123,7 @@ def test_interrupted_migration_leaves_nothing(
         "pgqpy.schema.migration._functions_of",
         lambda target: schema.Manifest.load().sql("functions") + "select 1 / 0;",
     )
-    with pytest.raises(psycopg.errors.DivisionByZero):
+    with pytest.raises(PgqError, match="division by zero"):
         schema.migrate(empty_dsn)
     assert not has_schema(other)
     monkeypatch.undo()
@@ -197,6 +198,11 @@ def test_database_of_a_newer_release_is_left_alone(dsn: str, conn: Connection) -
     conn.execute("update pgq.alembic_version set version_num = '9999'")
     with pytest.raises(SchemaError, match="upgrade pgqpy"):
         schema.migrate(dsn)
+
+
+def test_unreachable_server_is_an_error_of_ours() -> None:
+    with pytest.raises(ConnectionFailed):
+        schema.migrate("host=/nowhere")
 
 
 def test_alembic_of_the_application_and_ours_do_not_meet(empty_dsn: str, other: Connection) -> None:

@@ -33,6 +33,7 @@ def test_membership_in_the_owner_is_enough_where_the_roles_exist(
 def test_without_rights_the_error_names_them(newcomer: str, conn: Connection) -> None:
     with pytest.raises(SchemaError) as caught:
         schema.migrate(newcomer)
+    assert caught.value.hint is not None
     assert "createrole" in caught.value.hint
     assert "grant create on database" in caught.value.hint
     assert "grant pgq_owner" in caught.value.hint
