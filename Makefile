@@ -25,7 +25,7 @@ demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=pos
 
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest --pg 18 $$(test -x $(PG15) && echo --pg 15) $(T)
+	$(BIN)/pytest --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
 
 venv: $(VENV)/.installed-dev ## only the virtual environment, for development
 
@@ -41,7 +41,7 @@ types: $(VENV)/.installed-dev ## mypy, strict
 	$(BIN)/mypy
 
 coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
-	$(BIN)/pytest --pg 18 --cov --cov-report=term $(T)
+	$(BIN)/pytest --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
 
 freeze: $(VENV)/.installed-dev ## copy the structure of sql/ into the newest, unreleased revision
 	$(BIN)/python tools/freeze_structure.py
