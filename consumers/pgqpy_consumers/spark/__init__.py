@@ -1,0 +1,24 @@
+"""Tick ranges of a queue as Spark DataFrames: `SparkConsumer` is the class to subclass."""
+
+from importlib.util import find_spec
+
+if find_spec("pyspark") is None:
+    raise ImportError(
+        'pgqpy_consumers.spark needs Spark: pip install "pgqpy[spark]"', name="pyspark"
+    )
+
+from pgqpy_consumers.spark.consumer import SparkConsumer
+from pgqpy_consumers.spark.java import JavaMissingError, require_java
+from pgqpy_consumers.spark.reader import EventsGoneError
+from pgqpy_consumers.spark.schema import EVENT_SCHEMA
+from pgqpy_consumers.spark.session import get_session, local_session
+
+__all__ = [
+    "EVENT_SCHEMA",
+    "EventsGoneError",
+    "JavaMissingError",
+    "SparkConsumer",
+    "get_session",
+    "local_session",
+    "require_java",
+]

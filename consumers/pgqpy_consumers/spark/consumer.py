@@ -1,0 +1,175 @@
+"""The class to subclass for consumers that compute in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+import pgqpy
+from pgqpy_consumers.spark.batch_frame import batch_frame
+from pgqpy_consumers.spark.session import get_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkConsumer:
+    """A consumer that gets each batch, a whole range of ticks, as one DataFrame.
+
+    Subclass it and say what to do with the events::
+
+        class DelaysByMonth(SparkConsumer):
+            queue_name = "flights"
+            consumer_name = "delays_by_month"
+
+            def process_batch(self, spark, batch, df):
+                df.groupBy("ev_type").count().show()
+
+        DelaysByMonth(dsn).run()
+
+    The DataFrame has the columns of ``pgq.get_batch_events`` (`EVENT_SCHEMA`). Executors read it
+    in slices, in parallel, each on a connection of its own; what they see is the batch and
+    nothing else, however often it is read and whatever is committed meanwhile. It is lazy: each
+    action reads again, so ``df.persist()`` what is used twice. It can be read until
+    ``process_batch`` returns; then the batch is finished, and reading fails.
+
+    Registration, waiting, failures and stopping are `pgqpy.Consumer`'s, and so is what the
+    attributes and hooks mean that have the same names there.
+    """
+
+    queue_name: str = ""
+    consumer_name: str = ""
+
+    batch_size: int | None = 1_000_000
+    """Take as many ticks at once as hold about so many events. None: one tick at a time."""
+    event_types: Collection[str] | None = None
+    min_lag: timedelta | None = None
+    max_lag: timedelta | None = None
+    poll_interval: float = pgqpy.Consumer.poll_interval
+    backoff_first: float = pgqpy.Consumer.backoff_first
+    backoff_cap: float = pgqpy.Consumer.backoff_cap
+
+    num_partitions: ClassVar[int | None] = None
+    """Slices of a batch, at most. None: as many as Spark runs tasks at a time."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        spark: SparkSession | None = None,
+        queue_name: str | None = None,
+        consumer_name: str | None = None,
+    ) -> None:
+        """Make a consumer.
+
+        Args:
+            dsn: as for `pgqpy.dsn.resolve`. Executors connect as this process does, so the
+                names in it must mean the same on their machines.
+            spark: the session to compute in. By default the active one, that of
+                spark-submit, or else a local one, made when it is first needed.
+            queue_name: wins over the class's.
+            consumer_name: wins over the class's.
+        """
+        self.queue_name = queue_name or self.queue_name
+        self.consumer_name = consumer_name or self.consumer_name
+        self._spark = spark
+        self._conn: pgqpy.Connection | None = None
+        self._loop = _Loop(self, dsn)
+
+    # --- to be overridden
+
+    def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
+        """Process a batch; also called for one without events.
+
+        What is written on `conn` commits exactly when the batch is finished: effects in
+        this database happen once. Effects elsewhere happen at least once: if it raises, the
+        same batch, with the same ``batch.id`` and the same rows, comes again.
+
+        Args:
+            spark: the session.
+            batch: the ticks and times that it lies between.
+            df: all its events.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must override process_batch")
+
+    def on_batch(self, stats: pgqpy.BatchStats) -> None:
+        """A batch is committed."""
+
+    def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
+        """A batch failed, or the database is away; raise here to leave `run`."""
+
+    # --- the life of a consumer
+
+    def register(self, *, at_tick: int | None = None) -> bool:
+        """As `pgqpy.Consumer.register`."""
+        return self._loop.register(at_tick=at_tick)
+
+    def unregister(self) -> bool:
+        """As `pgqpy.Consumer.unregister`."""
+        return self._loop.unregister()
+
+    def run_once(self) -> bool:
+        """As `pgqpy.Consumer.run_once`."""
+        return self._loop.run_once()
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """As `pgqpy.Consumer.run`. Starts Spark first, if it is not running."""
+        # Spark installs a handler for SIGINT when it starts: that must not replace ours.
+        _ = self.spark
+        self._loop.run(until_empty=until_empty, handle_signals=handle_signals)
+
+    def stop(self) -> None:
+        """As `pgqpy.Consumer.stop`."""
+        self._loop.stop()
+
+    # --- what there is to work with
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; it is made now if there is none.
+
+        Raises `JavaMissingError` if that takes a Java that is not there.
+        """
+        if self._spark is None:
+            self._spark = get_session()
+        return self._spark
+
+    @property
+    def conn(self) -> pgqpy.Connection:
+        """The connection that will finish the batch; inside ``process_batch`` only."""
+        if self._conn is None:
+            raise RuntimeError("conn is there only while process_batch runs")
+        return self._conn
+
+    def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+        df = batch_frame(self.spark, conn, batch, self.num_partitions)
+        self._conn = conn
+        try:
+            self.process_batch(self.spark, batch, df)
+        finally:
+            self._conn = None
+
+
+class _Loop(pgqpy.Consumer):
+    """Does all that is not Spark's. A part and not a base: its process_batch takes another form."""
+
+    def __init__(self, owner: SparkConsumer, dsn: str | None) -> None:
+        self.batch_size = owner.batch_size
+        self.event_types = owner.event_types
+        self.min_lag = owner.min_lag
+        self.max_lag = owner.max_lag
+        self.poll_interval = owner.poll_interval
+        self.backoff_first = owner.backoff_first
+        self.backoff_cap = owner.backoff_cap
+        self._owner = owner
+        super().__init__(dsn, queue_name=owner.queue_name, consumer_name=owner.consumer_name)
+
+    def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+        self._owner._deliver(conn, batch)
+
+    def on_batch(self, stats: pgqpy.BatchStats) -> None:
+        self._owner.on_batch(stats)
+
+    def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
+        self._owner.on_error(error, batch)

@@ -1,0 +1,52 @@
+"""Spark runs on Java; without it, say what to install before Spark says something else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+MINIMUM = 17
+ADVICE = (
+    f"Spark needs Java {MINIMUM} or newer. On Debian and Ubuntu:"
+    " apt-get install openjdk-17-jre-headless; elsewhere any JDK, found through"
+    " JAVA_HOME or PATH."
+)
+
+
+class JavaMissingError(RuntimeError):
+    """There is no Java, or it is too old; the message says what to install."""
+
+
+def require_java() -> str:
+    """The path of the Java that Spark will run; `JavaMissingError` if it cannot."""
+    java = _find_java()
+    if java is None:
+        raise JavaMissingError(f"No Java found. {ADVICE}")
+    try:
+        output = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaMissingError(f"{java} does not run: {error}. {ADVICE}") from error
+    version = java_version(output)
+    if version is None or version < MINIMUM:
+        raise JavaMissingError(f"{java} is Java {version or 'of unknown version'}. {ADVICE}")
+    return java
+
+
+def java_version(output: str) -> int | None:
+    """The major version in the output of ``java -version``; Java 8 called itself 1.8."""
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match[1]) if match else None
+
+
+def _find_java() -> str | None:
+    # Spark's own rule: JAVA_HOME wins, whatever PATH says.
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home, "bin", "java")
+        return str(java) if java.exists() else None
+    return shutil.which("java")

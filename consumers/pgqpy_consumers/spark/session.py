@@ -1,0 +1,68 @@
+"""The Spark session of who brings none."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from pgqpy_consumers.spark.java import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# For one machine, where the defaults are for many: no web server, no 200 tasks a
+# shuffle, nothing over the network. Times are UTC like those of the events.
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+
+
+def get_session() -> SparkSession:
+    """The session of this process: the active one, that of spark-submit, or a local one."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    # Set by spark-submit, and by who wants Spark Connect: then the settings are theirs.
+    if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
+        return SparkSession.builder.getOrCreate()
+    return local_session()
+
+
+def local_session(
+    master: str = "local[*]", settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session on this machine, which keeps quiet: Java's output goes to a log file.
+
+    Raises `JavaMissingError` if there is no Java that Spark runs on, and
+    `RuntimeError`, naming the log, if it does not start.
+    """
+    require_java()
+    # Workers must be the interpreter that has pgqpy, not whatever "python3" is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf().setMaster(master).setAppName("pgqpy")
+    for name, value in (_LOCAL | dict(settings or {})).items():
+        conf.set(name, value)
+
+    descriptor, log = tempfile.mkstemp(prefix="pgqpy-spark-", suffix=".log")
+    try:
+        gateway = launch_gateway(conf, popen_kwargs={"stderr": descriptor})  # type: ignore[no-untyped-call]
+        SparkContext(gateway=gateway, conf=conf)
+    except Exception as error:
+        raise RuntimeError(f"Spark did not start; what Java said is in {log}") from error
+    finally:
+        os.close(descriptor)
+    atexit.register(Path(log).unlink, missing_ok=True)
+    return SparkSession.builder.getOrCreate()

@@ -1,0 +1,272 @@
+"""SparkConsumer: a batch is one DataFrame, read in parallel, exactly, as often as one likes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+import pgqpy
+from tests.fixtures.fix_db import Connect, Connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pgqpy_consumers.spark import SparkConsumer
+
+pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+
+Method: TypeAlias = "Callable[[SparkConsumer, pgqpy.Batch, DataFrame], None]"
+MakeConsumer: TypeAlias = "Callable[..., SparkConsumer]"
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """One session on two cores: it takes seconds to start."""
+    from pgqpy_consumers.spark import local_session
+
+    session = local_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def consumer(spark: SparkSession, dsn: str, queue: str) -> MakeConsumer:
+    """``consumer(method)``: registered on `queue`, calls the function for each batch."""
+    from pgqpy_consumers.spark import SparkConsumer
+
+    def make(method: Method, dsn: str = dsn, **attributes: object) -> SparkConsumer:
+        class TestConsumer(SparkConsumer):
+            queue_name = queue
+            consumer_name = "spark"
+            batch_size = None
+
+            def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
+                method(self, batch, df)
+
+        for name, value in attributes.items():
+            setattr(TestConsumer, name, value)
+        made = TestConsumer(dsn, spark=spark)
+        made.register()
+        return made
+
+    return make
+
+
+def insert(conn: Connection, queue: str, count: int, data: str = "payload") -> list[int]:
+    rows = conn.execute(
+        "select e.* from (select array_agg('kind'::text) kind, array_agg(%s || n) data,"
+        "                        array_agg('one'::text) one, array_agg('three'::text) three"
+        "                   from generate_series(1, %s) n) a,"
+        "  pgq.insert_events(%s, a.kind, a.data, a.one, null, a.three) e",
+        (data, count, queue),
+    )
+    return [event_id for (event_id,) in rows]
+
+
+def tick(conn: Connection, queue: str) -> None:
+    conn.execute("select pgq.force_tick(%s)", (queue,))
+    conn.execute("select pgq.ticker(%s)", (queue,))
+
+
+def test_a_batch_of_100000_events_is_what_was_committed(
+    consumer: MakeConsumer, conn: Connection, connect: Connect, queue: str
+) -> None:
+    seen: list[tuple[int, str, str | None, str | None]] = []
+    counts: list[int] = []
+    partitions: list[int] = []
+
+    def method(_: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        counts.extend(df.count() for _ in range(2))
+        partitions.append(df.rdd.getNumPartitions())
+        columns = ("ev_id", "ev_data", "ev_extra1", "ev_extra2")
+        seen.extend(tuple(row) for row in df.select(*columns).collect())
+
+    counting = consumer(method)
+    late = connect(autocommit=False)
+    committed = insert(late, queue, 5_000, "late")
+    for part in range(9):
+        committed += insert(conn, queue, 10_000, f"part {part} ")
+    lost = connect(autocommit=False)
+    insert(lost, queue, 5_000, "lost")
+    lost.rollback()
+    late.commit()
+    committed += insert(conn, queue, 5_000, "last")
+    tick(conn, queue)
+
+    assert counting.run_once()
+    truth = conn.execute(
+        "select ev_id, ev_data, ev_extra1, ev_extra2 from pgq.event_template order by ev_id"
+    ).fetchall()
+    assert counts == [100_000, 100_000]
+    assert partitions == [2]
+    assert [row[0] for row in seen] == sorted(committed)
+    assert seen == truth
+
+
+def test_slices_are_exact_while_producers_go_on(
+    consumer: MakeConsumer, conn: Connection, connect: Connect, queue: str
+) -> None:
+    stop = threading.Event()
+    committed: list[int] = []
+    lock = threading.Lock()
+
+    def produce(mine: Connection) -> None:
+        # Ten thousand events a second at most, so that batches stay small.
+        while not stop.wait(0.03):
+            ids = insert(mine, queue, 100)
+            if ids[0] % 3 == 0:
+                mine.rollback()
+                continue
+            mine.commit()
+            with lock:
+                committed.extend(ids)
+
+    delivered: list[int] = []
+
+    def method(_: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        before = len(committed)
+        ids = [row.ev_id for row in df.select("ev_id").collect()]
+        while len(committed) == before and not stop.is_set():
+            stop.wait(0.01)
+        assert df.select("ev_id").distinct().count() == len(ids) == len(set(ids))
+        assert [row.ev_id for row in df.select("ev_id").collect()] == ids
+        delivered.extend(ids)
+
+    counting = consumer(method, num_partitions=3)
+    threads = [
+        threading.Thread(target=produce, args=(connect(autocommit=False),)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(4):
+            while len(committed) < len(delivered) + 2_000:
+                stop.wait(0.01)
+            tick(conn, queue)
+            assert counting.run_once()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    tick(conn, queue)
+    assert counting.run_once()
+    assert sorted(delivered) == sorted(committed)
+
+
+def test_after_an_exception_the_same_dataframe_comes_again(
+    consumer: MakeConsumer, conn: Connection, queue: str
+) -> None:
+    conn.execute("create table effect (batch_id bigint, events bigint)")
+    calls: list[tuple[int, list[int]]] = []
+
+    def method(self: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        calls.append((batch.id, [row.ev_id for row in df.collect()]))
+        self.conn.execute("insert into effect values (%s, %s)", (batch.id, df.count()))
+        if len(calls) == 1:
+            raise ZeroDivisionError
+
+    counting = consumer(method)
+    ids = insert(conn, queue, 10)
+    tick(conn, queue)
+    with pytest.raises(ZeroDivisionError):
+        counting.run_once()
+    assert conn.execute("select count(*) from effect").fetchone() == (0,)
+    insert(conn, queue, 10)
+    tick(conn, queue)
+
+    assert counting.run_once()
+    assert calls == [(calls[0][0], ids)] * 2
+    assert conn.execute("select * from effect").fetchall() == [(calls[0][0], 10)]
+    with pytest.raises(RuntimeError, match="only while process_batch runs"):
+        _ = counting.conn
+
+
+def test_a_dataframe_cannot_be_read_when_its_batch_is_finished(
+    consumer: MakeConsumer, conn: Connection, queue: str
+) -> None:
+    from pyspark.errors import PythonException
+
+    kept: list[DataFrame] = []
+    counting = consumer(lambda _, __, df: kept.append(df))
+    insert(conn, queue, 10)
+    tick(conn, queue)
+    assert counting.run_once()
+    with pytest.raises(PythonException, match=r"is finished.*only inside process_batch"):
+        kept[0].count()
+
+
+def test_the_password_is_in_no_plan_and_in_no_error(
+    consumer: MakeConsumer,
+    dsn: str,
+    conn: Connection,
+    queue: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from pyspark.errors import PythonException
+
+    kept: list[DataFrame] = []
+
+    def method(_: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        assert df.count() == 10
+        df.explain("extended")
+        kept.append(df)
+
+    counting = consumer(method, dsn=make_conninfo(dsn, password="open sesame"))
+    insert(conn, queue, 10)
+    tick(conn, queue)
+    assert counting.run_once()
+    conn.execute("alter role postgres connection limit 0")
+    with pytest.raises(PythonException) as raised:
+        kept[0].count()
+    plans = capsys.readouterr().out
+    assert "MapInArrow" in plans
+    assert "sesame" not in plans + str(raised.value) + repr(kept[0])
+
+
+def test_values_at_the_edges_arrive_as_they_are(
+    consumer: MakeConsumer, conn: Connection, queue: str
+) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def method(_: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        seen.extend(tuple(row) for row in df.collect())
+
+    counting = consumer(method, event_types=["it's", ""])
+    raw = "select pgq.insert_event_raw(%s, null, %s, null, null, %s, %s, null, null, null, null)"
+    for time, kind, data in [
+        ("2024-02-29 12:34:56.789012+00", "it's", ""),
+        ("infinity", "", "ünïcödé 🛫"),
+        ("-infinity", "", None),
+        ("20000-01-01", "", "x" * 1_000_000),
+        ("2024-02-29 12:34:56+00", "another type", "not wanted"),
+    ]:
+        conn.execute(raw, (queue, time, kind, data))
+    tick(conn, queue)
+    assert counting.run_once()
+    assert [row[4:6] for row in seen] == [
+        ("it's", ""), ("", "ünïcödé 🛫"), ("", None), ("", "x" * 1_000_000),
+    ]  # fmt: skip
+    # What Spark has no time for is null and not another time.
+    assert [str(row[1]) for row in seen] == ["2024-02-29 12:34:56.789012", *["None"] * 3]
+
+
+def test_a_batch_without_events_is_an_empty_dataframe(
+    consumer: MakeConsumer, conn: Connection, queue: str
+) -> None:
+    from pgqpy_consumers.spark import EVENT_SCHEMA
+
+    counts: list[int] = []
+
+    def method(_: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        assert df.schema == EVENT_SCHEMA
+        counts.append(df.count())
+
+    counting = consumer(method)
+    tick(conn, queue)
+    assert counting.run_once()
+    assert not counting.run_once()
+    assert counts == [0]
