@@ -12,9 +12,17 @@ BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.003, 0.05, 0.25, 1.0
 waits = st.none() | st.floats(min_value=-10, max_value=1e5, allow_nan=False)
 
 
-def rest(pace: Pace, now: float, *, found: bool = False, wait: float | None = None) -> Rest:
+def rest(
+    pace: Pace,
+    now: float,
+    *,
+    found: bool = False,
+    wait: float | None = None,
+    took: float = 0.0,
+) -> Rest:
     return pace.after_round(
         now,
+        took=took,
         found=found,
         wait=wait,
         busy=BUSY,
@@ -42,6 +50,10 @@ def test_sleep_ends_when_it_is_time_to_look_again() -> None:
 
 def test_there_is_no_sleep_for_what_is_due_within_a_poll() -> None:
     assert rest(Pace(0), 10, wait=0.01) == Rest(0.01, asleep=False)
+
+
+def test_a_round_that_takes_long_is_followed_by_a_pause_of_half_its_time() -> None:
+    assert rest(Pace(0), 100, found=True, wait=0.002, took=0.5) == Rest(0.25, asleep=False)
 
 
 def test_before_sleep_polling_slows_down_with_the_time_since_the_last_event() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TypeAlias
+from typing import LiteralString, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection
@@ -48,6 +48,14 @@ _SESSION = {
     "jit": "off",
 }
 
+_CONFIGURE: LiteralString = """
+    select pg_catalog.set_config(name, value, false)
+    from rows from (
+        pg_catalog.unnest(%s::text[]),
+        pg_catalog.unnest(%s::text[])
+    ) wanted (name, value)
+"""
+
 
 async def connect(database: Database, **settings: str) -> Connection:
     """An autocommit connection to ``database``. What its DSN says wins over our defaults.
@@ -58,8 +66,8 @@ async def connect(database: Database, **settings: str) -> Connection:
     ours = {key: value for key, value in _CONNECTION.items() if key not in told}
     connection = await AsyncConnection.connect(make_conninfo(database.dsn, **ours), autocommit=True)
     try:
-        for name, value in (_SESSION | settings).items():
-            await connection.execute("select pg_catalog.set_config(%s, %s, false)", (name, value))
+        wanted = _SESSION | settings
+        await connection.execute(_CONFIGURE, (list(wanted), list(wanted.values())))
     except BaseException:
         await connection.close()
         raise

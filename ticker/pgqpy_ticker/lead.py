@@ -16,13 +16,17 @@ from collections.abc import Callable
 from typing import LiteralString
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.connect import Connection, connect
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.trouble import Pooled, SchemaMissing
 
 LOCK = (0x70677170, 1)
 """In pg_locks: classid 1885827440 (the letters pgqp), objid 1 (the ticker), objsubid 2."""
 
+_PROBE = 3.0
+"""Seconds that a pooler may take to answer while another connection is in a transaction."""
+
+_PID: LiteralString = "select pg_catalog.pg_backend_pid()"
 _TRY: LiteralString = "select pg_catalog.pg_try_advisory_lock(%s, %s), pg_catalog.pg_backend_pid()"
 _RELEASE: LiteralString = "select pg_catalog.pg_advisory_unlock(%s, %s)"
 _HOLDER: LiteralString = """
@@ -38,7 +42,35 @@ async def check_schema(connection: Connection) -> None:
     """Raises SchemaMissing unless this database has our ticker's functions."""
     row = await (await connection.execute(_SCHEMA)).fetchone()
     if row != (True,):
-        raise SchemaMissing
+        raise SchemaMissing("there is no function pgq.ticker_round()")
+
+
+async def check_session(connection: Connection, database: Database) -> None:
+    """Raises Pooled if a pooler would keep our lock on a session that it lends to others too.
+
+    A pooler is there if the server's process is not the one that the connection was told of. In
+    transaction mode, somebody else's transaction is then given the process that served us last.
+    """
+    pid = await _server_pid(connection)
+    if pid == connection.info.backend_pid:
+        return
+    other = await connect(database)
+    try:
+        async with other.transaction(), asyncio.timeout(_PROBE):
+            await _server_pid(other)
+            if await _server_pid(connection) != pid:
+                raise Pooled
+    except TimeoutError:
+        # The pool has one session, and the other one's transaction holds it.
+        raise Pooled from None
+    finally:
+        await other.close()
+
+
+async def _server_pid(connection: Connection) -> int:
+    row = await (await connection.execute(_PID)).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 async def win(

@@ -22,7 +22,9 @@ class Pace:
 
     The pause is an eighth of the time since something was last found, so that waiting adds an
     eighth to the age of an event at most, between ``busy`` and ``idle`` seconds. It is counted
-    from the end of a round: rounds that take long make fewer and larger ticks, never a queue.
+    from the end of a round, and at least half as long as the round: where rounds take long, for
+    want of a faster machine or of fewer queues, ticks become fewer and larger, and the ticker
+    leaves the server room for those who read them.
     """
 
     def __init__(self, now: float) -> None:
@@ -32,6 +34,7 @@ class Pace:
         self,
         now: float,
         *,
+        took: float,
         found: bool,
         wait: float | None,
         busy: float,
@@ -39,7 +42,7 @@ class Pace:
         sleep_after: float,
         sleep_at_most: float,
     ) -> Rest:
-        """Decide on the pause after a round that ``found`` new events, or none.
+        """Decide on the pause after a round of ``took`` seconds that ``found`` new events, or none.
 
         ``wait`` is in how many seconds to look again even if nobody calls: for events that are
         not due yet, and for transactions whose end may bring events to light. None: no need.
@@ -50,4 +53,5 @@ class Pace:
         due = sleep_at_most if wait is None else max(wait, SHORTEST)
         if quiet >= sleep_after and due >= idle:
             return Rest(min(due, sleep_at_most), asleep=True)
-        return Rest(min(due, max(quiet / 8, busy), idle), asleep=False)
+        poll = min(max(quiet / 8, busy), idle)
+        return Rest(max(min(due, poll), took / 2), asleep=False)

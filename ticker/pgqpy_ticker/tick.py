@@ -64,6 +64,7 @@ class Tick:
         self._metrics.round(database.name, ticks, now - started)
         rest = self._pace.after_round(
             now,
+            took=now - started,
             found=found,
             wait=wait,
             busy=database.poll_busy,

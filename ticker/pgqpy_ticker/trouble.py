@@ -26,6 +26,7 @@ class Trouble:
     message: str
     hint: str | None
     settled: bool
+    cause: str | None = None
 
     @classmethod
     def of(cls, error: BaseException, database: Database) -> Trouble:
@@ -42,6 +43,7 @@ class Trouble:
                     "the schema pgq is missing here, or older than this ticker",
                     f"run: pgqpy migrate --dsn ... (for {database.name})",
                     settled=True,
+                    cause=one_line(error),
                 )
             case errors.InsufficientPrivilege():
                 return cls(
@@ -49,7 +51,12 @@ class Trouble:
                     "the ticker's role must be a member of pgq_admin: grant pgq_admin to ...",
                     settled=True,
                 )
-            case Pooled():
+            case (
+                Pooled()
+                # statements prepared in one session and looked for in another
+                | errors.DuplicatePreparedStatement()
+                | errors.InvalidSqlStatementName()
+            ):
                 return cls(
                     "connected through a pooler that changes the session between transactions",
                     "a ticker needs a session of its own: connect to PostgreSQL directly, "

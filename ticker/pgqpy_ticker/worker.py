@@ -15,7 +15,7 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, connect, milliseconds, politely
 from pgqpy_ticker.health import Pulse, State
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
-from pgqpy_ticker.lead import check_schema, release, win
+from pgqpy_ticker.lead import check_schema, check_session, release, win
 from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.maintenance import Maintenance
@@ -69,7 +69,7 @@ class Worker:
         trouble = Trouble.of(error, self.database)
         self.pulse.enter(State.AWAY, trouble.message)
         self.settled.set()
-        self._complaints.complain(trouble.message, hint=trouble.hint)
+        self._complaints.complain(trouble.message, hint=trouble.hint, cause=trouble.cause)
         self._metrics.failed(self.database.name, "tick")
         self._backoff.cap = self.database.reconnect_at_most
         return self.database.schema_retry if trouble.settled else self._backoff.pause()
@@ -83,6 +83,7 @@ class Worker:
             statement_timeout=limit,
         )
         try:
+            await check_session(connection, self.database)
             await check_schema(connection)
             pid = await win(connection, self._current, self._log, self._stand_by)
             try:
