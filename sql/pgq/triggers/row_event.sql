@@ -1,0 +1,163 @@
+create or replace function pgq._row_event(
+    i_format text, i_operation text, i_when text, i_schema text, i_table text, i_relation oid, i_arguments text[],
+    i_row anyelement, i_old anyelement, i_expressions text[])
+returns boolean
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq._row_event(10)
+--
+--      What sqltriga, logutriga and jsontriga have in common, for one row: puts the event into the queue. It
+--      runs with the rights of whoever changes the table. Internal.
+--
+-- Parameters:
+--      i_format        - sql, url or json
+--      i_operation .. i_arguments - what PostgreSQL tells the trigger
+--      i_row           - the row, for an UPDATE the new one
+--      i_old           - for an UPDATE the old one, otherwise the row
+--      i_expressions   - values from pgq._row_expressions; null if the arguments have none
+-- Returns:
+--      Whether the row shall be written to the table (the result of a BEFORE trigger).
+-- Errors:
+--      PQ020 arguments, PQ021 key missing, PQ022 key changed, PQ023 denied,
+--      40001 the table has changed since the transaction's snapshot; those of pgq.insert_event
+-- Tables:
+--      reads pgq.row_layout
+-- ----------------------------------------------------------------------
+declare
+    l           pgq.row_layout;
+    v_fits      boolean;
+    v_values    text[];
+    v_old       text[];
+    v_changed   int[];
+    v_event     text[];  -- type, data, extra1..4
+begin
+    if pg_catalog.current_setting('session_replication_role') = 'local' then
+        return true;
+    end if;
+
+    -- The layout: made for these arguments, for exactly the columns and types that the row has, and for a
+    -- primary key that still exists. The row's own structure is compared, not the catalog's: that is faster,
+    -- and right also where the transaction's snapshot is older than the table. One assignment, because
+    -- SELECT INTO would copy field by field.
+    for attempt in 1 .. 2
+    loop
+        l := (select r
+                from pgq.row_layout r
+               where r.relation = i_relation
+                 and r.arguments = i_arguments
+               order by r.made desc
+               limit 1);
+        v_fits := l.relation is not null
+            and case
+                    when l.blank is null then pgq._row_has_columns(i_relation, i_row, l.columns, l.types)
+                    else l.shape = pg_catalog.record_send(pg_catalog.jsonb_populate_record(i_row, l.blank))
+                         and l.blank_text = pg_catalog.row_to_json(pg_catalog.jsonb_populate_record(i_row, l.blank))::text
+                end
+            and case
+                    when l.keyless then l.has_pkey or not pgq._has_primary_key(i_relation)
+                    else l.key_index is null or pg_catalog.pg_relation_filenode(l.key_index) is not null
+                end;
+        exit when v_fits;
+        if attempt = 2 then
+            raise exception using
+                errcode = 'serialization_failure',
+                message = pg_catalog.format('table %s has changed since this transaction took its snapshot',
+                                            i_relation::pg_catalog.regclass),
+                hint = 'Roll back and run the transaction again.';
+        end if;
+        perform pgq._row_layout_build(i_relation, i_arguments);
+    end loop;
+
+    if l.skip and i_when = 'AFTER' then
+        raise exception using
+            errcode = 'PQ020',
+            message = 'SKIP in an AFTER trigger, where the row is written already',
+            hint = 'Create the trigger BEFORE the operation, or leave out SKIP.';
+    end if;
+    if l.keyless and i_operation <> 'INSERT' then
+        raise exception using
+            errcode = 'PQ021',
+            message = pg_catalog.format('%s on table %s, which has no primary key', i_operation, i_relation::pg_catalog.regclass),
+            hint = 'Add a primary key, or name columns that identify a row with the trigger argument pkey=columns.';
+    end if;
+    if l.deny then
+        perform pgq._raise_denied(i_operation, i_relation, i_arguments[0]);
+    end if;
+
+    if i_format <> 'json' or not l.json_plain or i_operation = 'UPDATE' then
+        v_values := case
+            when l.values_query is null then pgq._row_values(i_row::text, pg_catalog.cardinality(l.columns))
+            else pgq._wide_row_values(l.values_query, i_row)
+        end;
+    end if;
+    if i_operation = 'DELETE' then
+        v_old := v_values;
+    elsif i_operation = 'UPDATE' then
+        v_old := case
+            when l.values_query is null then pgq._row_values(i_old::text, pg_catalog.cardinality(l.columns))
+            else pgq._wide_row_values(l.values_query, i_old)
+        end;
+        if i_when = 'BEFORE' and l.generated <> '{}' then
+            -- They are computed later; until then PgQ sees, and so we show, the old value.
+            for i in 1 .. pg_catalog.cardinality(l.generated)
+            loop
+                v_values[l.generated[i]] := v_old[l.generated[i]];
+            end loop;
+        end if;
+        if pgq._changed_columns(l, i_old, i_row, v_old, v_values, l.key_columns) <> '{}' then
+            raise exception using
+                errcode = 'PQ022',
+                message = pg_catalog.format('UPDATE of table %s changes the key (%s)', i_relation::pg_catalog.regclass, l.key_list),
+                hint = 'Delete the row and insert it with its new key, so that whoever follows can tell which row it was.';
+        end if;
+        if i_format = 'sql' or l.has_ignore then
+            v_changed := pgq._changed_columns(l, i_old, i_row, v_old, v_values,
+                                              array(select pg_catalog.generate_series(1, pg_catalog.cardinality(l.columns))));
+            -- Changes that are left out make no event; no changes at all do.
+            if v_changed <> '{}' and not exists (select from pg_catalog.unnest(v_changed) c where not l.hidden[c]) then
+                return not l.skip;
+            end if;
+        end if;
+    end if;
+
+    if i_format = 'json' then
+        v_event[1] := '{"op":"' || i_operation || '","table":[' || pg_catalog.to_json(i_schema) || ','
+                      || pg_catalog.to_json(i_table) || '],"pkey":' || l.key_json || '}';
+        v_event[2] := case
+            when l.json_plain then pg_catalog.row_to_json(i_row)::text
+            else pgq._row_json(l.json_template, l.json_convert, l.columns, l.types, i_row, v_values)
+        end;
+    elsif i_format = 'url' then
+        v_event[1] := pg_catalog.left(i_operation, 1) || ':' || l.key_list;
+        v_event[2] := pgq._row_url(l.url_template, v_values);
+    else
+        v_event[1] := pg_catalog.left(i_operation, 1);
+        v_event[2] := pgq._row_sql(i_operation, l, v_old, v_values, v_changed);
+    end if;
+    v_event[3] := i_schema || '.' || i_table;
+
+    if l.special then
+        if l.backup and i_operation = 'UPDATE' then
+            v_event[4] := case i_format
+                when 'json' then pgq._row_json(l.json_template, l.json_convert, l.columns, l.types, i_old, v_old)
+                else pgq._row_url(l.url_template, v_old)
+            end;
+        end if;
+        if i_expressions[1] = 'f' then
+            return not l.skip;
+        end if;
+        for i in 1 .. 6
+        loop
+            if l.queries[i + 1] is not null then
+                v_event[i] := i_expressions[i + 1];
+            elsif l.magic_columns[i] is not null then
+                v_event[i] := v_values[l.magic_columns[i]];
+            end if;
+        end loop;
+    end if;
+
+    perform pgq.insert_event(i_arguments[0], v_event[1], v_event[2], v_event[3], v_event[4], v_event[5], v_event[6]);
+    return not l.skip;
+end;
+$$;

@@ -1,0 +1,114 @@
+create or replace function pgq._row_value(i_query text, i_row anyelement, i_boolean boolean)
+returns text
+language plpgsql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq._row_value(3)
+--
+--      The value of an expression from a trigger's arguments, in its type's text form. Internal.
+--
+-- Parameters:
+--      i_query     - the query made of it by pgq._bind_columns
+--      i_row       - the row it is about
+--      i_boolean   - whether it must be true or false
+-- Errors:
+--      PQ020 neither true nor false; whatever the expression raises
+-- ----------------------------------------------------------------------
+declare
+    v_result    record;
+    v_json      json;
+begin
+    execute i_query into strict v_result using i_row;
+    v_json := pg_catalog.row_to_json(v_result);
+    if i_boolean and (select pg_catalog.json_typeof(value) from pg_catalog.json_each(v_json) limit 1) is distinct from 'boolean' then
+        raise exception using
+            errcode = 'PQ020',
+            message = pg_catalog.format('the trigger''s condition is neither true nor false: %s', i_query),
+            hint = 'Write a boolean expression after when=, with coalesce() if columns in it may be null.';
+    end if;
+    return (pgq._row_values(v_result::text, (select pg_catalog.count(*)::int from pg_catalog.json_object_keys(v_json))))[1];
+end;
+$$;
+
+create or replace function pgq._row_queries(i_relation oid, i_arguments text[], i_columns name[])
+returns text[]
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq._row_queries(3)
+--
+--      The queries made of the expressions in a trigger's arguments, from the table's layout. Not stable as
+--      its caller: it must see a layout that the same statement has made. Internal.
+--
+-- Parameters:
+--      i_relation  - the table
+--      i_arguments - the trigger's arguments
+--      i_columns   - the table's columns
+-- Returns:
+--      Seven queries, null where there is no expression; null if the layout does not fit, which is found out
+--      later.
+-- Tables:
+--      reads pgq.row_layout
+-- ----------------------------------------------------------------------
+declare
+    v_queries   text[];
+begin
+    for attempt in 1 .. 2
+    loop
+        select r.queries into v_queries
+          from pgq.row_layout r
+         where r.relation = i_relation
+           and r.arguments = i_arguments
+           and r.columns = i_columns
+         order by r.made desc
+         limit 1;
+        if found then
+            return v_queries;
+        end if;
+        perform pgq._row_layout_build(i_relation, i_arguments);
+    end loop;
+    return null;
+end;
+$$;
+
+create or replace function pgq._row_expressions(i_relation oid, i_arguments text[], i_row anyelement)
+returns text[]
+language plpgsql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq._row_expressions(3)
+--
+--      The values of the expressions in a trigger's arguments. It runs with the rights of whoever changes
+--      the table, as everything that a trigger does; and it is stable, so that a query in an expression sees
+--      the tables as the statement found them, like in PgQ. Internal.
+--
+-- Parameters:
+--      i_relation  - the table
+--      i_arguments - the trigger's arguments
+--      i_row       - the row, for an UPDATE the new one
+-- Returns:
+--      when=, ev_type=, ev_data=, ev_extra1= .. 4=, as texts; null if there is none of them.
+-- Errors:
+--      PQ020 arguments; whatever the expressions raise
+-- ----------------------------------------------------------------------
+declare
+    v_queries   text[];
+    v_values    text[];
+begin
+    if pg_catalog.current_setting('session_replication_role') = 'local' then
+        return null;
+    end if;
+    v_queries := pgq._row_queries(
+        i_relation, i_arguments,
+        array(select k::name from pg_catalog.json_object_keys(pg_catalog.row_to_json(i_row)) k));
+    for i in 1 .. 7
+    loop
+        if v_queries[i] is not null then
+            v_values[i] := pgq._row_value(v_queries[i], i_row, i = 1);
+        end if;
+    end loop;
+    return v_values;
+end;
+$$;

@@ -1,0 +1,53 @@
+create or replace function pgq._row_values(i_row text, i_columns int)
+returns text[]
+language plpgsql
+immutable parallel safe
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq._row_values(2)
+--
+--      The columns of a row in their text form: exactly what the types' output functions write. JSON would
+--      lose it (dates, booleans, arrays, values that are JSON themselves), and so would casts to text
+--      (booleans, types with a cast of their own). Internal.
+--
+-- Parameters:
+--      i_row       - the row as text, from row::text
+--      i_columns   - how many columns it has, at most 64
+-- Returns:
+--      One element a column, and any number of nulls after them.
+-- ----------------------------------------------------------------------
+declare
+    narrow  pgq.row_text_16;
+begin
+    if i_columns <= 16 then
+        narrow := pg_catalog.left(i_row, -1) || pg_catalog.repeat(',', 16 - greatest(i_columns, 1)) || ')';
+        return array[narrow.c1, narrow.c2, narrow.c3, narrow.c4, narrow.c5, narrow.c6, narrow.c7, narrow.c8,
+                     narrow.c9, narrow.c10, narrow.c11, narrow.c12, narrow.c13, narrow.c14, narrow.c15, narrow.c16];
+    end if;
+    return array(
+        select value
+          from pg_catalog.json_each_text(pg_catalog.row_to_json(
+                   (pg_catalog.left(i_row, -1) || pg_catalog.repeat(',', 64 - i_columns) || ')')::pgq.row_text_64)));
+end;
+$$;
+
+create or replace function pgq._wide_row_values(i_query text, i_row anyelement)
+returns text[]
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq._wide_row_values(2)
+--
+--      The same for tables of more than 64 columns, by a query that names each. Internal.
+--
+-- Parameters:
+--      i_query - the layout's values_query
+--      i_row   - the row
+-- ----------------------------------------------------------------------
+declare
+    v_values    text[];
+begin
+    execute i_query into v_values using i_row;
+    return v_values;
+end;
+$$;
