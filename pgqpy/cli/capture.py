@@ -91,10 +91,11 @@ def add(
     key_changes: str | None,
     replace: bool,
 ) -> None:
-    """Make every change of a table an event in a queue, in the transaction of the change.
+    """Make the changes of a table events in a queue.
 
-    A statement's events are written at once, by a trigger that runs as the table's owner: who
-    writes to the table needs no right on the queue. Partitions are captured with their table.
+    In the same transaction: an event is there if and only if its change is. A statement's events
+    are written at once, by a trigger that runs as the table's owner: who writes to the table
+    needs no right on the queue. Partitions are captured with their table.
     """
     options = {
         "operations": operations,
@@ -129,9 +130,10 @@ def add(
 @click.argument("table", type=TEXT)
 @click.argument("queue", type=QUEUE, required=False)
 def remove(dsn: str, table: str, queue: str | None) -> None:
-    """End the capture of a table, into one queue or into all of them.
+    """End the capture of a table.
 
-    The events that were captured stay in the queue.
+    Into one queue, or into all of them if none is named. The events that were captured stay in
+    the queue.
     """
     with connect(dsn) as conn:
         _require_table(conn, table)
@@ -212,5 +214,5 @@ def _require_table(conn: pgqpy.Connection, table: str) -> None:
     if row is None or row[0] is None:
         raise CliError(
             f"there is no table {table}",
-            "write it as in SQL, with its schema and with quotes if it needs them: 'shop.\"Order\"'",
+            "write it as in SQL, with schema, and quotes if it needs them: 'shop.\"Order\"'",
         )

@@ -42,10 +42,11 @@ def register(
     start: bool,
     end: bool,
 ) -> None:
-    """Register a consumer: from now on the queue keeps events until it has had them.
+    """Register a consumer on a queue.
 
-    It gets the events behind the newest tick, or behind the one that an option names. A consumer
-    that is registered already stays where it is; `seek` moves it.
+    From now on the queue keeps events until it has had them. It gets the events behind the newest
+    tick, or behind the one that an option names. A consumer that is registered already stays
+    where it is; `seek` moves it.
     """
     position = Position(tick, time, start, end)
     position.check()
@@ -74,9 +75,10 @@ def register(
 @click.argument("queue", type=QUEUE)
 @click.argument("consumer", type=CONSUMER)
 def unregister(dsn: str, queue: str, consumer: str) -> None:
-    """Unregister a consumer: the queue forgets its position and its retries.
+    """Unregister a consumer from a queue.
 
-    Events that only this consumer had still to get are gone for it.
+    The queue forgets its position and the events that it wanted again. Events that only this
+    consumer had still to get are gone for it.
     """
     with connect(dsn) as conn:
         one_consumer(conn, queue, consumer)
@@ -93,9 +95,10 @@ def unregister(dsn: str, queue: str, consumer: str) -> None:
 @click.argument("queue", type=QUEUE, required=False)
 @json_option
 def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
-    """List the consumers of all queues, or of one: position, lag, events to come.
+    """List the consumers, of all queues or of one.
 
-    The keys of the JSON objects are the columns of pgq.get_consumer_info().
+    With their positions, their lags and how many events they have still to get. The keys of the
+    JSON objects are the columns of pgq.get_consumer_info().
     """
     with connect(dsn) as conn:
         consumers = Admin(conn).get_consumer_info(queue)
@@ -150,10 +153,11 @@ def seek(
     start: bool,
     end: bool,
 ) -> None:
-    """Move a consumer back, to have events again, or ahead, to leave some out.
+    """Move a consumer to another place in its queue.
 
-    Its next batch starts behind the tick that is named. A batch that it has open is dropped: stop
-    the consumer first, its finish of that batch will fail.
+    Back, to have events again, or ahead, to leave some out: its next batch starts behind the tick
+    that is named. A batch that it has open is dropped: stop the consumer first, its finish of
+    that batch will fail.
     """
     position = Position(tick, time, start, end)
     position.check()

@@ -35,7 +35,7 @@ from pgqpy.cli.output import console
 def demo(
     ctx: click.Context, dsn: str | None, chart: Path | None, events: int | None, spark: bool
 ) -> None:
-    """Run a day in the life of an application with 336,776 real flights.
+    """See it all at work, on 336,776 real flights.
 
     An application inserts, corrects and deletes flights in many transactions; a trigger queues
     every change; a consumer and a Spark job each keep a table of delays up to date from the

@@ -38,7 +38,7 @@ def migrate(
     start: str | None,
     as_json: bool,
 ) -> None:
-    """Install the pgq schema in a database, or upgrade it to the newest revision.
+    """Install or upgrade the pgq schema in a database.
 
     Run it once for a new database and after each upgrade of pgqpy. Running it again, or twice at
     once, is harmless: it is one transaction under a lock. It takes a superuser, or a user who may

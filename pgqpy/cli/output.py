@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -29,6 +29,9 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from pgqpy.cli.errors import Problem
+
+#: Texts up to this width are not folded or cut to make room for others; numbers never are.
+KEPT = 12
 
 #: Wide enough for any table: what is piped into another program must not be cut to 80 columns.
 _UNBOUNDED = 100_000
@@ -78,23 +81,41 @@ def print_problem(problem: Problem) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
 ) -> None:
-    """Print rows under headings; numbers are set right, and nothing is shown as `-`.
+    """Print rows under headings; all but words is set right, and nothing is shown as `-`.
 
     On a terminal what is too wide is folded, or with `cut` each row cut to one line.
     """
-    rows = [tuple(row) for row in rows]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    cells = [[(value, shown(value)) for value in row] for row in rows]
+    table = empty_table()
     for index, heading in enumerate(columns):
-        numeric = any(is_number(row[index]) for row in rows)
+        column = [row[index] for row in cells]
+        words = any(isinstance(value, str | datetime) for value, _ in column)
+        long = any(isinstance(value, str) and len(text) > KEPT for value, text in column)
+        # Columns that may not wrap keep their width when others have to give way.
         table.add_column(
-            heading,
-            justify="right" if numeric else "left",
-            overflow="ellipsis" if cut else "fold",
-            no_wrap=cut,
+            heading, justify="left" if words else "right", overflow="fold", no_wrap=not long
         )
-    for row in rows:
-        table.add_row(*(Text(shown(value)) for value in row))
-    console().print(table)
+    for row in cells:
+        table.add_row(
+            *(Text(text, no_wrap=cut, overflow="ellipsis" if cut else "fold") for _, text in row)
+        )
+    print_rich(table)
+
+
+def print_rich(renderable: RenderableType) -> None:
+    """Print tables and styled text; without the padding at the ends of lines, for programs."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(renderable)
+        return
+    with screen.capture() as captured:
+        screen.print(renderable)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def empty_table() -> Table:
+    """A table in the style of all our tables."""
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 
 def print_pairs(*pairs: tuple[str, Any]) -> None:
@@ -102,11 +123,6 @@ def print_pairs(*pairs: tuple[str, Any]) -> None:
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         click.echo(f"{name:<{width}}  {shown(value)}")
-
-
-def is_number(value: object) -> bool:
-    """Whether a cell is set right: numbers and intervals are."""
-    return isinstance(value, int | float | timedelta) and not isinstance(value, bool)
 
 
 def shown(value: object) -> str:
@@ -146,6 +162,12 @@ def duration(value: timedelta) -> str:
         size, unit, smaller, below = 86400, "d", 3600, "h"
     rest = whole % size // smaller
     return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+
+
+def brief(value: timedelta) -> str:
+    """An interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3 d``."""
+    number, unit = duration(value).split(" ")[:2]
+    return f"{number} {unit}"
 
 
 def ago(value: timedelta | None) -> str:

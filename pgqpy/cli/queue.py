@@ -84,9 +84,10 @@ def drop(dsn: str, queue: str, force: bool) -> None:
 @dsn_option
 @json_option
 def list_queues(dsn: str, as_json: bool) -> None:
-    """List the queues: last tick and its age, events per second, rotation.
+    """List the queues.
 
-    The keys of the JSON objects are the columns of pgq.get_queue_info().
+    With their last ticks, events per second, and how often they are rotated. The keys of the JSON
+    objects are the columns of pgq.get_queue_info().
     """
     with connect(dsn) as conn:
         queues = Admin(conn).get_queue_info()

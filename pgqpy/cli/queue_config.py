@@ -12,15 +12,15 @@ from pgqpy.cli.database import no_such_queue
 
 #: What pgq.set_queue_config() takes, in the order in which people want to read it.
 PARAMETERS = {
-    "ticker_latency": "a tick at the latest so long after an event; null: only as below",
+    "ticker_latency": "longest wait for a tick (null: as below)",
     "ticker_max_count": "a tick after so many events",
-    "ticker_max_lag": "a tick so long after the last one, if there are events",
-    "ticker_idle_period": "a tick so long after the last one, also without events",
+    "ticker_max_lag": "a tick after so long, if there are events",
+    "ticker_idle_period": "a tick after so long, also without events",
     "ticker_paused": "no ticks at all",
     "external_ticker": "ticks come from another program",
-    "rotation_period": "event tables are switched so often; null: never",
+    "rotation_period": "event tables are switched so often (null: never)",
     "disable_insert": "the queue refuses events",
-    "per_tx_limit": "a transaction may insert so many events; null: any number",
+    "per_tx_limit": "most events of one transaction (null: any)",
 }
 
 

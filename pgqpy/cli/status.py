@@ -13,7 +13,7 @@ import pgqpy
 from pgqpy.cli.command import Command, dsn_option, json_option
 from pgqpy.cli.database import connect
 from pgqpy.cli.names import QUEUE
-from pgqpy.cli.output import console, print_json, print_json_line
+from pgqpy.cli.output import console, print_json, print_json_line, print_rich
 from pgqpy.cli.status_health import Status, judge
 from pgqpy.cli.status_query import read
 from pgqpy.cli.status_view import render
@@ -51,7 +51,7 @@ from pgqpy.cli.status_view import render
 def status(
     dsn: str, queue: str | None, watch: bool, every: float, stuck_after: float, as_json: bool
 ) -> None:
-    """Show how the queues are doing: rates, backlogs, lags, and what needs attention.
+    """Show how queues and consumers are doing, and what is wrong.
 
     A queue's line shows the events per second, the events that no tick holds yet, the age of its
     last tick and its number. The lines below it are its consumers: how many events they have still
@@ -66,7 +66,7 @@ def status(
             if as_json:
                 print_json(now)
             else:
-                console().print(render(now))
+                print_rich(render(now))
         elif as_json or not console().is_terminal:
             _stream(conn, queue, patience, every, as_json=as_json)
         else:
@@ -91,7 +91,7 @@ def _stream(
         if as_json:
             print_json_line(now)
         else:
-            console().print(render(now))
+            print_rich(render(now))
         sys.stdout.flush()
         time.sleep(seconds)
 

@@ -15,8 +15,10 @@ from pgqpy.cli.output import ago, duration, shown
 from pgqpy.cli.status_query import Readings, Server, Transaction
 from pgqpy.values import ConsumerInfo, QueueInfo
 
-#: A ticker that is alive ticks an idle queue once in its idle period; it gets this much longer.
-TICKER_GRACE = timedelta(minutes=1)
+#: A ticker that is alive ticks an idle queue once in its idle period, one with events within its
+#: lag; it may be this much late.
+IDLE_GRACE = timedelta(minutes=1)
+BUSY_GRACE = timedelta(seconds=5)
 
 
 class ConsumerState(StrEnum):
@@ -126,9 +128,13 @@ def _queue_state(info: QueueInfo) -> QueueState:
         return QueueState.PAUSED
     if info.queue_external_ticker:
         return QueueState.EXTERNAL
-    if info.ticker_lag is None or info.ticker_lag > info.queue_ticker_idle_period + TICKER_GRACE:
-        return QueueState.NO_TICKER
-    return QueueState.TICKING
+    allowed = (
+        info.queue_ticker_max_lag + BUSY_GRACE
+        if info.ev_new
+        else info.queue_ticker_idle_period + IDLE_GRACE
+    )
+    late = info.ticker_lag is None or info.ticker_lag > allowed
+    return QueueState.NO_TICKER if late else QueueState.TICKING
 
 
 def _consumer(
@@ -161,17 +167,21 @@ def _alerts(queue: QueueStatus) -> Iterator[Alert]:
     for consumer in queue.consumers:
         if consumer.state is ConsumerState.STUCK:
             batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
+            holds = consumer.consumer in queue.rotation_held_by
             yield Alert(
                 f"{queue.queue}: {consumer.consumer} is stuck{batch}, last seen "
-                f"{ago(consumer.last_seen)}, {shown(consumer.pending_events)} events behind",
+                f"{ago(consumer.last_seen)}, {shown(consumer.pending_events)} events behind"
+                f"{'; rotation waits for it' if holds else ''}",
                 f"start it again, or let go of it: "
                 f"pgqpy consumer unregister {quote(queue.queue)} {quote(consumer.consumer)}",
             )
-    if queue.rotation_held_by and queue.rotation_due_in is not None:
+    stuck = {each.consumer for each in queue.consumers if each.state is ConsumerState.STUCK}
+    others = [holder for holder in queue.rotation_held_by if holder not in stuck]
+    if others and queue.rotation_due_in is not None:
         yield Alert(
-            f"{queue.queue}: {', '.join(queue.rotation_held_by)} holds up rotation, due "
-            f"{ago(-queue.rotation_due_in)}; its tables grow until then",
-            "it rotates by itself as soon as that has moved on",
+            f"{queue.queue}: rotation is due since {duration(-queue.rotation_due_in)} and waits "
+            f"for {', '.join(others)}",
+            "it goes on by itself when that has moved on; until then the event tables grow",
         )
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy.cli.output import duration, printable, rate, shown
+from pgqpy.cli.output import brief, empty_table, printable, rate, shown
 from pgqpy.cli.status_health import (
     Alert,
     ConsumerState,
@@ -33,23 +31,26 @@ _STYLES = {
 
 def render(status: Status) -> RenderableType:
     """The whole status, as narrow as its names allow."""
-    parts: list[RenderableType] = [_heading(status)]
+    parts: list[RenderableType] = [_heading(status), ""]
     if status.queues:
         parts.append(_table(status.queues))
     else:
-        parts.append(Text("\nno queues yet; make one: pgqpy queue create NAME"))
-    parts += [_alert(alert) for alert in status.alerts]
+        parts.append("no queues yet; make one: pgqpy queue create NAME")
+    for alert in status.alerts:
+        parts += ["", _alert(alert)]
     return Group(*parts)
 
 
 def _heading(status: Status) -> Text:
     server = status.server
     consumers = sum(len(queue.consumers) for queue in status.queues)
+    ticker = f"ticker in session {server.ticker_pid}" if server.ticker_pid else "no pgqpy ticker"
     return Text.assemble(
         (printable(server.database), "bold"),
         f" · PostgreSQL {server.server_version.split()[0]}"
         f" · {_plural(len(status.queues), 'queue')}, {_plural(consumers, 'consumer')}"
-        f" · {shown(server.time)}",
+        " · ",
+        (ticker, "" if server.ticker_pid else "yellow"),
     )
 
 
@@ -58,7 +59,7 @@ def _plural(number: int, noun: str) -> str:
 
 
 def _table(queues: list[QueueStatus]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = empty_table()
     table.add_column("Queue", overflow="fold", min_width=12)
     table.add_column("Events/s", justify="right")
     table.add_column("Backlog", justify="right")
@@ -69,7 +70,8 @@ def _table(queues: list[QueueStatus]) -> Table:
         table.add_row(*_queue_cells(queue))
         last = len(queue.consumers) - 1
         for index, consumer in enumerate(queue.consumers):
-            table.add_row(*_consumer_cells(consumer, "└ " if index == last else "├ "))
+            branch = "└ " if index == last else "├ "
+            table.add_row(*_consumer_cells(consumer, branch, queue.unticked_events or 0))
     return table
 
 
@@ -91,14 +93,14 @@ def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
     )
 
 
-def _consumer_cells(consumer: ConsumerStatus, branch: str) -> tuple[Text, ...]:
+def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tuple[Text, ...]:
     state = Text(consumer.state, _STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
     return (
         Text.assemble((branch, "dim"), printable(consumer.consumer)),
         Text(),
-        Text(shown(consumer.pending_events)),
+        Text("-" if consumer.pending_events is None else f"{consumer.pending_events + unticked:,}"),
         Text(_lag(consumer.lag)),
         Text(shown(consumer.last_tick)),
         state,
@@ -106,10 +108,11 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str) -> tuple[Text, ...]:
 
 
 def _lag(value: timedelta | None) -> str:
-    return "-" if value is None else duration(value)
+    return "-" if value is None else brief(value)
 
 
-def _alert(alert: Alert) -> Padding:
-    text = Text.assemble(("! ", "bold red"), printable(alert.message), "\n", "  ")
-    text.append(printable(alert.remedy), "cyan")
-    return Padding(text, (0, 0, 1, 0))
+def _alert(alert: Alert) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(Text("!", "bold red"), printable(alert.message))
+    grid.add_row("", Text(printable(alert.remedy), "cyan"))
+    return grid

@@ -86,6 +86,7 @@ def test_a_stuck_consumer_is_named_with_the_way_to_let_go_of_it() -> None:
     )
     [alert] = judge(replace(HEALTHY, consumers=[stuck]), PATIENCE).alerts
     assert "old one is stuck" in alert.message
+    assert "rotation" not in alert.message
     assert "pgqpy consumer unregister flights 'old one'" in alert.remedy
 
 
@@ -124,7 +125,7 @@ def test_a_consumer_before_the_switch_holds_up_a_rotation_that_is_due() -> None:
     status = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE)
     assert status.queues[0].rotation_held_by == ["counter"]
     [alert] = status.alerts
-    assert "counter holds up rotation" in alert.message
+    assert "waits for counter" in alert.message
 
 
 def test_when_the_newest_tick_is_before_the_switch_a_transaction_holds_up_rotation() -> None:
@@ -146,3 +147,12 @@ def test_old_transactions_are_named_with_the_way_to_end_them() -> None:
     alerts = judge(replace(HEALTHY, transactions=[session, prepared]), PATIENCE).alerts
     assert "pg_terminate_backend(77)" in alerts[0].remedy
     assert "rollback prepared 'move it'" in alerts[1].remedy
+
+
+def test_a_stuck_consumer_that_holds_up_rotation_is_one_alert_and_not_two() -> None:
+    stuck = replace(CONSUMER, lag=timedelta(days=1), last_seen=timedelta(days=1))
+    due = replace(ROTATION, rotation_due_at=NOW - timedelta(minutes=1))
+    readings = replace(HEALTHY, consumers=[stuck], rotations={"flights": due})
+    [alert] = judge(readings, PATIENCE).alerts
+    assert "counter is stuck" in alert.message
+    assert "rotation waits for it" in alert.message

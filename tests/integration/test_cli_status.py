@@ -1,0 +1,155 @@
+"""`pgqpy status` on a real server: what it reads, and what it looks like."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fixtures.fix_cli import Cli, Spawn
+from tests.fixtures.fix_db import Connect, Connection
+
+pytestmark = pytest.mark.any_pg
+
+KEYS = {
+    "server": ["database", "server_version", "time", "ticker_pid"],
+    "queue": [
+        *("queue", "state", "last_tick", "tick_age", "events_per_second", "unticked_events"),
+        *("retry_events", "rotated", "rotation_due_in", "rotation_held_by", "consumers"),
+    ],
+    "consumer": [
+        *("consumer", "state", "lag", "last_seen", "pending_events", "last_tick"),
+        "current_batch",
+    ],
+}
+
+
+def tick(conn: Connection, queue: str) -> None:
+    conn.execute("select pgq.force_tick(%s)", [queue])
+    conn.execute("select pgq.ticker(%s)", [queue])
+
+
+def rotate(conn: Connection, queue: str) -> None:
+    """Make the queue's rotation due, and let it happen as far as consumers allow."""
+    conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '0')", [queue])
+    conn.execute("select pgq.maint_rotate_tables_step1(%s)", [queue])
+    conn.execute("select pgq.maint_rotate_tables_step2()")
+
+
+def test_the_keys_of_the_json_are_the_documented_ones(cli: Cli, queue: str) -> None:
+    cli.ok("consumer", "register", queue, "counter")
+    status = cli.json("status")
+    assert list(status) == ["server", "queues", "old_transactions", "alerts"]
+    assert list(status["server"]) == KEYS["server"]
+    assert list(status["queues"][0]) == KEYS["queue"]
+    assert list(status["queues"][0]["consumers"][0]) == KEYS["consumer"]
+
+
+def test_backlogs_and_positions_are_those_of_the_queue(
+    cli: Cli, conn: Connection, queue: str
+) -> None:
+    cli.ok("consumer", "register", queue, "counter")
+    for _ in range(5):
+        conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+    tick(conn, queue)
+    for _ in range(2):
+        conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+    [shown] = cli.json("status", queue)["queues"]
+    assert shown["unticked_events"] == 2
+    [consumer] = shown["consumers"]
+    assert consumer["pending_events"] >= 5
+    assert consumer["last_tick"] < shown["last_tick"]
+
+
+def test_one_queue_is_shown_alone(cli: Cli, queue: str) -> None:
+    cli.ok("queue", "create", "other")
+    assert [each["queue"] for each in cli.json("status")["queues"]] == ["other", queue]
+    assert [each["queue"] for each in cli.json("status", queue)["queues"]] == [queue]
+
+
+def test_the_consumer_that_holds_up_rotation_is_named(
+    cli: Cli, conn: Connection, queue: str
+) -> None:
+    cli.ok("consumer", "register", queue, "slow")
+    rotate(conn, queue)
+    tick(conn, queue)
+    cli.ok("consumer", "register", queue, "quick")
+    [shown] = cli.json("status")["queues"]
+    assert shown["rotation_held_by"] == ["slow"]
+    assert "waits for slow" in cli.ok("status")
+    cli.ok("consumer", "seek", queue, "slow", "--end")
+    assert cli.json("status")["queues"][0]["rotation_held_by"] == []
+
+
+def test_the_transaction_that_holds_up_rotation_is_named(
+    cli: Cli, conn: Connection, connect: Connect, queue: str
+) -> None:
+    tick(conn, queue)
+    cli.ok("consumer", "register", queue, "counter")
+    writer = connect(autocommit=False)
+    writer.execute("select txid_current()")
+    rotate(conn, queue)
+    tick(conn, queue)
+    cli.ok("consumer", "seek", queue, "counter", "--end")
+    status = cli.json("status", "--stuck-after", "0")
+    assert status["queues"][0]["rotation_held_by"] == ["an open transaction"]
+    [old] = status["old_transactions"]
+    assert old["kind"] == "session"
+    assert old["name"] == str(writer.info.backend_pid)
+    writer.rollback()
+    assert cli.json("status", "--stuck-after", "0")["old_transactions"] == []
+
+
+def test_a_prepared_transaction_is_named(cli: Cli, conn: Connection, queue: str) -> None:
+    with conn.transaction():
+        conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+        conn.execute("prepare transaction 'it''s old'")
+    [old] = cli.json("status", "--stuck-after", "0")["old_transactions"]
+    assert (old["kind"], old["name"]) == ("prepared", "it's old")
+    assert "rollback prepared 'it''s old'" in cli.ok("status", "--stuck-after", "0")
+
+
+def test_events_that_wait_to_be_retried_are_counted(cli: Cli, conn: Connection, queue: str) -> None:
+    cli.ok("consumer", "register", queue, "counter")
+    conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+    tick(conn, queue)
+    [batch] = conn.execute("select pgq.next_batch(%s, 'counter')", [queue]).fetchone() or ()
+    conn.execute("select pgq.batch_retry(%s, 3600)", [batch])
+    assert cli.json("status")["queues"][0]["retry_events"] == 1
+    assert "1 to retry" in cli.ok("status")
+
+
+def test_without_queues_the_status_says_how_to_make_one(cli: Cli) -> None:
+    assert "pgqpy queue create" in cli.ok("status")
+
+
+def test_a_ticker_that_runs_is_shown_with_its_session(
+    cli: Cli, conn: Connection, queue: str, spawn: Spawn
+) -> None:
+    assert "no pgqpy ticker" in cli.ok("status")
+    ticker = spawn("ticker", "--log-format", "json")
+    assert ticker.stderr is not None
+    for line in ticker.stderr:
+        if json.loads(line)["message"] == "leading":
+            break
+    pid = cli.json("status")["server"]["ticker_pid"]
+    row = conn.execute("select count(*) from pg_stat_activity where pid = %s", [pid]).fetchone()
+    assert row == (1,)
+    ticker.terminate()
+    ticker.communicate()
+    assert ticker.returncode == 0
+
+
+def test_watching_shows_one_status_after_the_other(cli: Cli, queue: str, spawn: Spawn) -> None:
+    watch = spawn("status", "--watch", "--every", "0.1", "--json")
+    assert watch.stdout is not None
+    times = [json.loads(watch.stdout.readline())["server"]["time"] for _ in range(3)]
+    assert times == sorted(set(times))
+
+
+def test_a_status_that_nothing_is_wrong_with_fits_80_columns(cli: Cli) -> None:
+    for name in ("flights", "orders of the day"):
+        cli.ok("queue", "create", name)
+        cli.ok("consumer", "register", name, "delay_counter")
+        cli.ok("consumer", "register", name, "spark_report")
+    assert all(len(line) <= 80 for line in cli.ok("status").splitlines())

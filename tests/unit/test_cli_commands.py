@@ -1,0 +1,133 @@
+"""What all commands have in common: help that teaches, errors without tracebacks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from pgqpy.cli import main
+from pgqpy.cli.app import Root
+from pgqpy.cli.command import Command
+from pgqpy.cli.errors import Situation, explain
+
+
+def commands(group: click.Group, path: str = "pgqpy") -> Iterator[tuple[str, Command]]:
+    for name, command in group.commands.items():
+        here = f"{path} {name}"
+        if isinstance(command, click.Group):
+            yield from commands(command, here)
+        else:
+            assert isinstance(command, Command)
+            yield here, command
+
+
+COMMANDS = dict(commands(main))
+
+
+def pipeline(words: list[str]) -> Iterator[list[str]]:
+    while "|" in words:
+        end = words.index("|")
+        yield words[:end]
+        words = words[end + 1 :]
+    yield words
+
+
+def help_of(path: str) -> str:
+    result = CliRunner().invoke(main, [*path.split()[1:], "--help"], prog_name="pgqpy")
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_explains_itself_in_a_paragraph_and_an_example(path: str) -> None:
+    command = COMMANDS[path]
+    summary, _, paragraph = (command.help or "").partition("\n\n")
+    assert summary.endswith(".")
+    assert len(paragraph.split()) >= 8
+    assert "Example" in help_of(path)
+    assert any(path in example for example in command.examples)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_example_is_a_command_that_exists_with_options_that_it_has(path: str) -> None:
+    for example in COMMANDS[path].examples:
+        for words in pipeline(shlex.split(example)):
+            if words[0] != "pgqpy":
+                continue
+            _, command, rest = main.resolve_command(click.Context(main), words[1:])
+            while isinstance(command, click.Group):
+                _, command, rest = command.resolve_command(click.Context(command), rest)
+            assert command is not None
+            rest = [word for word in rest if word != ">"]
+            command.make_context(
+                "example", [*rest], resilient_parsing=True, parent=click.Context(main)
+            )
+            known = {option for param in command.params for option in param.opts}
+            known |= {option for param in command.params for option in param.secondary_opts}
+            assert {word for word in rest if re.match("--[a-z]", word)} <= known
+
+
+@pytest.mark.parametrize("path", ["pgqpy", *COMMANDS])
+def test_help_fits_into_80_columns(path: str) -> None:
+    examples = COMMANDS[path].examples if path in COMMANDS else ()
+    for line in help_of(path).splitlines():
+        # An example is there to be copied, so it is not broken.
+        assert len(line) <= 80 or line.strip() in examples
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_command_says_which_database_role_it_takes(path: str) -> None:
+    assert (COMMANDS[path].role or "").startswith("pgq_")
+
+
+def test_no_help_in_a_list_of_commands_is_cut_off() -> None:
+    groups = ["pgqpy", *{path.rpartition(" ")[0] for path in COMMANDS}]
+    for path in groups:
+        assert "..." not in help_of(path).partition("Commands:")[2]
+
+
+def test_a_defect_of_ours_is_called_one_and_shown_without_a_traceback() -> None:
+    def callback() -> None:
+        raise ZeroDivisionError("odd\nmore")
+
+    root = Root(commands={"break": Command("break", callback=callback)})
+    result = CliRunner().invoke(root, ["break"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: unexpected ZeroDivisionError: odd\nhint: ")
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, click.Abort], ids=["Ctrl-C", "abort"])
+def test_an_interrupted_command_ends_quietly_with_130(error: type[BaseException]) -> None:
+    def callback() -> None:
+        raise error
+
+    root = Root(commands={"stop": Command("stop", callback=callback)})
+    result = CliRunner().invoke(root, ["stop"])
+    assert (result.exit_code, result.output) == (130, "")
+
+
+def test_a_file_problem_is_named_with_the_file() -> None:
+    problem = explain(FileNotFoundError(2, "No such file or directory", "x.csv"), Situation())
+    assert problem.message == "x.csv: No such file or directory"
+
+
+def test_what_sqlalchemy_wraps_is_explained_as_what_the_driver_said() -> None:
+    class Wrapped(Exception):
+        orig = psycopg.errors.DiskFull("could not extend file")
+
+    assert explain(Wrapped("select ..."), Situation()).message == "could not extend file"
+
+
+def test_the_notes_of_an_error_are_part_of_its_message() -> None:
+    error = psycopg.errors.DiskFull("could not extend file")
+    error.add_note("100 events were inserted before")
+    assert explain(error, Situation()).message == (
+        "could not extend file (100 events were inserted before)"
+    )
