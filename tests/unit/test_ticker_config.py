@@ -72,6 +72,19 @@ def test_without_a_file_a_reload_changes_nothing() -> None:
     assert config.reload() is config
 
 
+def test_what_the_command_line_overrides_stays_overridden_after_a_reload(
+    tmp_path: Path,
+) -> None:
+    text = 'http = ":1"\nlog_level = "debug"\n[[database]]\ndsn = "dbname=a"'
+    config = load(tmp_path, text).overridden(http=":2").reload()
+    assert (config.http, config.log_level) == (":2", "debug")
+
+
+def test_what_the_command_line_overrides_is_checked() -> None:
+    with pytest.raises(ConfigError, match="log_level must be one of"):
+        Config.from_dsns("dbname=a").overridden(log_level="loud")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -76,6 +76,7 @@ class Config:
     log_format: str = "auto"
     source: Path | None = None
     extra_dsns: tuple[str, ...] = ()
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def from_dsns(cls, *dsns: str) -> Self:
@@ -99,7 +100,32 @@ class Config:
 
     def reload(self) -> Self:
         """The configuration as its source has it now; itself if there is no file behind it."""
-        return self if self.source is None else self.load(self.source, *self.extra_dsns)
+        if self.source is None:
+            return self
+        return self.load(self.source, *self.extra_dsns).overridden(**self.overrides)
+
+    def overridden(
+        self,
+        *,
+        http: str | None = None,
+        log_level: str | None = None,
+        log_format: str | None = None,
+    ) -> Self:
+        """The same with other values where given, which win over the file's at a reload too.
+
+        Raises:
+            ConfigError: a value makes no sense.
+        """
+        given: dict[str, Any] = {"http": http, "log_level": log_level, "log_format": log_format}
+        overrides = {key: value for key, value in given.items() if value is not None}
+        return dataclasses.replace(self, **overrides, overrides=overrides)._checked()
+
+    def _checked(self) -> Self:
+        _refuse_other("log_level", self.log_level, LOG_LEVELS)
+        _refuse_other("log_format", self.log_format, LOG_FORMATS)
+        if self.http is not None:
+            address(self.http)
+        return self
 
     @classmethod
     def _build(cls, document: Mapping[str, Any], source: Path | None, dsns: Iterable[str]) -> Self:
@@ -114,19 +140,14 @@ class Config:
         asked += [{"dsn": dsn} for dsn in extra]
         if not asked:
             raise ConfigError("no database to serve: give --dsn, or [[database]] in the file")
-        config = cls(
+        return cls(
             databases=_named([{**defaults, **table} for table in asked]),
             http=document.get("http"),
             log_level=document.get("log_level", "info"),
             log_format=document.get("log_format", "auto"),
             source=source,
             extra_dsns=extra,
-        )
-        _refuse_other("log_level", config.log_level, LOG_LEVELS)
-        _refuse_other("log_format", config.log_format, LOG_FORMATS)
-        if config.http is not None:
-            address(config.http)
-        return config
+        )._checked()
 
 
 def address(http: object) -> tuple[str, int]:
