@@ -8,7 +8,8 @@ It hands over, as the configuration's attributes:
 
 from alembic import context
 
-from pgqpy.schema.migration import VERSION_SCHEMA, VERSION_TABLE, execute_script
+from pgqpy.schema.migration import execute_script
+from pgqpy.schema.state import VERSION_SCHEMA, VERSION_TABLE
 
 attributes = context.config.attributes
 if context.is_offline_mode():

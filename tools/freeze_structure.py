@@ -4,8 +4,7 @@ Only as long as that revision is unreleased. Once it is in users' databases it
 is never changed again: what changes then in sql/ needs a new revision.
 """
 
-from pgqpy.schema.manifest import MIGRATIONS_DIR, Manifest
-from pgqpy.schema.migration import history
+from pgqpy.schema import MIGRATIONS_DIR, Manifest, history
 
 
 def main() -> None:

@@ -7,18 +7,17 @@ come a database kept current by migrations (`migrate`, `downgrade`,
 """
 
 from pgqpy.schema.bundle import extension_files, schema_sql, single_file
+from pgqpy.schema.errors import SchemaError
 from pgqpy.schema.manifest import MIGRATIONS_DIR, SQL_DIR, Manifest
 from pgqpy.schema.migration import (
-    Revision,
-    SchemaError,
     current,
     downgrade,
     downgrade_sql,
-    history,
     migrate,
     upgrade_sql,
     what_downgrade_loses,
 )
+from pgqpy.schema.revisions import Revision, history
 
 __all__ = [
     "MIGRATIONS_DIR",

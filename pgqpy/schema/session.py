@@ -1,0 +1,79 @@
+"""The transaction that changes a schema: alone, all or nothing, and repeated when disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from pgqpy.errors import PgqError, from_psycopg
+from pgqpy.schema.errors import SchemaError
+
+# Any number will do, as long as it is always the same: "pgqpy" in ASCII.
+LOCK = f"select pg_catalog.pg_advisory_xact_lock({int.from_bytes(b'pgqpy')})"
+
+# Internal error ("tuple concurrently updated"), serialization failure, deadlock.
+MET_ANOTHER = {"XX000", "40001", "40P01"}
+MEETINGS = 5
+
+NEEDED_RIGHTS = (
+    "connect as a superuser, or as a role that may create roles and schemas: "
+    "alter role NAME createrole; grant create on database DATABASE to NAME. "
+    "Where the roles exist already: grant pgq_owner to NAME"
+)
+
+
+@contextmanager
+def transaction(dsn: str) -> Iterator[sa.Connection]:
+    """A connection in a transaction in which nobody else migrates this database."""
+    with _errors_of_ours():
+        # READ COMMITTED, whatever the user's default: we must see what the one
+        # has done who held the lock before us.
+        engine = sa.create_engine(
+            "postgresql+psycopg://",
+            creator=lambda: psycopg.connect(dsn),
+            poolclass=NullPool,
+            isolation_level="READ COMMITTED",
+        )
+        with engine.begin() as connection:
+            connection.exec_driver_sql(LOCK)
+            yield connection
+
+
+def undisturbed(change: Callable[[], None]) -> None:
+    """Repeat a change that met another session's: it was one transaction, so nothing is half done.
+
+    GRANT and CREATE OR REPLACE lock nothing; who changes the same catalog row
+    at the same time makes them fail with an internal error.
+    """
+    for _ in range(MEETINGS):
+        try:
+            return change()
+        except PgqError as error:
+            if error.sqlstate not in MET_ANOTHER:
+                raise
+    return change()
+
+
+def driver_of(connection: sa.Connection) -> psycopg.Connection[Any]:
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+@contextmanager
+def _errors_of_ours() -> Iterator[None]:
+    """As `pgqpy.errors.translate_errors`, which knows nothing of SQLAlchemy's wrappers."""
+    try:
+        yield
+    except (psycopg.Error, sa.exc.DBAPIError) as error:
+        cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        if not isinstance(cause, psycopg.Error):
+            raise
+        if isinstance(cause, psycopg.errors.InsufficientPrivilege):
+            raise SchemaError(str(cause).strip(), hint=NEEDED_RIGHTS) from cause
+        raise from_psycopg(cause) from cause
