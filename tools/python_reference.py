@@ -1,0 +1,91 @@
+"""Write docs/python-reference.md from the docstrings of what users import.
+
+python tools/python_reference.py           writes it
+python tools/python_reference.py --check   fails if it is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import griffe
+from griffe2md import ConfigDict, render_object_docs
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "python-reference.md"
+
+INTRODUCTION = """\
+# Python reference
+
+Generated from the docstrings by `tools/python_reference.py`. `AsyncConsumer`, `AsyncProducer`,
+`AsyncAdmin` and `AsyncBatch` are the same for asyncio: what does I/O is awaited there.
+"""
+
+OBJECTS = (
+    "pgqpy.Consumer",
+    "pgqpy.Batch",
+    "pgqpy.Event",
+    "pgqpy.Producer",
+    "pgqpy.NewEvent",
+    "pgqpy.Admin",
+    "pgqpy.connect",
+    "pgqpy.values",
+    "pgqpy.errors",
+    "pgqpy.schema.migrate",
+    "pgqpy.schema.downgrade",
+    "pgqpy.embedded.Server",
+    "pgqpy_consumers.spark.SparkConsumer",
+    "pgqpy_ticker.Config",
+)
+
+CONFIG = ConfigDict(
+    docstring_style="google",
+    filters=["!^_"],
+    heading_level=2,
+    members_order="source",
+    show_bases=True,
+    show_root_full_path=True,
+    show_signature_annotations=True,
+    show_submodules=False,
+    summary=False,
+)
+
+
+def page() -> str:
+    paths = [ROOT, ROOT / "ticker", ROOT / "consumers"]
+    loader = griffe.GriffeLoader(search_paths=paths, docstring_parser="google")
+    for package in sorted({name.partition(".")[0] for name in OBJECTS}):
+        loader.load(package)
+    loader.resolve_aliases()
+    items = [item for name in OBJECTS for item in _objects(loader.modules_collection[name])]
+    return "\n".join([INTRODUCTION, *map(_rendered, items)])
+
+
+def _objects(item: griffe.Object | griffe.Alias) -> Iterable[griffe.Object]:
+    """The object that a name stands for; of a module, its classes."""
+    target = item.final_target if isinstance(item, griffe.Alias) else item
+    return target.classes.values() if target.is_module else (target,)  # type: ignore[return-value]
+
+
+def _rendered(item: griffe.Object) -> str:
+    lines = render_object_docs(item, CONFIG).splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def main() -> int:
+    text = page()
+    if "--check" in sys.argv[1:]:
+        if PAGE.read_text(encoding="utf-8") != text:
+            print(
+                f"{PAGE.relative_to(ROOT)} is not up to date: run python tools/python_reference.py"
+            )
+            return 1
+        return 0
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
