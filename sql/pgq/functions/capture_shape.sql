@@ -84,7 +84,8 @@ as $$
 --      schema, table   - names
 --      key             - names of the key's columns
 --      columns         - [{name, type, expression}, ...]; null when the row can be taken as it is
---      virtual         - [{name, expression}, ...] of columns that are computed when read
+--                        (expression: of a column that is computed when read)
+--      key_in_arrays   - whether array_agg() takes the key's columns: not those that are arrays themselves
 -- ----------------------------------------------------------------------
 declare
     then_oid    oid := (i_options ->> 'table_oid')::oid;
@@ -134,7 +135,11 @@ begin
         columns := null;
     end if;
 
-    return (select jsonb_build_object('schema', n.nspname, 'table', c.relname, 'key', key_columns, 'columns', columns)
+    return (select jsonb_build_object(
+                       'schema', n.nspname, 'table', c.relname, 'key', key_columns, 'columns', columns,
+                       'key_in_arrays', not exists (
+                           select from pg_attribute a join pg_type t on t.oid = a.atttypid
+                            where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'))
               from pg_class c
               join pg_namespace n on n.oid = c.relnamespace
              where c.oid = i_table);

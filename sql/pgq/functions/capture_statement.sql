@@ -23,9 +23,9 @@ as $$
 --      i_form      - which statement:
 --          insert, delete      rows of that operation
 --          update              when no key changes and nothing of the old rows is wanted
---          update_one          one row, whose key does not change
+--          update_one          one row whose key does not change; nothing in other cases
 --          update_any          everything
---          keys_kept           true when no row's key changes
+--          keys_kept           true when no row's key changes, for rows that pair
 --      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
 --      i_paired        - expression: there are as many old rows as new ones, so
 --                        that they belong together by position
@@ -56,15 +56,10 @@ begin
     v_kept := coalesce(format('row(%s)::record *= row(%s)::record', v_key_new, v_key_old), 'true');
 
     if i_form = 'keys_kept' then
-        return (select format(
-            $q$select not exists (
-                select from (select row_number() over () as n, %s from old_rows old) old (n%s)
-                  full join (select row_number() over () as n, %s from new_rows new) new (n%s) using (n)
-                 where row(%s)::record *<> row(%s)::record)$q$,
-            v_key_old, c.names, v_key_new, c.names, c.olds, c.news)
-          from (select string_agg(', k' || n, '' order by n) as names, string_agg('old.k' || n, ', ' order by n) as olds,
-                       string_agg('new.k' || n, ', ' order by n) as news
-                  from generate_series(1, jsonb_array_length(i_shape -> 'key')) n) c);
+        return (select format('select row(%s)::record *= row(%s)::record',
+                              string_agg(format('(select array_agg(o.%I) from old_rows o)', k.value), ', ' order by k.n),
+                              string_agg(format('(select array_agg(n.%I) from new_rows n)', k.value), ', ' order by k.n))
+                  from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n));
     end if;
 
     v_data_new := pgq.capture_data(i_shape, i_options, 'new', v_new);
@@ -108,6 +103,8 @@ begin
     select coalesce(' where ' || string_agg(w, ' and '), '')
       into v_where
       from unnest(array[case when v_one then v_kept end,
+                        case when v_one then 'not exists (select from old_rows offset 1)' end,
+                        case when v_one then 'not exists (select from new_rows offset 1)' end,
                         case when i_form = 'update_any' then '(not k.kept or ' || v_some || ')' else v_some end,
                         case when i_options ? 'condition' then 'c.holds' end]) as w
      where w is not null;
