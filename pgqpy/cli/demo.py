@@ -8,7 +8,6 @@ import click
 
 import pgqpy.dsn
 from pgqpy.cli.command import Command, Settings
-from pgqpy.cli.output import console
 
 
 @click.command(
@@ -17,7 +16,7 @@ from pgqpy.cli.output import console
     examples=(
         "pgqpy demo",
         "pgqpy demo --dsn postgresql:///scratch --chart demo.png",
-        "pgqpy demo --events 10000 --no-spark",
+        "pgqpy demo --flights 10000 --no-spark",
     ),
 )
 @click.option(
@@ -29,18 +28,26 @@ from pgqpy.cli.output import console
     metavar="FILE.png",
     help="Draw arrivals, backlog and latency over time.",
 )
-@click.option("--events", type=click.IntRange(min=1), metavar="N", help="Stop after so many.")
+@click.option(
+    "--flights", type=click.IntRange(min=1), metavar="N", help="Use so many flights, not all."
+)
 @click.option("--spark/--no-spark", default=True, help="With the Spark consumer (needs Java).")
+@click.option("--keep", is_flag=True, help="Leave the demo's queue and tables in the database.")
 @click.pass_context
 def demo(
-    ctx: click.Context, dsn: str | None, chart: Path | None, events: int | None, spark: bool
+    ctx: click.Context,
+    dsn: str | None,
+    chart: Path | None,
+    flights: int | None,
+    spark: bool,
+    keep: bool,
 ) -> None:
     """See it all at work, on 336,776 real flights.
 
     An application inserts, corrects and deletes flights in many transactions; a trigger queues
     every change; a consumer and a Spark job each keep a table of delays up to date from the
-    events. At the end both are compared with the application's own table. Takes two minutes.
-    The environment's database is never used for it, only one that --dsn names.
+    events. At the end both are compared with the application's own table. Takes two minutes. The
+    environment's database is never used for it, only one that --dsn names.
     """
     from pgqpy.demo import run
 
@@ -49,4 +56,6 @@ def demo(
     if dsn is not None:
         pgqpy.dsn.parse(dsn)
         settings.dsn = dsn
-    ctx.exit(run(dsn, chart, events=events, spark=spark, console=console()))
+    if keep and dsn is None:
+        raise click.UsageError("--keep goes with --dsn: the demo's own server does not outlive it.")
+    ctx.exit(run(dsn, chart, events=flights, spark=spark, keep=keep))
