@@ -1,0 +1,54 @@
+"""What `make` says about system packages to somebody who may not install them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgqpy.embedded.account import process_options, server_account
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "system-packages"
+
+
+@pytest.fixture
+def environment() -> Iterator[str]:
+    """A virtual environment, as far as the script looks."""
+    with tempfile.TemporaryDirectory() as name:
+        python = Path(name, "bin", "python")
+        python.parent.mkdir()
+        python.touch(mode=0o755)
+        Path(name).chmod(0o755)
+        yield name
+
+
+def ask(purpose: str, environment: str, **variables: str) -> tuple[int, str]:
+    """Exit status and output of the script, run by somebody who is not root."""
+    options = process_options(server_account())
+    options["env"] = {"PATH": os.environ["PATH"]} | variables
+    done = subprocess.run(
+        ["sh", "-s", purpose, "python3", environment],
+        # From standard input, since that user may not be allowed into this checkout.
+        input=SCRIPT.read_text(),
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+    assert not done.stderr
+    return int(done.returncode), str(done.stdout)
+
+
+def test_missing_java_is_named_with_what_is_left_out(environment: str) -> None:
+    status, output = ask("demo", environment, JAVA_HOME="/nowhere")
+    assert status == 0
+    assert "As root, on Debian 12: apt-get install openjdk-" in output
+    assert "everything that starts Spark" in output
+
+
+def test_nothing_is_said_when_nothing_is_missing(environment: str) -> None:
+    assert ask("venv", environment) == (0, "")
