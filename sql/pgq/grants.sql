@@ -5,7 +5,9 @@ declare
     public_functions constant text[] := array[
         'version()', 'quote_fqname(text)', 'seq_getval(text)',
         'get_queue_info()', 'get_queue_info(text)',
-        'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)'];
+        'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
+        'capture_info(regclass)', 'capture_options(text)', 'capture_shape(oid, jsonb)',
+        'capture_names(oid, jsonb, oid)', 'capture_partitions(regclass)'];
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
         'next_batch(text, text)', 'next_batch_info(text, text)',
@@ -22,7 +24,11 @@ declare
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
-        'write_target(text, bigint)'];
+        'write_target(text, bigint)',
+        'sqltriga()', 'logutriga()', 'jsontriga()',
+        'release_table(regclass, text)', 'maint_capture()', 'raise_key_changed(text)', 'raise_queue_not_found(text)'];
+    -- Families of functions that the triggers call as whoever changes the table, or as its owner.
+    writer_families constant text[] := array['^capture_(?!drop_queue)', '^_(?!grant_perms_from)'];
     admin_functions constant text[] := array[
         'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
@@ -47,6 +53,14 @@ begin
     loop
         execute pg_catalog.format('grant execute on function pgq.%s to %s', f.signature, f.grantee);
     end loop;
+    for f in
+        select oid::pg_catalog.regprocedure as signature
+          from pg_catalog.pg_proc
+         where pronamespace = 'pgq'::regnamespace
+           and proname ~ any (writer_families)
+    loop
+        execute pg_catalog.format('grant execute on function %s to pgq_writer', f.signature);
+    end loop;
 end;
 $$;
 
@@ -60,7 +74,12 @@ grant update (queue_rotation_period, queue_external_ticker, queue_disable_insert
 grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots to pgq_admin;
 grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 
--- For the functions that pgq.capture_table() generates; they run as the captured table's owner.
+-- For the triggers that PgQ has, and for the functions that pgq.capture_table() generates, which run as the
+-- captured table's owner.
+grant select on pgq.row_layout, pgq.write_slot to pgq_writer;
+grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
+grant select on pgq.capture to public;
+grant usage, create on schema pgq_capture to pgq_writer;
 grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
 
 -- Before 17 only an owner could vacuum.

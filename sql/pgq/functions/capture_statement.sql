@@ -86,7 +86,8 @@ begin
         when 'insert' then 'new_rows new' || case when i_options ? 'condition' then ' left join new_rows old on false' else '' end
         when 'update' then 'new_rows new'
         when 'delete' then 'old_rows old' || case when i_options ? 'condition' then ' left join old_rows new on false' else '' end
-        when 'update_one' then 'old_rows old cross join new_rows new'
+        -- The limits are for the planner: the product of two large tables would be worth compiling to it.
+        when 'update_one' then '(select * from old_rows limit 1) old cross join (select * from new_rows limit 1) new'
         when 'update_any' then
             '(select row_number() over () as n, o as old_row from old_rows o) o '
             'full join (select row_number() over () as n, n as new_row from new_rows n) n using (n)'

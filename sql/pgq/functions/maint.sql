@@ -34,6 +34,11 @@ begin
     end if;
 
     return query
+    select capture.func, null::text
+      from unnest(array['pgq.maint_capture', 'pgq.capture_new_partitions']) capture (func)
+     where exists (select from pg_proc where pronamespace = 'pgq_capture'::regnamespace);
+
+    return query
     select extra.func, q.queue_name
       from pgq.queue q
      cross join unnest(q.queue_extra_maint) with ordinality extra (func, nr)

@@ -170,6 +170,8 @@ begin
         end if;
     end if;
 
+    perform pgq.capture_drop_queue(x_queue_name, coalesce(x_force, false));
+
     execute format('drop view %s', q.queue_data_pfx);
     for n in 0 .. q.queue_ntables - 1 loop
         execute format('truncate only %s_%s', q.queue_data_pfx, n);

@@ -11,7 +11,8 @@ begin
     raise exception using
         errcode = 'PQ001',
         message = pg_catalog.format('queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue_name), 'NULL')),
-        hint = 'Create it with pgq.create_queue(name); pgq.get_queue_info() lists the queues there are.';
+        hint = 'Create it with pgq.create_queue(name); pgq.get_queue_info() lists the queues there are. '
+               'A table that is captured into it is released by pgq.release_table(table).';
 end;
 $$;
 

@@ -30,7 +30,9 @@ declare
     v_values    text[];
     v_old       text[];
     v_changed   int[];
-    v_event     text[];  -- type, data, extra1..4
+    v_type      text;
+    v_data      text;
+    v_event     text[];  -- where it isn't ordinary: type, data, extra1..4
 begin
     if pg_catalog.current_setting('session_replication_role') = 'local' then
         return true;
@@ -122,41 +124,43 @@ begin
     end if;
 
     if i_format = 'json' then
-        v_event[1] := '{"op":"' || i_operation || '","table":[' || pg_catalog.to_json(i_schema) || ','
-                      || pg_catalog.to_json(i_table) || '],"pkey":' || l.key_json || '}';
-        v_event[2] := case
+        v_type := '{"op":"' || i_operation || '","table":[' || pg_catalog.to_json(i_schema) || ','
+                  || pg_catalog.to_json(i_table) || '],"pkey":' || l.key_json || '}';
+        v_data := case
             when l.json_plain then pg_catalog.row_to_json(i_row)::text
             else pgq._row_json(l.json_template, l.json_convert, l.columns, l.types, i_row, v_values)
         end;
     elsif i_format = 'url' then
-        v_event[1] := pg_catalog.left(i_operation, 1) || ':' || l.key_list;
-        v_event[2] := pgq._row_url(l.url_template, v_values);
+        v_type := pg_catalog.left(i_operation, 1) || ':' || l.key_list;
+        v_data := pgq._row_url(l.url_template, v_values);
     else
-        v_event[1] := pg_catalog.left(i_operation, 1);
-        v_event[2] := pgq._row_sql(i_operation, l, v_old, v_values, v_changed);
-    end if;
-    v_event[3] := i_schema || '.' || i_table;
-
-    if l.special then
-        if l.backup and i_operation = 'UPDATE' then
-            v_event[4] := case i_format
-                when 'json' then pgq._row_json(l.json_template, l.json_convert, l.columns, l.types, i_old, v_old)
-                else pgq._row_url(l.url_template, v_old)
-            end;
-        end if;
-        if i_expressions[1] = 'f' then
-            return not l.skip;
-        end if;
-        for i in 1 .. 6
-        loop
-            if l.queries[i + 1] is not null then
-                v_event[i] := i_expressions[i + 1];
-            elsif l.magic_columns[i] is not null then
-                v_event[i] := v_values[l.magic_columns[i]];
-            end if;
-        end loop;
+        v_type := pg_catalog.left(i_operation, 1);
+        v_data := pgq._row_sql(i_operation, l, v_old, v_values, v_changed);
     end if;
 
+    if not l.special then
+        perform pgq.insert_event(i_arguments[0], v_type, v_data, i_schema || '.' || i_table, null, null, null);
+        return not l.skip;
+    end if;
+
+    if i_expressions[1] = 'f' then
+        return not l.skip;
+    end if;
+    v_event := array[v_type, v_data, i_schema || '.' || i_table, null, null, null];
+    if l.backup and i_operation = 'UPDATE' then
+        v_event[4] := case i_format
+            when 'json' then pgq._row_json(l.json_template, l.json_convert, l.columns, l.types, i_old, v_old)
+            else pgq._row_url(l.url_template, v_old)
+        end;
+    end if;
+    for i in 1 .. 6
+    loop
+        if l.queries[i + 1] is not null then
+            v_event[i] := i_expressions[i + 1];
+        elsif l.magic_columns[i] is not null then
+            v_event[i] := v_values[l.magic_columns[i]];
+        end if;
+    end loop;
     perform pgq.insert_event(i_arguments[0], v_event[1], v_event[2], v_event[3], v_event[4], v_event[5], v_event[6]);
     return not l.skip;
 end;
