@@ -1,0 +1,90 @@
+"""What a queue should do, in a few lines of Python.
+
+The whole truth is the list of events in the order in which their transactions
+committed. A tick is a length of that list, a batch is a slice of it, and all
+that PostgreSQL adds (snapshots, transaction ids, tables that are filled in
+turn) must not be visible from here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event as a consumer sees it."""
+
+    data: str
+    retry: int = 0
+    owner: int | None = None
+    """The registration that it comes again for; None for all."""
+
+
+@dataclass
+class Batch:
+    """A batch that a consumer has open."""
+
+    batch_id: int
+    end: int
+    """The tick that it ends at."""
+    rows: list[tuple[object, ...]] | None = None
+    """The rows as they were read first."""
+
+
+@dataclass
+class Consumer:
+    """A registration and its position."""
+
+    name: str
+    serial: int
+    tick: int
+    batch: Batch | None = None
+    coming_again: dict[str, int] = field(default_factory=dict)
+    """Payload and retry count of events that wait in the retry queue."""
+
+
+class Model:
+    """A queue, its consumers, and what has been committed."""
+
+    def __init__(self, first_tick: int) -> None:
+        self.log: list[Event] = []
+        self.ticks = {first_tick: 0}
+        self.consumers: dict[str, Consumer] = {}
+        self._serials = itertools.count(1)
+
+    @property
+    def newest_tick(self) -> int:
+        return max(self.ticks)
+
+    def committed(self, payloads: list[str]) -> None:
+        self.log += [Event(data) for data in payloads]
+
+    def ticked(self, tick_id: int, *, when: int | None = None) -> None:
+        """A tick, which saw what was committed at the time ``when`` (now)."""
+        assert tick_id > self.newest_tick, "tick ids must ascend"
+        self.ticks[tick_id] = len(self.log) if when is None else when
+
+    def registered(self, name: str, tick_id: int) -> None:
+        self.consumers[name] = Consumer(name, next(self._serials), tick_id)
+
+    def expected(self, consumer: Consumer, end: int) -> list[tuple[str, int]]:
+        """Payload and retry count of the events between the consumer's position and a tick."""
+        return sorted(
+            (event.data, event.retry)
+            for event in self.log[self.ticks[consumer.tick] : self.ticks[end]]
+            if event.owner in (None, consumer.serial)
+        )
+
+    def retried(self) -> int:
+        """All that waits comes again; returns how many events that are."""
+        moved = [
+            Event(data, retry, consumer.serial)
+            for consumer in self.consumers.values()
+            for data, retry in consumer.coming_again.items()
+        ]
+        for consumer in self.consumers.values():
+            consumer.coming_again.clear()
+        self.log += moved
+        return len(moved)

@@ -1,0 +1,41 @@
+"""Hypothesis looks for an interleaving of sessions that loses, doubles or changes an event.
+
+A failure prints the steps as a Python program and a line ``@reproduce_failure``
+that replays exactly this one. ``PGQPY_PROPERTY=thorough`` searches for minutes.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.property.machine import QueueMachine, Sessions
+
+COMMON = settings(
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+PROFILES = {
+    "ci": settings(COMMON, max_examples=120, stateful_step_count=50),
+    "thorough": settings(COMMON, max_examples=3000, stateful_step_count=100),
+}
+
+
+@pytest.mark.slow
+def test_no_interleaving_of_sessions_loses_doubles_or_changes_an_event(dsn: str) -> None:
+    sessions = Sessions(dsn)
+
+    class Machine(QueueMachine):
+        def __init__(self) -> None:
+            super().__init__(sessions)
+
+    try:
+        run_state_machine_as_test(
+            Machine, settings=PROFILES[os.environ.get("PGQPY_PROPERTY", "ci")]
+        )
+    finally:
+        sessions.close()
