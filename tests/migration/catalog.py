@@ -9,16 +9,25 @@ from typing import Any
 
 from tests.fixtures.fix_db import Connection
 
-# Privileges as rows, since the order of grants in an ACL means nothing. A null
-# ACL stands for the owner's default and must not equal an empty one.
-ACL = """
-    (select array_agg(concat_ws(' ', grantee::regrole, privilege_type, is_grantable) order by 1)
-       from aclexplode({}) as x)
-"""
+
+def privileges(acl: str, kind: str | None = None, owner: str = "") -> str:
+    """An ACL as an array of texts, sorted, since the order of grants means nothing.
+
+    Where none is stored, those that PostgreSQL has built in for that kind of
+    object count: a dump stores none where they are what was granted.
+    """
+    if kind is not None:
+        acl = f"coalesce({acl}, acldefault('{kind}', {owner}))"
+    return f"""
+        (select array_agg(p order by p)
+           from (select concat_ws(' ', grantee::regrole, privilege_type, is_grantable) as p
+                   from aclexplode({acl})) as each)
+    """
+
 
 QUERIES: dict[str, str] = {
     "schema": f"""
-        select nspname, nspowner::regrole::text, {ACL.format("nspacl")}
+        select nspname, nspowner::regrole::text, {privileges("nspacl", "n", "nspowner")}
           from pg_namespace
          where nspname = %(schema)s
     """,
@@ -26,7 +35,8 @@ QUERIES: dict[str, str] = {
         select relname, relkind, relpersistence, relowner::regrole::text, reloptions,
                relispartition, pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid),
                case when relkind in ('v', 'm') then pg_get_viewdef(oid) end,
-               relrowsecurity, relreplident, {ACL.format("relacl")}, obj_description(oid)
+               relrowsecurity, relreplident, {privileges("relacl", "r", "relowner")},
+               obj_description(oid)
           from pg_class
          where relnamespace = %(schema)s::regnamespace
            and relkind in ('r', 'p', 'v', 'm', 'f')
@@ -44,7 +54,7 @@ QUERIES: dict[str, str] = {
                -- by name, as some servers keep a version of their own here
                (select array_agg(o order by o) from unnest(a.attoptions) as o
                  where o like 'n_distinct%%'),
-               pg_get_expr(d.adbin, d.adrelid), {ACL.format("a.attacl")},
+               pg_get_expr(d.adbin, d.adrelid), {privileges("a.attacl")},
                col_description(c.oid, a.attnum)
           from pg_attribute as a
           join pg_class as c on c.oid = a.attrelid
@@ -69,7 +79,8 @@ QUERIES: dict[str, str] = {
     """,
     "sequence": f"""
         select c.relname, format_type(s.seqtypid, null), seqstart, seqincrement, seqmax,
-               seqmin, seqcache, seqcycle, c.relowner::regrole::text, {ACL.format("c.relacl")},
+               seqmin, seqcache, seqcycle, c.relowner::regrole::text,
+               {privileges("c.relacl", "s", "c.relowner")},
                d.refobjid::regclass::text, d.refobjsubid
           from pg_sequence as s
           join pg_class as c on c.oid = s.seqrelid
@@ -82,7 +93,8 @@ QUERIES: dict[str, str] = {
     """,
     "function": f"""
         select p.oid::regprocedure::text, pg_get_functiondef(p.oid),
-               proowner::regrole::text, {ACL.format("proacl")}, obj_description(p.oid)
+               proowner::regrole::text, {privileges("proacl", "f", "proowner")},
+               obj_description(p.oid)
           from pg_proc as p
          where pronamespace = %(schema)s::regnamespace
            and prokind in ('f', 'p')
@@ -115,7 +127,7 @@ QUERIES: dict[str, str] = {
     "type": f"""
         select typname, typtype, typcategory, typowner::regrole::text,
                format_type(typbasetype, typtypmod), typnotnull, typdefault,
-               {ACL.format("typacl")},
+               {privileges("typacl", "T", "typowner")},
                (select array_agg(enumlabel order by enumsortorder)
                   from pg_enum where enumtypid = t.oid)
           from pg_type as t
@@ -123,7 +135,7 @@ QUERIES: dict[str, str] = {
     """,
     "default privilege": f"""
         select defaclrole::regrole::text, defaclnamespace::regnamespace::text, defaclobjtype,
-               {ACL.format("defaclacl")}
+               {privileges("defaclacl")}
           from pg_default_acl
     """,
     "membership": """

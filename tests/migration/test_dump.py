@@ -1,0 +1,56 @@
+"""pg_dump and pg_restore carry a database over with its queues and events, however installed."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgqpy import schema
+from pgqpy.embedded import Server
+from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
+
+from .catalog import catalog, data
+
+
+@pytest.fixture(params=["migration", "extension"])
+def original(request: pytest.FixtureRequest, empty_dsn: str, other: Connection) -> Connection:
+    """A database with a queue, a consumer, a few ticks and events, and an open batch."""
+    if request.param == "extension":
+        request.getfixturevalue("extension_installed")
+        other.execute("create extension pgqpy")
+    else:
+        schema.migrate(empty_dsn)
+    other.execute("select pgq.create_queue('dumped')")
+    other.execute("select pgq.register_consumer('dumped', 'reader')")
+    other.execute("select pgq.insert_event('dumped', 'type', 'data')")
+    other.execute("select pgq.ticker('dumped')")
+    other.execute("select pgq.next_batch('dumped', 'reader')")
+    return other
+
+
+@pytest.fixture
+def copy_dsn(server: Server, original: Connection, tmp_path: Path) -> Iterator[str]:
+    """A connection string for what a dump of `original` was restored into."""
+    name = create_database(server, "template0")
+    database = original.info.dbname
+    file = tmp_path / "dump"
+    for program, *options in (
+        ("pg_dump", "--format=custom", f"--file={file}", server.dsn_of(database)),
+        ("pg_restore", "--exit-on-error", f"--dbname={server.dsn_of(name)}", str(file)),
+    ):
+        subprocess.run([server.bin_dir / program, *options], check=True)
+    yield server.dsn_of(name)
+    drop_database(server, name)
+
+
+def test_restored_database_is_the_same(
+    original: Connection, copy_dsn: str, connect: Connect
+) -> None:
+    restored = connect(copy_dsn)
+    assert data(restored) == data(original)
+    expected, found = catalog(original), catalog(restored)
+    for kind in expected:
+        assert found[kind] == expected[kind], kind
