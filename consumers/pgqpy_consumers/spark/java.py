@@ -8,32 +8,35 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from pgqpy.errors import PgqError
+
 MINIMUM = 17
-ADVICE = (
-    f"Spark needs Java {MINIMUM} or newer. On Debian and Ubuntu:"
-    " apt-get install openjdk-17-jre-headless; elsewhere any JDK, found through"
-    " JAVA_HOME or PATH."
-)
 
 
-class JavaMissingError(RuntimeError):
-    """There is no Java, or it is too old; the message says what to install."""
+class JavaMissingError(PgqError):
+    """There is no Java, or it is too old; the hint says what to install."""
+
+    default_hint = (
+        f"Spark needs Java {MINIMUM} or newer. Debian and Ubuntu:"
+        " apt-get install openjdk-17-jre-headless. Elsewhere any JDK that JAVA_HOME or"
+        " PATH leads to."
+    )
 
 
 def require_java() -> str:
     """The path of the Java that Spark will run; `JavaMissingError` if it cannot."""
     java = _find_java()
     if java is None:
-        raise JavaMissingError(f"No Java found. {ADVICE}")
+        raise JavaMissingError("no Java found")
     try:
         output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=True, timeout=60
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
-        raise JavaMissingError(f"{java} does not run: {error}. {ADVICE}") from error
+        raise JavaMissingError(f"{java} does not run: {error}") from error
     version = java_version(output)
     if version is None or version < MINIMUM:
-        raise JavaMissingError(f"{java} is Java {version or 'of unknown version'}. {ADVICE}")
+        raise JavaMissingError(f"{java} is Java {version or 'of unknown version'}")
     return java
 
 

@@ -1,0 +1,74 @@
+"""The demo's `pgqpy.Consumer`: flights and delay by carrier, always up to date.
+
+This is the row counter of the PgQ slides. What it writes and the batch being
+finished are one transaction, so that each event counts once, whatever fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pgqpy
+from pgqpy.demo import batch_log
+from pgqpy.demo.names import DELAY_COUNTER, QUEUE
+from pgqpy.demo.processes import READY
+
+ADD = """
+insert into pgqpy_demo.delay_by_carrier as kept (carrier, flights, delay)
+select * from unnest(%s::text[], %s::int8[], %s::int8[])
+on conflict (carrier) do update
+   set flights = kept.flights + excluded.flights,
+       delay = kept.delay + excluded.delay
+"""
+
+
+def effects(event: pgqpy.Event) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """What an event does to the totals: rows to add (1) and rows to take away (-1)."""
+    match event.operation:
+        case "INSERT":
+            yield 1, event.row()
+        case "UPDATE":
+            yield -1, event.old_row() or {}
+            yield 1, event.row()
+        case "DELETE":
+            yield -1, event.row()
+
+
+class DelayCounter(pgqpy.Consumer):
+    """Counts flights and adds up their delay, by carrier."""
+
+    queue_name = QUEUE
+    consumer_name = DELAY_COUNTER
+
+    def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+        received = time.time()
+        flights: Counter[str] = Counter()
+        delay: Counter[str] = Counter()
+        events = 0
+        txids: set[int] = set()
+        for event in batch:
+            events += 1
+            txids.add(event.txid)
+            for sign, row in effects(event):
+                flights[row["carrier"]] += sign
+                delay[row["carrier"]] += sign * (row["arr_delay"] or 0)
+        if not events:
+            return
+        carriers = sorted(flights)  # the same order in every transaction: no deadlocks
+        conn.execute(ADD, (carriers, [flights[c] for c in carriers], [delay[c] for c in carriers]))
+        batch_log.write(conn, DELAY_COUNTER, batch.id, received, events, txids)
+
+
+def main() -> None:
+    """Run until SIGTERM, in the database that PGQPY_DSN names."""
+    consumer = DelayCounter()
+    consumer.register()
+    print(READY, flush=True)
+    consumer.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""What things are called in the database."""
+
+from __future__ import annotations
+
+QUEUE = "flights"
+SCHEMA = "pgqpy_demo"
+
+DELAY_COUNTER = "delay_counter"
+"""The `pgqpy.Consumer`."""
+
+MONTHLY_DELAYS = "monthly_delays"
+"""The `SparkConsumer`."""

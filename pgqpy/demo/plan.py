@@ -1,0 +1,100 @@
+"""What the application will do: the year 2013 in many small transactions.
+
+A plan is data, made from the flights and a seed. Carrying it out is
+`pgqpy.demo.application`'s business.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pgqpy.demo.data import Flight
+
+SEED = 2013
+
+# One carrier finds out at midyear that its clocks were slow all winter, and corrects
+# every flight in one statement.
+CORRECTED_CARRIER = "US"
+CORRECTED_BEFORE = datetime(2013, 4, 1, tzinfo=UTC)
+CORRECTED_AT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Some flights enter the table, and what happens to them right afterwards."""
+
+    due: float
+    """When, as a part of the whole: 0 is the start, 1 the end."""
+    flights: Sequence[Flight]
+    first_rolls_back: bool = False
+    """The first attempt fails after its work is done; the second one commits."""
+    savepoint_rolls_back: bool = False
+    """The flights are inserted twice, the first time in a subtransaction that is undone."""
+    lingers: bool = False
+    """The transaction stays open for a while, and many a tick passes by before it commits."""
+    delays: Sequence[tuple[int, int]] = ()
+    """Corrections, by UPDATE in a second transaction: id and minutes to add."""
+    cancelled: Sequence[int] = ()
+    """Entered by mistake, taken out by DELETE in a third transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkCorrection:
+    """One UPDATE over everything a carrier flew before a date."""
+
+    due: float
+    carrier: str
+    before: datetime
+    minutes: int
+
+
+def make_plan(flights: Sequence[Flight], seed: int = SEED) -> list[Step | BulkCorrection]:
+    """The same flights and seed give the same plan."""
+    rng = random.Random(seed)
+    first, last = flights[0].scheduled, flights[-1].scheduled
+    whole = max(last - first, timedelta(minutes=1))
+    steps: list[Step | BulkCorrection] = []
+    corrected = False
+    for group in _groups(flights, rng):
+        # The application's clock is the flights' own: nights are quiet, holidays are busy.
+        due = (group[0].scheduled - first) / whole
+        if due >= CORRECTED_AT and not corrected:
+            corrected = True
+            steps.append(BulkCorrection(due, CORRECTED_CARRIER, CORRECTED_BEFORE, 1))
+        steps.append(_step(due, group, rng))
+    return steps
+
+
+def _groups(flights: Sequence[Flight], rng: random.Random) -> Iterator[Sequence[Flight]]:
+    start = 0
+    while start < len(flights):
+        size = rng.randint(20, 150)
+        yield flights[start : start + size]
+        start += size
+
+
+def _step(due: float, flights: Sequence[Flight], rng: random.Random) -> Step:
+    landed = [flight.id for flight in flights if flight.arr_delay is not None]
+    late = rng.sample(landed, min(len(landed), 8)) if rng.random() < 0.2 else []
+    wrong = rng.sample(flights, min(len(flights), 2)) if rng.random() < 0.1 else []
+    return Step(
+        due=due,
+        flights=flights,
+        first_rolls_back=rng.random() < 0.05,
+        savepoint_rolls_back=rng.random() < 0.02,
+        lingers=rng.random() < 0.003,
+        delays=[(id_, rng.randint(1, 30)) for id_ in late],
+        cancelled=[flight.id for flight in wrong],
+    )
+
+
+def expected_events(plan: Sequence[Step | BulkCorrection]) -> int:
+    """About how many events the plan makes; what bulk corrections find is not foreseen."""
+    return sum(
+        len(step.flights) + len(step.delays) + len(step.cancelled)
+        for step in plan
+        if isinstance(step, Step)
+    )

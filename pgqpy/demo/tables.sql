@@ -1,0 +1,58 @@
+-- The application's tables, and what the demo's two consumers make of them. Everything is in a schema of
+-- its own; the comment is how a later run knows that the schema is the demo's to drop.
+
+create schema pgqpy_demo;
+comment on schema pgqpy_demo is 'made by pgqpy demo';
+
+-- ------------------------------------------------------------ the application
+
+create table pgqpy_demo.airline (
+    carrier     text        not null primary key,
+    name        text        not null
+);
+
+create table pgqpy_demo.flight (
+    id          int4        not null primary key,
+    carrier     text        not null,
+    number      int4        not null,
+    tail        text,
+    origin      text        not null,
+    dest        text        not null,
+    scheduled   timestamptz not null,
+    arr_delay   int4
+);
+
+-- ------------------------------------------------------------ the consumers' results
+
+-- kept up to date by a pgqpy.Consumer
+create table pgqpy_demo.delay_by_carrier (
+    carrier     text        not null primary key,
+    flights     int8        not null,
+    delay       int8        not null
+);
+
+-- kept up to date by a SparkConsumer
+create table pgqpy_demo.delay_by_month (
+    carrier     text        not null,
+    month       date        not null,
+    flights     int8        not null,
+    delay       int8        not null,
+    primary key (carrier, month)
+);
+
+-- ------------------------------------------------------------ for the report
+
+-- One row a batch, written in the transaction that finishes it.
+create table pgqpy_demo.batch_log (
+    consumer    text        not null,
+    batch_id    int8        not null,
+    received_at float8      not null,   -- seconds since 1970, when the consumer's method was called
+    events      int8        not null,
+    txids       int8[]      not null,   -- the transactions that were delivered, if the consumer tells them
+    primary key (consumer, batch_id)
+);
+
+-- The queue that belongs to the demo: one of the same name and another id is somebody's own.
+create table pgqpy_demo.queue (
+    queue_id    int4        not null
+);
