@@ -100,16 +100,19 @@ def test_extra_maintenance_runs_and_one_that_fails_stops_no_other(
         "create function public.breaks(q text) returns int language plpgsql as "
         "$$ begin raise exception 'broken for %', q; end $$"
     )
+    works = '"Odd.Schema"."works; so"'
+    injection = f"{works}('injected'); --"
     conn.execute(
         "update pgq.queue set queue_extra_maint = %s where queue_name = %s",
-        [["not a name(", "public.breaks", "public.missing", '"Odd.Schema"."works; so"'], queue],
+        [[injection, "public.breaks", "public.missing", works], queue],
     )
     daemon = start_ticker(dsn, top=HTTP, **QUICK)
     eventually(conn, "select count(*) > 2 from done where queue = %s", queue)
     failed = {line["operation"]: line for line in daemon.said("maintenance failed")}
-    assert failed.keys() == {"not a name(", "public.breaks", "public.missing"}
+    assert failed.keys() == {injection, "public.breaks", "public.missing"}
     assert failed["public.breaks"]["argument"] == queue
     assert len(daemon.said("maintenance failed")) == 3
+    assert conn.execute("select count(*) from done where queue = 'injected'").fetchone() == (0,)
     assert (metric(daemon, "pgqpy_ticker_errors_total", job="public.breaks") or 0) >= 2
 
 

@@ -105,12 +105,13 @@ def test_producers_stop_calling_once_the_ticker_is_awake(
     start_ticker: StartTicker, no_prepared: str, connect: Connect
 ) -> None:
     conn = connect(no_prepared)
-    start_ticker(no_prepared, sleep_after=600).hear("leading")
+    start_ticker(no_prepared, sleep_after=1).hear("leading")
+    eventually(conn, "select last_value = 2 from pgq.ticker_sleep_seq")
+    insert(conn, "q")
     eventually(conn, "select last_value = 1 from pgq.ticker_sleep_seq")
     caller = connect(no_prepared)
     caller.execute("listen pgq_wake")
     insert(conn, "q")
-    eventually(conn, "select ev_new = 0 from pgq.get_queue_info('q')")
     assert list(caller.notifies(timeout=0)) == []
 
 

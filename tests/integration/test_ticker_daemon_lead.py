@@ -14,6 +14,8 @@ from pgqpy_ticker.lead import LOCK
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import StartTicker, TickerProcess, eventually
 
+HTTP = 'http = "127.0.0.1:0"'
+
 HOLDERS = """
     select array_agg(pid) from pg_locks
     where locktype = 'advisory' and granted and classid = %s and objid = %s and objsubid = 2
@@ -25,6 +27,16 @@ def leader_pid(conn: Connection) -> int:
     """The server process of the session that holds the lead."""
     (pid,) = eventually(conn, HOLDERS, *LOCK)
     return int(pid)
+
+
+def leads(daemon: TickerProcess) -> float:
+    """What the daemon's metric says."""
+    (value,) = [
+        line.split()[-1]
+        for line in daemon.get("/metrics")[1].splitlines()
+        if line.startswith("pgqpy_ticker_leader{")
+    ]
+    return float(value)
 
 
 def assert_ticks(conn: Connection, queue: str) -> None:
@@ -92,8 +104,9 @@ def test_a_leader_whose_session_is_ended_leads_no_more_until_it_wins_again(
 def test_a_leader_that_hangs_loses_the_lead_and_does_not_tick_when_it_comes_to(
     start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
 ) -> None:
-    leader = start_ticker(dsn, leader_timeout=1.5, standby_period=0.1)
+    leader = start_ticker(dsn, top=HTTP, leader_timeout=1.5, standby_period=0.1)
     leader.hear("leading")
+    assert leads(leader) == 1
     standby = start_ticker(dsn, standby_period=0.1)
     standby.hear("standing by")
 
@@ -104,6 +117,8 @@ def test_a_leader_that_hangs_loses_the_lead_and_does_not_tick_when_it_comes_to(
     leader.send(signal.SIGCONT)
     line = leader.hear("standing by")
     assert line["leader_pid"] == standby.said("leading")[0]["server_pid"]
+    assert leads(leader) == 0
+    assert "pgqpy_queue_pending_events{" not in leader.get("/metrics")[1]
     assert_ticks(conn, queue)
 
 
@@ -112,7 +127,7 @@ def test_leads_of_two_databases_are_independent(
 ) -> None:
     """The lock is the database's, and so is trouble: one without the schema is no matter for the
     other."""
-    daemon = start_ticker(dsn, empty_dsn, top='http = "127.0.0.1:0"')
+    daemon = start_ticker(dsn, empty_dsn, top=HTTP)
     led = daemon.hear("leading")["database"]
     away = daemon.hear("the schema pgq is missing")["database"]
     assert led != away
@@ -126,14 +141,9 @@ def test_a_standby_is_healthy_and_shows_that_it_does_not_lead(
     start_ticker: StartTicker, dsn: str
 ) -> None:
     start_ticker(dsn).hear("leading")
-    standby = start_ticker(dsn, top='http = "127.0.0.1:0"', standby_period=0.1)
+    standby = start_ticker(dsn, top=HTTP, standby_period=0.1)
     standby.hear("ready")
     status, body = standby.get("/healthz")
     (report,) = json.loads(body)["databases"].values()
     assert (status, report["state"]) == (200, "standby")
-    (leads,) = [
-        line
-        for line in standby.get("/metrics")[1].splitlines()
-        if line.startswith("pgqpy_ticker_leader{")
-    ]
-    assert leads.endswith(" 0.0")
+    assert leads(standby) == 0

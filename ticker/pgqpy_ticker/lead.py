@@ -2,8 +2,9 @@
 ticks on.
 
 The lock and the ticks share one connection, so whoever lost the lock cannot tick. The lock ends
-with the session: a crash ends it at once, a vanished machine after the keepalives (about 10 s),
-a process that hangs after `leader_timeout`, when the server closes the session as idle.
+with the session: a stop or a crash ends it at once, a vanished machine after the keepalives
+(about 10 s), a process that hangs after `leader_timeout`, when the server closes the session as
+idle.
 
 Standing by polls. Waiting inside pg_advisory_lock() would be told at once, but is a statement
 that never ends: it would hold back vacuum in the whole database.
@@ -28,7 +29,6 @@ _PROBE = 3.0
 
 _PID: LiteralString = "select pg_catalog.pg_backend_pid()"
 _TRY: LiteralString = "select pg_catalog.pg_try_advisory_lock(%s, %s), pg_catalog.pg_backend_pid()"
-_RELEASE: LiteralString = "select pg_catalog.pg_advisory_unlock(%s, %s)"
 _HOLDER: LiteralString = """
     select pid from pg_catalog.pg_locks
     where locktype = 'advisory' and classid = %s and objid = %s and objsubid = 2 and granted
@@ -99,8 +99,3 @@ async def win(
             told = True
         standing_by()
         await asyncio.sleep(database().standby_period)
-
-
-async def release(connection: Connection) -> None:
-    """Let another ticker lead now, rather than when the server has noticed our end."""
-    await connection.execute(_RELEASE, LOCK)

@@ -12,10 +12,10 @@ import psycopg
 
 from pgqpy.backoff import Backoff
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, connect, milliseconds, politely
+from pgqpy_ticker.connect import Connection, connect, milliseconds
 from pgqpy_ticker.health import Pulse, State
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
-from pgqpy_ticker.lead import check_schema, check_session, release, win
+from pgqpy_ticker.lead import check_schema, check_session, win
 from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.maintenance import Maintenance
@@ -90,9 +90,6 @@ class Worker:
                 await self._lead(connection, pid)
             finally:
                 self._metrics.leads(self.database.name, False)
-                # Hand over at once, rather than when the server has noticed our end.
-                async with politely():
-                    await release(connection)
         finally:
             await connection.close()
 
