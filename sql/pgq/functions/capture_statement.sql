@@ -22,10 +22,9 @@ as $$
 --      i_options   - options of the capture
 --      i_form      - which statement:
 --          insert, delete      rows of that operation
---          update              when no key changes and nothing of the old rows is wanted
---          update_one          one row whose key does not change; nothing in other cases
+--          update              new rows alone, if no key has changed; otherwise nothing
+--          update_one          one row, if its key has not changed; otherwise nothing
 --          update_any          everything
---          keys_kept           true when no row's key changes, for rows that pair
 --      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
 --      i_paired        - expression: there are as many old rows as new ones, so
 --                        that they belong together by position
@@ -35,6 +34,9 @@ as $$
 declare
     v_key_new   text;
     v_key_old   text;
+    v_keys_new  text;
+    v_keys_old  text;
+    v_same      text;
     v_kept      text;
     v_some      text;
     v_extra1    text := quote_literal((i_shape ->> 'schema') || '.' || (i_shape ->> 'table'));
@@ -43,24 +45,26 @@ declare
     v_from      text;
     v_where     text := '';
     v_moved     text;
-    v_one       boolean := i_form = 'update_one';
     v_new       text := case when i_form = 'update_any' then 'p.new_row' else 'new.*' end;
     v_old       text := case when i_form = 'update_any' then 'p.old_row' else 'old.*' end;
     v_data_new  text;
     v_data_old  text;
 begin
-    select string_agg(format('new.%I', k.value), ', ' order by k.n), string_agg(format('old.%I', k.value), ', ' order by k.n)
-      into v_key_new, v_key_old
+    select string_agg(format('new.%I', k.value), ', ' order by k.n),
+           string_agg(format('old.%I', k.value), ', ' order by k.n),
+           string_agg(format('array(select n.%I from new_rows n)', k.value), ', ' order by k.n),
+           string_agg(format('array(select o.%I from old_rows o)', k.value), ', ' order by k.n)
+      into v_key_new, v_key_old, v_keys_new, v_keys_old
       from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n);
     -- As images, byte by byte: what is merely equal may be another key to the consumer ('a' and 'A' in citext).
-    v_kept := coalesce(format('row(%s)::record *= row(%s)::record', v_key_new, v_key_old), 'true');
-
-    if i_form = 'keys_kept' then
-        return (select format('select row(%s)::record *= row(%s)::record',
-                              string_agg(format('(select array_agg(o.%I) from old_rows o)', k.value), ', ' order by k.n),
-                              string_agg(format('(select array_agg(n.%I) from new_rows n)', k.value), ', ' order by k.n))
-                  from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n));
-    end if;
+    v_same := coalesce(format('row(%s)::record *= row(%s)::record', v_key_new, v_key_old), 'true');
+    v_kept := case i_form
+        when 'update_one' then
+            v_same || ' and not exists (select from old_rows offset 1) and not exists (select from new_rows offset 1)'
+        -- All keys as one array: much faster than a join, but it has to fit into 1 GB.
+        when 'update' then
+            format('not exists (select from new_rows offset 200000) and row(%s)::record *= row(%s)::record', v_keys_new, v_keys_old)
+        end;
 
     v_data_new := pgq.capture_data(i_shape, i_options, 'new', v_new);
     v_data_old := pgq.capture_data(i_shape, i_options, 'old', v_old);
@@ -86,8 +90,8 @@ begin
         when 'insert' then 'new_rows new' || case when i_options ? 'condition' then ' left join new_rows old on false' else '' end
         when 'update' then 'new_rows new'
         when 'delete' then 'old_rows old' || case when i_options ? 'condition' then ' left join old_rows new on false' else '' end
-        -- The limits are for the planner: the product of two large tables would be worth compiling to it.
-        when 'update_one' then '(select * from old_rows limit 1) old cross join (select * from new_rows limit 1) new'
+        -- The limit is for the planner, who would have the product of two large tables compiled.
+        when 'update_one' then 'old_rows old cross join (select * from new_rows limit 1) new'
         when 'update_any' then
             '(select row_number() over () as n, o as old_row from old_rows o) o '
             'full join (select row_number() over () as n, n as new_row from new_rows n) n using (n)'
@@ -95,7 +99,7 @@ begin
     if i_form = 'update_any' then
         v_from := format('(select n, old_row, new_row from %s) p cross join lateral (select (p.old_row).*) old '
                          'cross join lateral (select (p.new_row).*) new '
-                         'cross join lateral (select %s and %s as kept) k', v_from, i_paired, v_kept);
+                         'cross join lateral (select %s and %s as kept) k', v_from, i_paired, v_same);
     end if;
     if i_options ? 'condition' then
         v_from := v_from || format(E' cross join lateral (select (\n%s\n) as holds from (select %s.*) t) c',
@@ -103,9 +107,7 @@ begin
     end if;
     select coalesce(' where ' || string_agg(w, ' and '), '')
       into v_where
-      from unnest(array[case when v_one then v_kept end,
-                        case when v_one then 'not exists (select from old_rows offset 1)' end,
-                        case when v_one then 'not exists (select from new_rows offset 1)' end,
+      from unnest(array[v_kept,
                         case when i_form = 'update_any' then '(not k.kept or ' || v_some || ')' else v_some end,
                         case when i_options ? 'condition' then 'c.holds' end]) as w
      where w is not null;
