@@ -30,6 +30,7 @@ declare
     v_values    text[];
     v_old       text[];
     v_changed   int[];
+    v_column    int;
     v_type      text;
     v_data      text;
     v_event     text[];  -- where it isn't ordinary: type, data, extra1..4
@@ -100,11 +101,17 @@ begin
             when l.values_query is null then pgq._row_values(i_old::text, pg_catalog.cardinality(l.columns))
             else pgq._wide_row_values(l.values_query, i_old)
         end;
-        if i_when = 'BEFORE' and l.generated <> '{}' then
-            -- They are computed later; until then PgQ sees, and so we show, the old value.
-            for i in 1 .. pg_catalog.cardinality(l.generated)
+        if i_when = 'BEFORE' and l.has_generated then
+            -- They are computed later; until then PgQ sees, and so we show, the old value. The catalog is
+            -- asked, because a column can cease to be generated without any other change.
+            foreach v_column in array array(
+                select pg_catalog.array_position(l.columns, a.attname)
+                  from pg_catalog.pg_attribute a
+                 where a.attrelid = i_relation
+                   and a.attgenerated = 's'
+                   and not a.attisdropped)
             loop
-                v_values[l.generated[i]] := v_old[l.generated[i]];
+                v_values[v_column] := v_old[v_column];
             end loop;
         end if;
         if pgq._changed_columns(l, i_old, i_row, v_old, v_values, l.key_columns) <> '{}' then

@@ -147,8 +147,8 @@ begin
          order by c.position);
 
     -- In a BEFORE trigger the new row has null where a generated column will be; see pgq._row_event.
-    l.generated := array(
-        select array_position(l.columns, attname)
+    l.has_generated := exists (
+        select
           from pg_attribute
          where attrelid = i_relation
            and attgenerated = 's'
@@ -171,7 +171,7 @@ begin
                  or l.magic_columns is not null or num_nonnulls(variadic l.queries) > 0;
 
     -- Templates: for format(), with an argument for each column as a JSON string, then one for each as it is.
-    l.json_plain := v_plain and not true = any (l.hidden) and l.generated = '{}';
+    l.json_plain := v_plain and not true = any (l.hidden) and not l.has_generated;
     select '{' || coalesce(string_agg(
                format('%s:%%%s$s', replace(to_json(c.name)::text, '%', '%%'),
                       case when c.type = any (array['int2', 'int4', 'int8', 'bool', 'date', 'timestamp', 'timestamptz']::regtype[])
