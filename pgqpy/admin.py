@@ -12,7 +12,7 @@ from psycopg.rows import dict_row
 
 from pgqpy.calls import call, checked
 from pgqpy.connection import Connection
-from pgqpy.errors import translate_errors
+from pgqpy.errors import BatchNotFound, QueueNotFound, translate_errors
 from pgqpy.values import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
 
 
@@ -49,8 +49,12 @@ class Admin:
         self._value("set_queue_config", queue_name, param, text)
 
     def get_queue_info(self, queue_name: str | None = None) -> list[QueueInfo]:
-        """All queues, or one."""
+        """All queues, or one. Raises QueueNotFound if that one does not exist."""
         rows = self._rows("get_queue_info", *_given(queue_name))
+        if queue_name is not None and not rows:
+            raise QueueNotFound(
+                f"queue {queue_name!r} does not exist", hint="Create it with create_queue."
+            )
         return [QueueInfo.from_row(row) for row in rows]
 
     # --- consumers
@@ -115,7 +119,10 @@ class Admin:
 
     def get_batch_info(self, batch_id: int) -> BatchInfo:
         """An open batch. Raises BatchNotFound."""
-        return BatchInfo.from_row((self._rows("get_batch_info", batch_id))[0])
+        rows = self._rows("get_batch_info", batch_id)
+        if not rows or rows[0]["queue_name"] is None:
+            raise BatchNotFound(f"batch {batch_id} is not open")
+        return BatchInfo.from_row(rows[0])
 
     def batch_event_sql(self, batch_id: int) -> str:
         """A query for the batch's events that any connection may run, also a standby's."""
@@ -144,7 +151,10 @@ class Admin:
         return tick
 
     def force_tick(self, queue_name: str) -> int | None:
-        """Make the next call of the ticker tick; the id of the last tick."""
+        """Make the next call of the ticker tick; the id of the last tick.
+
+        None if there is no such queue, or its ticker is paused or elsewhere.
+        """
         tick: int | None = self._value("force_tick", queue_name)
         return tick
 

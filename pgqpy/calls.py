@@ -11,7 +11,6 @@ from psycopg import sql
 
 from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy.errors import InvalidPayload, PayloadTooLarge
-from pgqpy.event import NewEvent
 
 #: With ``order by``: the batch's own order is lost, formally, when it becomes a subquery; the
 #: planner knows that it is sorted already.
@@ -112,12 +111,25 @@ def copy_in(table: str) -> bytes:
     )
 
 
+def padded(event: Sequence[str | None]) -> Sequence[str | None]:
+    """An event as a whole row: the fields that were left out are NULL.
+
+    Raises TypeError for more than six fields, or none.
+    """
+    missing = len(NEW_EVENT_COLUMNS) - len(event)
+    if missing == 0 and not isinstance(event, str):
+        return event
+    if 0 < missing < len(NEW_EVENT_COLUMNS) and not isinstance(event, str):
+        return (*event, *(None,) * missing)
+    raise TypeError(f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}")
+
+
 def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:
     """Events as the arguments of pgq.insert_events: one array a field.
 
-    Extras that no event has are None as a whole. Raises TypeError for an event with more fields.
+    Extras that no event has are None as a whole.
     """
-    rows = [NewEvent(*event) for event in events]
+    rows = [padded(event) for event in events]
     if not rows:
         return [[], [], None, None, None, None]
     types, data, *extras = (list(column) for column in zip(*rows, strict=True))

@@ -117,9 +117,7 @@ class Consumer:
 
     def process_event(self, conn: Connection, event: Event) -> None:
         """Process an event inside the batch's transaction."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must override process_batch or process_event"
-        )
+        raise NotImplementedError
 
     def on_batch(self, stats: BatchStats) -> None:
         """A batch is committed: the place for metrics."""
@@ -195,6 +193,11 @@ class Consumer:
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
+        if (
+            type(self).process_batch is Consumer.process_batch
+            and type(self).process_event is Consumer.process_event
+        ):
+            raise TypeError(f"{type(self).__name__} must override process_batch or process_event")
         listener = Listener(self._listen_dsn, self.queue_name) if self.listen else None
         session = Session(
             self.dsn,

@@ -114,9 +114,7 @@ class AsyncConsumer:
 
     async def process_event(self, conn: AsyncConnection, event: Event) -> None:
         """Process an event inside the batch's transaction."""
-        raise NotImplementedError(
-            f"{type(self).__name__} must override process_batch or process_event"
-        )
+        raise NotImplementedError
 
     async def on_batch(self, stats: BatchStats) -> None:
         """A batch is committed: the place for metrics."""
@@ -194,6 +192,11 @@ class AsyncConsumer:
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
+        if (
+            type(self).process_batch is AsyncConsumer.process_batch
+            and type(self).process_event is AsyncConsumer.process_event
+        ):
+            raise TypeError(f"{type(self).__name__} must override process_batch or process_event")
         listener = AsyncListener(self._listen_dsn, self.queue_name) if self.listen else None
         session = AsyncSession(
             self.dsn,

@@ -14,7 +14,7 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
-from pgqpy.copy_format import TRAILER
+from pgqpy.copy_format import HEADER, TRAILER
 
 T = TypeVar("T")
 #: What psycopg runs: it yields what to wait for, and is sent what is ready.
@@ -24,6 +24,9 @@ Steps = Generator[Wait, Ready | int, T]
 #: may be larger: then it comes alone.
 BLOCK_BYTES = 256 * 1024
 BLOCK_ROWS = 1000
+
+#: Without any row the header comes with it. A row of events is longer.
+_LONGEST_TRAILER = len(HEADER) + len(TRAILER)
 
 
 def start(pgconn: PGconn, query: bytes) -> Steps[None]:
@@ -52,7 +55,7 @@ def read(pgconn: PGconn) -> Steps[list[bytes]]:
         if length > 0:
             messages.append(bytes(data))
             size += length
-            if length == len(TRAILER):
+            if length <= _LONGEST_TRAILER:
                 # libpq tells the end only once: leave that to the next call.
                 break
         elif length == 0:

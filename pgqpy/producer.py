@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from psycopg.abc import Buffer
+from psycopg.copy import LibpqWriter
 from psycopg.rows import tuple_row
 
 from pgqpy.acompat import each
-from pgqpy.calls import call, checked, copy_in, event_arrays
+from pgqpy.calls import call, checked, copy_in, event_arrays, padded
 from pgqpy.connection import Connection
-from pgqpy.copy_format import HEADER, TRAILER, encode_event
-from pgqpy.errors import translate_errors
+from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
 
 #: Type, data, extra1..4, of which the last ones may be left out; `pgqpy.NewEvent` is one.
 EventFields: TypeAlias = Sequence[str | None]
-
-#: Bytes that are collected before they are sent.
-_BLOCK = 256 * 1024
 
 
 class Producer:
@@ -88,21 +87,31 @@ class Producer:
             # and the events are looked for in this table.
             cursor.execute(_CURRENT_TABLE, checked([self.queue_name]))
             table = str((cursor.fetchall())[0][0])
-            with cursor.copy(copy_in(table)) as copy:
-                block = [HEADER]
-                size = 0
+            with cursor.copy(copy_in(table), writer=_Writer(cursor)) as copy:
+                copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
                 for event in each(events):
-                    row = encode_event(event)
-                    block.append(row)
-                    size += len(row)
+                    row = padded(event)
+                    try:
+                        copy.write_row(row)
+                    except UnicodeEncodeError as error:
+                        raise InvalidPayload(
+                            f"an event's text is not valid Unicode: {error.reason}"
+                        ) from error
+                    except TypeError as error:
+                        raise TypeError(
+                            f"an event's fields are str or None: {row!r:.80}"
+                        ) from error
                     count += 1
-                    if size >= _BLOCK:
-                        copy.write(b"".join(block))
-                        block.clear()
-                        size = 0
-                block.append(TRAILER)
-                copy.write(b"".join(block))
         return count
+
+
+class _Writer(LibpqWriter):
+    """Refuses what could be stored, field by field, but never be read again as a row."""
+
+    def write(self, data: Buffer) -> None:
+        if len(data) > MAX_EVENT_BYTES:
+            raise PayloadTooLarge(f"an event of about {len(data):,} bytes is too large")
+        super().write(data)
 
 
 _INSERT_EVENT = call("insert_event", 7)

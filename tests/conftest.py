@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.fixtures.fix_reference",
     "tests.fixtures.fix_ticker",
     "tests.fixtures.fix_cli",
+    "tests.fixtures.fix_client",
 ]

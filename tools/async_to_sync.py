@@ -45,7 +45,7 @@ PATTERNS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\b(?:async|await) (?=\S)"), ""),
     (re.compile(r"\b(" + "|".join(WORDS) + r")\b"), lambda match: WORDS[match[1]]),
     # AsyncX, async_x and x_async have twins that are called X and x.
-    (re.compile(r"\bAsync(?=[A-Z])"), ""),
+    (re.compile(r"\b(_?)Async(?=[A-Z])"), r"\1"),
     (re.compile(r"\basync_(?=[a-z])"), ""),
     (re.compile(r"\b(\w+)_async\b"), r"\1"),
 ]

@@ -1,0 +1,177 @@
+"""Administration: each method is the SQL function of its name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from pgqpy import Admin, Producer, errors
+from pgqpy.values import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
+from tests.fixtures.fix_client import Tick
+from tests.fixtures.fix_db import Connect, Connection
+
+
+@pytest.fixture
+def admin(conn: Connection) -> Admin:
+    return Admin(conn)
+
+
+def test_a_queue_is_created_once_and_dropped(admin: Admin) -> None:
+    assert admin.create_queue("q")
+    assert not admin.create_queue("q")
+    assert [queue.queue_name for queue in admin.get_queue_info()] == ["q"]
+    admin.drop_queue("q")
+    assert admin.get_queue_info() == []
+
+
+def test_a_queue_with_consumers_is_dropped_only_by_force(admin: Admin, queue: str) -> None:
+    admin.register_consumer(queue, "c")
+    with pytest.raises(errors.QueueInUse):
+        admin.drop_queue(queue)
+    admin.drop_queue(queue, force=True)
+    assert admin.get_queue_info() == []
+
+
+def test_settings_are_stored(admin: Admin, queue: str) -> None:
+    admin.set_queue_config(queue, "ticker_max_lag", timedelta(seconds=1))
+    admin.set_queue_config(queue, "ticker_max_count", 7)
+    admin.set_queue_config(queue, "ticker_paused", True)
+    (info,) = admin.get_queue_info(queue)
+    assert info.queue_ticker_max_lag == timedelta(seconds=1)
+    assert info.queue_ticker_max_count == 7
+    assert info.queue_ticker_paused
+    with pytest.raises(errors.InvalidParameter):
+        admin.set_queue_config(queue, "no_such_setting", 1)
+
+
+def test_consumers_are_registered_once_listed_and_unregistered(admin: Admin, queue: str) -> None:
+    assert admin.register_consumer(queue, "c")
+    assert not admin.register_consumer(queue, "c")
+    assert admin.register_consumer(queue, "d")
+    assert [c.consumer_name for c in admin.get_consumer_info()] == ["c", "d"]
+    assert [c.consumer_name for c in admin.get_consumer_info(queue, "d")] == ["d"]
+    assert admin.unregister_consumer(queue, "c") == 1
+    assert [c.consumer_name for c in admin.get_consumer_info(queue)] == ["d"]
+
+
+def test_a_consumer_can_go_back_to_a_tick(
+    admin: Admin, conn: Connection, queue: str, tick: Tick
+) -> None:
+    admin.register_consumer(queue, "c")
+    (start,) = admin.get_consumer_info(queue, "c")
+    assert start.last_tick is not None
+    Producer(queue).insert_event(conn, "again")
+    tick()
+    for _ in range(2):
+        batch_id = admin.next_batch(queue, "c")
+        assert batch_id is not None
+        assert admin.finish_batch(batch_id)
+        assert admin.next_batch(queue, "c") is None
+        assert not admin.register_consumer_at(queue, "c", start.last_tick)
+    with pytest.raises(errors.TickNotFound):
+        admin.register_consumer_at(queue, "c", 10**12)
+
+
+def test_batches_can_be_worked_by_hand(
+    admin: Admin, conn: Connection, queue: str, tick: Tick
+) -> None:
+    admin.register_consumer(queue, "c")
+    event_id = Producer(queue).insert_event(conn, "type", "data")
+    tick()
+    batch = admin.next_batch_upto(queue, "c", 10)
+    assert batch is not None
+    assert batch == admin.next_batch_info(queue, "c")
+    assert batch == admin.next_batch_custom(queue, "c")
+    info = admin.get_batch_info(batch.batch_id)
+    assert (info.queue_name, info.consumer_name) == (queue, "c")
+    assert (info.prev_tick_id, info.tick_id) == (batch.prev_tick_id, batch.cur_tick_id)
+    rows = conn.execute(admin.batch_event_sql(batch.batch_id).encode()).fetchall()
+    assert [row[0] for row in rows] == [event_id]
+    assert admin.event_retry(batch.batch_id, event_id, 0)
+    assert admin.batch_retry(batch.batch_id, 0) == 0, "it is put back already"
+    assert admin.finish_batch(batch.batch_id)
+    assert admin.maint_retry_events() == 1
+    with pytest.raises(errors.BatchNotFound):
+        admin.get_batch_info(batch.batch_id)
+    with pytest.raises(errors.BatchNotFound):
+        admin.batch_event_sql(batch.batch_id)
+
+
+def test_min_lag_holds_young_batches_back(
+    admin: Admin, conn: Connection, queue: str, tick: Tick
+) -> None:
+    admin.register_consumer(queue, "c")
+    tick()
+    hour = timedelta(hours=1)
+    assert admin.next_batch_custom(queue, "c", min_lag=hour) is None
+    assert admin.next_batch_upto(queue, "c", 10, min_lag=hour) is None
+    assert admin.next_batch_upto(queue, "c", 10) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "function"),
+    [
+        (QueueInfo, "get_queue_info"),
+        (ConsumerInfo, "get_consumer_info"),
+        (BatchInfo, "get_batch_info"),
+        (NextBatch, "next_batch_info"),
+    ],
+)
+def test_the_values_have_all_columns_that_the_functions_return(
+    conn: Connection, value: type, function: str
+) -> None:
+    columns = {
+        name
+        for (name,) in conn.execute(
+            "select distinct name from pg_proc,"
+            " unnest(proargnames, proargmodes) as arg (name, mode)"
+            " where pronamespace = 'pgq'::regnamespace and proname = %s and mode in ('o', 't')",
+            [function],
+        )
+    }
+    assert {field.name for field in dataclasses.fields(value)} == columns
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1000])
+def test_a_bad_name_is_refused(admin: Admin, queue: str, name: str) -> None:
+    with pytest.raises(errors.InvalidName):
+        admin.create_queue(name)
+    with pytest.raises(errors.InvalidName):
+        admin.register_consumer(queue, name)
+
+
+def test_a_name_with_a_nul_is_refused(admin: Admin, queue: str) -> None:
+    with pytest.raises(errors.InvalidPayload, match="NUL"):
+        admin.create_queue("a\0b")
+
+
+def test_the_callers_transaction_decides(admin: Admin, connect: Connect) -> None:
+    caller = connect(autocommit=False)
+    Admin(caller).create_queue("q")
+    caller.rollback()
+    assert admin.get_queue_info() == []
+
+
+@pytest.mark.parametrize(
+    "call_missing",
+    [
+        lambda admin: admin.register_consumer("missing", "c"),
+        lambda admin: admin.drop_queue("missing"),
+        lambda admin: admin.get_queue_info("missing"),
+        lambda admin: admin.ticker("missing"),
+    ],
+)
+def test_a_queue_that_does_not_exist_is_an_error_with_a_hint(
+    admin: Admin, call_missing: Callable[[Admin], object]
+) -> None:
+    with pytest.raises(errors.QueueNotFound) as info:
+        call_missing(admin)
+    assert info.value.hint
+
+
+def test_a_consumer_that_is_not_registered_is_an_error(admin: Admin, queue: str) -> None:
+    with pytest.raises(errors.ConsumerNotRegistered):
+        admin.next_batch(queue, "nobody")

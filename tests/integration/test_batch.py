@@ -1,0 +1,181 @@
+"""Batches are streamed: however large they are, memory is not, and what is not read is not sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import pgqpy
+from pgqpy import Admin, Batch, Consumer, Event, PgqError, Producer
+from tests.fixtures.fix_client import Tick
+from tests.fixtures.fix_db import Connection
+
+
+class Reading(Consumer):
+    consumer_name = "reader"
+
+
+@pytest.fixture
+def producer(conn: Connection, queue: str) -> Producer:
+    Admin(conn).register_consumer(queue, "reader")
+    return Producer(queue)
+
+
+#: Prints how many events a batch held, and by how many kB memory grew after the first ones.
+MEASURING = """
+import resource, sys
+import pgqpy
+
+class Measuring(pgqpy.Consumer):
+    consumer_name = "reader"
+    events = 0
+
+    def process_event(self, conn, event):
+        self.events += 1
+        if self.events == 1000:
+            self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+consumer = Measuring(sys.argv[1], queue_name=sys.argv[2])
+consumer.run_once()
+print(consumer.events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - consumer.before)
+"""
+
+
+def test_memory_does_not_grow_with_the_batch(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    count = 100_000
+    producer.insert_events(conn, (("type", "x" * 2000) for _ in range(count)))
+    tick()
+    output = subprocess.check_output([sys.executable, "-c", MEASURING, dsn, queue], text=True)
+    events, growth = map(int, output.split())
+    assert events == count
+    # 200 MB went through.
+    assert growth < 10_000
+
+
+def test_a_batch_that_is_not_read_to_its_end_is_cancelled(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    outside = conn
+    states: list[str] = []
+
+    class Impatient(Reading):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            for _ in batch:
+                break
+            # Begun again and left to finish() to end.
+            next(iter(batch))
+            batch.finish(conn)
+            states.extend(
+                state
+                for (state,) in outside.execute(
+                    "select state from pg_stat_activity where query like '%%copy (select ev_id%%'"
+                    " and datname = current_database() and pid <> pg_backend_pid()"
+                )
+            )
+            # run_once() finishes as well, so this batch must be open again.
+            raise LookupError
+
+    producer.insert_events(conn, (("type", "x" * 2000) for _ in range(20_000)))
+    tick()
+    with pytest.raises(LookupError):
+        Impatient(dsn, queue_name=queue).run_once()
+    assert states == ["idle"]
+
+
+def test_a_batch_can_be_read_twice(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    readings: list[list[Event]] = []
+
+    class Twice(Reading):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            readings.extend((list(batch), list(batch)))
+
+    producer.insert_events(conn, ((str(number),) for number in range(5000)))
+    tick()
+    Twice(dsn, queue_name=queue).run_once()
+    first, second = readings
+    assert first == second
+    assert [event.type for event in first] == [str(number) for number in range(5000)]
+    assert [event.id for event in first] == sorted(event.id for event in first)
+
+
+def test_reading_a_batch_inside_a_loop_over_it_is_an_error_and_loses_nothing_silently(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    class Nested(Reading):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            for _ in batch:
+                for _ in batch:
+                    break
+
+    producer.insert_events(conn, (("type", "x" * 2000) for _ in range(5000)))
+    tick()
+    with pytest.raises(PgqError, match="inside a loop"):
+        Nested(dsn, queue_name=queue).run_once()
+
+
+def test_an_empty_batch_is_read_and_finished(
+    dsn: str, queue: str, producer: Producer, tick: Tick
+) -> None:
+    events: list[Event] = []
+
+    class Patient(Reading):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            events.extend(batch)
+
+    tick()
+    consumer = Patient(dsn, queue_name=queue)
+    assert consumer.run_once()
+    assert not consumer.run_once()
+    assert events == []
+
+
+def test_the_time_is_that_of_the_transaction_in_utc_and_infinity_is_the_last_moment(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    events: list[Event] = []
+
+    class Patient(Reading):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            events.append(event)
+
+    with conn.transaction():
+        ((now, txid),) = conn.execute("select now(), txid_current()").fetchall()
+        producer.insert_event(conn, "type")
+        conn.execute(
+            "select pgq.insert_event_raw(%s, null, 'infinity', null, null, 'type', null,"
+            " null, null, null, null)",
+            [queue],
+        )
+    tick()
+    Patient(dsn, queue_name=queue).run_once()
+    first, endless = events
+    assert (first.time, first.txid) == (now, txid)
+    assert str(first.time.tzinfo) == "UTC"
+    assert endless.time.year == 9999
+
+
+@pytest.mark.slow
+def test_a_payload_of_200_mb_comes_through_between_small_ones(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    large = "é" * 100_000_000
+    sizes: list[int] = []
+
+    class Sizes(Reading):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            assert event.data is not None
+            sizes.append(len(event.data))
+            assert event.data == large or event.data == "small"
+
+    producer.insert_event(conn, "type", "small")
+    producer.insert_event(conn, "type", large)
+    producer.insert_events(conn, [("type", large), ("type", "small")])
+    tick()
+    Sizes(dsn, queue_name=queue).run_once()
+    assert sizes == [5, len(large), len(large), 5]

@@ -1,0 +1,187 @@
+"""The asyncio client keeps the promises of the sync one, which is made from it.
+
+What is tested here is what the generator cannot carry over: iteration, waiting, cancellation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+import pgqpy
+from pgqpy import (
+    Admin,
+    AsyncAdmin,
+    AsyncBatch,
+    AsyncConsumer,
+    AsyncProducer,
+    BatchStats,
+    Event,
+    Producer,
+    async_connect,
+    errors,
+)
+from tests.fixtures.fix_client import PATIENCE, Tick
+from tests.fixtures.fix_db import Connection
+
+
+class Counter(AsyncConsumer):
+    consumer_name = "counter"
+    backoff_first = 0.01
+    poll_interval = 3600
+
+    async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
+        await conn.execute(
+            "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1",
+            [event.data],
+        )
+
+
+@pytest.fixture(autouse=True)
+def seen(conn: Connection, queue: str) -> None:
+    conn.execute("create table seen (data text primary key, n int not null)")
+    Admin(conn).register_consumer(queue, "counter")
+
+
+def counts(conn: Connection) -> dict[str, int]:
+    return dict(conn.execute("select data, n from seen order by data").fetchall())
+
+
+def test_events_are_produced_from_any_iterable_in_the_callers_transaction(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    async def events() -> AsyncIterator[tuple[str, str]]:
+        for data in "cd":
+            await asyncio.sleep(0)
+            yield "type", data
+
+    async def main() -> None:
+        producer = AsyncProducer(queue)
+        async with await async_connect(dsn) as caller:
+            await producer.insert_event(caller, "type", "lost")
+            await caller.rollback()
+            await producer.insert_event(caller, "type", "a")
+            assert await producer.insert_events(caller, [("type", "b")]) == 1
+            assert await producer.insert_events(caller, events()) == 2
+            assert len(await producer.insert_events_returning(caller, [("type", "e")])) == 1
+        async with await async_connect(dsn) as caller:
+            (info,) = await AsyncAdmin(caller).get_queue_info(queue)
+            assert info.queue_name == queue
+            with pytest.raises(errors.QueueNotFound):
+                await AsyncProducer("missing").insert_event(caller, "type")
+        tick()
+        await Counter(dsn, queue_name=queue).run(until_empty=True)
+
+    asyncio.run(main())
+    assert counts(conn) == dict.fromkeys("abcde", 1)
+
+
+def test_a_failed_batch_is_rolled_back_and_comes_again(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    batches: list[int] = []
+
+    class Failing(Counter):
+        async def process_batch(self, conn: pgqpy.AsyncConnection, batch: AsyncBatch) -> None:
+            batches.append(batch.id)
+            await super().process_batch(conn, batch)
+            if len(batches) == 1:
+                raise LookupError
+            self.stop()
+
+    Producer(queue).insert_events(conn, [("type", data) for data in "ab"])
+    tick()
+    asyncio.run(Failing(dsn, queue_name=queue).run())
+    first, second = batches
+    assert first == second
+    assert counts(conn) == {"a": 1, "b": 1}
+
+
+def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    async def main() -> None:
+        done = asyncio.Event()
+
+        class Waiting(Counter):
+            async def on_batch(self, stats: BatchStats) -> None:
+                done.set()
+
+        consumer = Waiting(dsn, queue_name=queue)
+        task = asyncio.create_task(consumer.run())
+        for data in "ab":
+            Producer(queue).insert_event(conn, "type", data)
+            tick()
+            while data not in counts(conn):
+                await asyncio.wait_for(done.wait(), PATIENCE)
+                done.clear()
+        consumer.stop()
+        await asyncio.wait_for(task, PATIENCE)
+
+    asyncio.run(main())
+    assert counts(conn) == {"a": 1, "b": 1}
+
+
+def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Signalled(Counter):
+        async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0)
+            await super().process_event(conn, event)
+
+    Producer(queue).insert_event(conn, "type", "a")
+    tick()
+    before = signal.getsignal(signal.SIGTERM)
+    asyncio.run(asyncio.wait_for(Signalled(dsn, queue_name=queue).run(), PATIENCE))
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert counts(conn) == {"a": 1}
+
+
+def test_a_cancelled_consumer_rolls_back_and_the_batch_comes_again(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    async def main() -> None:
+        halfway = asyncio.Event()
+
+        class Slow(Counter):
+            async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
+                await super().process_event(conn, event)
+                halfway.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(Slow(dsn, queue_name=queue).run())
+        await asyncio.wait_for(halfway.wait(), PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert counts(conn) == {}
+        await Counter(dsn, queue_name=queue).run(until_empty=True)
+
+    Producer(queue).insert_events(conn, [("type", data) for data in "ab"])
+    tick()
+    asyncio.run(main())
+    assert counts(conn) == {"a": 1, "b": 1}
+
+
+def test_a_batch_that_is_left_early_can_be_read_again(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    count = 5000
+    read: list[int] = []
+
+    class Impatient(Counter):
+        async def process_batch(self, conn: pgqpy.AsyncConnection, batch: AsyncBatch) -> None:
+            async for _ in batch:
+                break
+            read.append(len([event async for event in batch]))
+
+    Producer(queue).insert_events(conn, (("type", "x" * 2000) for _ in range(count)))
+    tick()
+    asyncio.run(Impatient(dsn, queue_name=queue).run(until_empty=True))
+    assert read == [count]

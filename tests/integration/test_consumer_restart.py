@@ -1,0 +1,87 @@
+"""A consumer outlives its server: a restart, or a crash, is a pause."""
+
+from __future__ import annotations
+
+import queue as queues
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+import pgqpy
+from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from tests.fixtures.fix_client import PATIENCE, Background
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A server that may be killed."""
+    with Server() as server:
+        with psycopg.connect(server.dsn) as conn:
+            conn.execute(schema_sql().encode())
+        yield server
+
+
+@pytest.mark.slow
+def test_events_are_delivered_once_across_restarts_and_crashes(
+    own_server: Server, background: Background
+) -> None:
+    done: queues.Queue[str | None] = queues.Queue()
+    trouble: queues.Queue[tuple[Exception, int | None]] = queues.Queue()
+
+    class Recording(Consumer):
+        queue_name = "q"
+        consumer_name = "c"
+        reconnect_cap = 0.2
+
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            conn.execute("insert into seen values (%s)", [event.data])
+            if event.data == "crash" and not crashed:
+                crashed.append(True)
+                own_server.kill()
+
+        def on_error(self, error: Exception, batch: Batch | None) -> None:
+            trouble.put((error, batch.id if batch else None))
+
+        def on_batch(self, stats: BatchStats) -> None:
+            done.put("batch")
+
+    def deliver(data: str) -> None:
+        with psycopg.connect(own_server.dsn, autocommit=True) as conn:
+            Producer("q").insert_event(conn, "type", data)
+            Admin(conn).force_tick("q")
+            Admin(conn).ticker("q")
+            while done.get(timeout=PATIENCE):
+                if conn.execute("select 1 from seen where data = %s", [data]).fetchone():
+                    return
+
+    crashed: list[bool] = []
+    with psycopg.connect(own_server.dsn, autocommit=True) as conn:
+        Admin(conn).create_queue("q")
+        conn.execute("create table seen (data text)")
+    consumer = Recording(own_server.dsn)
+    consumer.register()
+    background(consumer)
+    deliver("before")
+
+    # While it waits.
+    own_server.restart()
+    error, _ = trouble.get(timeout=PATIENCE)
+    assert isinstance(error, errors.ConnectionFailed)
+    deliver("after the restart")
+
+    # In the middle of a batch, with an effect that is not committed.
+    with psycopg.connect(own_server.dsn, autocommit=True) as conn:
+        Producer("q").insert_event(conn, "type", "crash")
+        Admin(conn).force_tick("q")
+        Admin(conn).ticker("q")
+    while trouble.get(timeout=PATIENCE)[1] is None:
+        pass
+    own_server.restart()
+    deliver("after the crash")
+
+    with psycopg.connect(own_server.dsn) as conn:
+        seen = [data for (data,) in conn.execute("select data from seen")]
+    assert sorted(seen) == ["after the crash", "after the restart", "before", "crash"]

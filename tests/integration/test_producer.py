@@ -1,0 +1,200 @@
+"""Producing: events are in the caller's transaction, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg.rows import dict_row
+
+from pgqpy import NewEvent, Producer, connect, errors
+from pgqpy.embedded import Server
+from pgqpy.producer import EventFields
+from tests.fixtures.fix_db import Connect, Connection
+
+#: Any text that PostgreSQL can store.
+TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"))
+EVENT = st.lists(st.none() | TEXT, min_size=1, max_size=6)
+
+
+def stored(conn: Connection) -> list[tuple[str | None, ...]]:
+    return conn.execute(
+        "select ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+        " from pgq.event_template order by ev_id"
+    ).fetchall()
+
+
+def test_an_event_has_the_fields_that_were_given(conn: Connection, queue: str) -> None:
+    producer = Producer(queue)
+    event_id = producer.insert_event(
+        conn, "type", "data", extra1="1", extra2="2", extra3="3", extra4="4"
+    )
+    assert producer.insert_event(conn, "only a type") > event_id
+    assert stored(conn) == [
+        ("type", "data", "1", "2", "3", "4"),
+        ("only a type", None, None, None, None, None),
+    ]
+
+
+def test_events_exist_only_if_the_callers_transaction_commits(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    producer = Producer(queue)
+    caller = connect(autocommit=False)
+    for kept in (False, True):
+        producer.insert_event(caller, "one")
+        producer.insert_events(caller, [("many",), ("many",)])
+        producer.insert_events_returning(caller, [("some",)])
+        assert stored(conn) == []
+        caller.commit() if kept else caller.rollback()
+    assert [row[0] for row in stored(conn)] == ["one", "many", "many", "some"]
+
+
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.lists(EVENT, max_size=20))
+def test_every_text_is_stored_as_it_is(
+    conn: Connection, queue: str, events: list[list[str | None]]
+) -> None:
+    expected = [tuple(event + [None] * (6 - len(event))) for event in events]
+    producer = Producer(queue)
+    with conn.transaction(force_rollback=True):
+        assert producer.insert_events(conn, events) == len(events)
+        assert stored(conn) == expected
+    with conn.transaction(force_rollback=True):
+        ids = producer.insert_events_returning(conn, events)
+        assert ids == sorted(ids)
+        assert len(ids) == len(events)
+        assert stored(conn) == expected
+
+
+def test_all_ways_of_writing_agree(conn: Connection, queue: str) -> None:
+    event = NewEvent("type", json.dumps({"a": "é"}), extra4="4")
+    producer = Producer(queue)
+    producer.insert_event(conn, event.type, event.data, extra4=event.extra4)
+    producer.insert_events(conn, [event, tuple(event), list(event)])
+    producer.insert_events_returning(conn, iter([event]))
+    assert stored(conn) == [tuple(event)] * 5
+
+
+def test_the_callers_row_factory_does_not_matter(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    producer = Producer(queue)
+    caller = connect(row_factory=dict_row)
+    producer.insert_event(caller, "a")
+    producer.insert_events(caller, [("b",)])
+    producer.insert_events_returning(caller, [("c",)])
+    assert [row[0] for row in stored(conn)] == ["a", "b", "c"]
+
+
+def test_events_are_streamed(conn: Connection, queue: str) -> None:
+    def events() -> Iterator[tuple[str, str]]:
+        for _ in range(20_000):
+            yield "type", "x" * 10_000
+
+    tracemalloc.start()
+    try:
+        assert Producer(queue).insert_events(conn, events()) == 20_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # 200 MB went through.
+    assert peak < 5_000_000
+
+
+def test_when_the_iterable_fails_nothing_is_written_and_the_transaction_lives(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    def events() -> Iterator[tuple[str]]:
+        yield ("first",)
+        raise LookupError("no more")
+
+    caller = connect(autocommit=False)
+    producer = Producer(queue)
+    producer.insert_event(caller, "before")
+    with pytest.raises(LookupError, match="no more"):
+        producer.insert_events(caller, events())
+    producer.insert_event(caller, "after")
+    caller.commit()
+    assert [row[0] for row in stored(conn)] == ["before", "after"]
+
+
+@pytest.mark.parametrize("bad", ["NUL \0", "surrogate \ud800"])
+def test_a_text_that_cannot_be_stored_is_refused_with_the_remedy(
+    conn: Connection, queue: str, bad: str
+) -> None:
+    producer = Producer(queue)
+    with pytest.raises(errors.InvalidPayload) as one:
+        producer.insert_event(conn, "type", bad)
+    with pytest.raises(errors.InvalidPayload) as many:
+        producer.insert_events(conn, [("good",), ("type", bad)])
+    with pytest.raises(errors.InvalidPayload) as some:
+        producer.insert_events_returning(conn, [("good",), ("type", bad)])
+    for info in (one, many, some):
+        assert "base64" in str(info.value)
+    assert stored(conn) == []
+
+
+@pytest.mark.parametrize("bad", [("a", 5), ("a", b"bytes"), (), tuple("abcdefg"), "text"])
+def test_what_is_no_event_is_a_type_error(conn: Connection, queue: str, bad: EventFields) -> None:
+    with pytest.raises(TypeError, match="event"):
+        Producer(queue).insert_events(conn, [("good",), bad])
+    assert stored(conn) == []
+
+
+@pytest.mark.parametrize("name", ["", "no such queue", "quotes \"'%s", "x" * 1000])
+def test_a_queue_that_does_not_exist_is_an_error_by_all_ways(conn: Connection, name: str) -> None:
+    producer = Producer(name)
+    for write in (
+        lambda: producer.insert_event(conn, "type"),
+        lambda: producer.insert_events(conn, [("type",)]),
+        lambda: producer.insert_events_returning(conn, [("type",)]),
+    ):
+        with pytest.raises(errors.QueueNotFound) as info:
+            write()
+        assert info.value.hint
+
+
+def test_the_role_pgq_writer_suffices_and_without_it_the_error_names_it(
+    server: Server, conn: Connection, dsn: str, queue: str
+) -> None:
+    database = conn.info.dbname
+    conn.execute("create role test_app login")
+    try:
+        producer = Producer(queue)
+        with connect(server.dsn_of(database, user="test_app"), autocommit=True) as app:
+            with pytest.raises(errors.PermissionDenied, match="pgq_writer"):
+                producer.insert_event(app, "type")
+            conn.execute("grant pgq_writer to test_app")
+            producer.insert_event(app, "one")
+            producer.insert_events(app, [("many",)])
+            producer.insert_events_returning(app, [("some",)])
+    finally:
+        conn.execute("drop owned by test_app")
+        conn.execute("drop role test_app")
+    assert [row[0] for row in stored(conn)] == ["one", "many", "some"]
+
+
+def test_without_the_schema_the_error_says_how_to_install_it(
+    empty_dsn: str, connect: Connect
+) -> None:
+    with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
+        Producer("q").insert_event(connect(empty_dsn), "type")
+
+
+@pytest.mark.slow
+def test_an_event_that_could_never_be_read_again_is_refused(conn: Connection, queue: str) -> None:
+    third = "x" * 360_000_000
+    with pytest.raises(errors.PayloadTooLarge, match="reference"):
+        Producer(queue).insert_events(conn, [("type", third, third, third)])
+    assert stored(conn) == []
+    assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
