@@ -62,7 +62,7 @@ begin
         end if;
         exit when found;
     end loop;
-    if not found then
+    if p.pos_nr is null then
         -- Every registration has a position. Ours was carried over after the snapshot of this transaction.
         perform pgq.raise_stale_snapshot();
     end if;
@@ -98,7 +98,7 @@ begin
         end if;
         exit when found;
     end loop;
-    if found and exists (select from pgq.registration where reg_id = p.pos_registration) then
+    if p.pos_nr is not null and exists (select from pgq.registration where reg_id = p.pos_registration) then
         p := pgq.get_position(p.pos_registration);
         if p.pos_batch = i_batch_id then
             return p;

@@ -33,7 +33,7 @@ begin
         end if;
         exit when found;
     end loop;
-    if not found then
+    if t.tick_id is null then
         perform pgq.check_log_snapshot('tick');
     end if;
     return t;
