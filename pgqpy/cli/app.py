@@ -12,10 +12,8 @@ import click
 from pgqpy.cli import capture, consumer, demo, event, migrate, queue, status, ticker
 from pgqpy.cli.command import Group, Settings
 from pgqpy.cli.errors import Situation, explain, explain_usage
+from pgqpy.cli.interrupt import INTERRUPTED
 from pgqpy.cli.output import print_problem
-
-#: What a shell reports for a process that SIGINT ended.
-INTERRUPTED = 128 + 2
 
 
 class Root(Group):

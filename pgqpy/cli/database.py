@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pgqpy
 from pgqpy.admin import Admin
+from pgqpy.cli.interrupt import interruptible
 from pgqpy.errors import ConsumerNotRegistered, QueueNotFound
 from pgqpy.values import ConsumerInfo, QueueInfo
 
+# What psycopg logs when it unwinds is raised as well; on a terminal it is noise.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
-def connect(dsn: str) -> pgqpy.Connection:
+
+@contextmanager
+def connect(dsn: str) -> Iterator[pgqpy.Connection]:
     """Connect; each statement is its own transaction unless the command opens one."""
-    return pgqpy.connect(dsn, autocommit=True)
+    with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
+        yield conn
 
 
 def no_such_queue(queue: str) -> QueueNotFound:

@@ -70,11 +70,7 @@ def _explain(error: BaseException, situation: Situation) -> Problem:
         error = ours
     match error:
         case pgqpy.errors.SchemaMissing():
-            return Problem(
-                f'database "{situation.target.dbname}" has no pgq schema, or an older one '
-                f"({first_line(error.message)})",
-                f"install or upgrade it: {situation.migrate_command}",
-            )
+            return _schema_problem(error, situation)
         case pgqpy.errors.PermissionDenied():
             user = situation.target.user
             return Problem(
@@ -84,6 +80,9 @@ def _explain(error: BaseException, situation: Situation) -> Problem:
             )
         case pgqpy.errors.ConnectionFailed():
             return _explain_connection(error, situation.target)
+        case pgqpy.errors.PgqError(sqlstate="42703"):
+            # All our SQL is fixed, so a column that is not there belongs to somebody else's pgq.
+            return _schema_problem(error, situation)
         case pgqpy.errors.PgqError():
             hint = _COMMANDS.get(type(error)) or error.hint or error.detail
             return Problem(first_line(error.message), hint)
@@ -102,11 +101,20 @@ def _explain(error: BaseException, situation: Situation) -> Problem:
     )
 
 
+def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Problem:
+    return Problem(
+        f'database "{situation.target.dbname}" has no pgq schema, or an older one '
+        f"({first_line(error.message)})",
+        f"install or upgrade it: {situation.migrate_command}",
+    )
+
+
 #: Where the server's hint names SQL functions, people at a terminal want the command.
 _COMMANDS: dict[type[Exception], str] = {
     pgqpy.errors.QueueNotFound: "`pgqpy queue list` shows them, `pgqpy queue create` makes one",
     pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows who is registered where",
     pgqpy.errors.QueueInUse: "--force drops it nevertheless",
+    pgqpy.errors.CaptureError: "`pgqpy capture list` shows what is captured; --replace changes how",
     pgqpy.errors.NoTicks: "keep `pgqpy ticker` running",
 }
 

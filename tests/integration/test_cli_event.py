@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
 pytestmark = pytest.mark.any_pg
@@ -117,6 +119,29 @@ def test_arguments_that_do_not_go_together_are_wrong_usage(
     cli: Cli, queue: str, arguments: tuple[str, ...]
 ) -> None:
     cli.fails("event", "insert", queue, *arguments, exit_code=2)
+
+
+COPYING = """
+select pid from pg_stat_activity where datname = current_database() and query ilike 'copy%'
+"""
+
+
+def test_ctrl_c_while_a_file_is_inserted_leaves_nothing_of_it(
+    cli: Cli, conn: Connection, queue: str, spawn: Spawn
+) -> None:
+    insert = spawn(
+        *("event", "insert", queue, "t", "--file", "-", "--format", "lines"),
+        stdin=subprocess.PIPE,
+    )
+    assert insert.stdin is not None
+    insert.stdin.write("x" * 1000 + "\n")
+    insert.stdin.flush()
+    while not conn.execute(COPYING).fetchall():
+        assert insert.poll() is None
+    insert.send_signal(signal.SIGINT)
+    _, complaints = insert.communicate()
+    assert (insert.returncode, complaints) == (130, "")
+    assert data(cli, queue) == []
 
 
 def test_peek_shows_the_newest_events_oldest_first(cli: Cli, conn: Connection, queue: str) -> None:
