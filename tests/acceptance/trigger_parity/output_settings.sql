@@ -1,0 +1,33 @@
+create table s (id int primary key, d date, ts timestamp, tz timestamptz, iv interval, b bytea, da date[], t time,
+    ttz timetz, tr tstzrange, f float8, f4 float4);
+select t('s');
+set datestyle = 'German, DMY';
+set intervalstyle = 'iso_8601';
+set bytea_output = 'escape';
+set extra_float_digits = -5;
+set timezone = 'Europe/Berlin';
+insert into s values (1, '2020-02-01', '2020-02-01 10:11:12', '2020-07-01 10:11:12.5', '1 year 2 mon 3 days 04:05:06',
+    '\xdead00ff41', '{01.01.2020,null}', '10:11:12', '10:11:12+03', '[01.01.2020,01.02.2020)', 0.1234567890123, 0.1);
+insert into s (id, d, ts, tz) values (2, '15.03.0044 BC', '15.03.0044 01:02:03 BC', '15.03.0044 01:02:03 BC');
+insert into s (id, tz) values (3, '15.03.1850 01:02:03'), (4, 'infinity'), (5, '-infinity');
+insert into s (id, tz) values (6, '25.10.2020 02:30:00 CEST'), (7, '25.10.2020 02:30:00 CET');
+update s set d = '01.01.2021';
+set datestyle = 'SQL, MDY';
+update s set d = '01/02/2021';
+set datestyle = 'Postgres';
+update s set d = '01/03/2021';
+set datestyle = 'ISO';
+set timezone = 'Asia/Kolkata';
+update s set d = '2021-01-04';
+set timezone = 'America/St_Johns';
+update s set d = '2021-01-05';
+set timezone = 'Africa/Monrovia';
+update s set tz = '1950-01-01 12:00';
+set intervalstyle = 'postgres_verbose';
+set bytea_output = 'hex';
+set extra_float_digits = 3;
+update s set f = 0.1, f4 = 0.1;
+set standard_conforming_strings = off;
+set client_encoding = latin1;
+update s set b = 'ab\\\\c';
+delete from s;

@@ -1,0 +1,18 @@
+create table p (k int, id int, v text, primary key (id, k)) partition by range (k);
+create table p1 (v text, extra text, id int not null, k int not null);
+alter table p1 drop column extra;
+alter table p attach partition p1 for values from (0) to (10);
+create table p2 partition of p for values from (10) to (20);
+select t('p');
+insert into p values (1, 1, 'x'), (11, 2, 'y');
+update p set v = 'z';
+update p set k = 12 where k = 1;
+delete from p;
+create table h (id int primary key, v text);
+create table h1 (x int) inherits (h);
+select t('h');
+select t('h1', $$, 'pkey=id'$$);
+insert into h1 values (1, 'a', 2);
+insert into h values (2, 'b');
+update h set v = 'c';
+delete from h;

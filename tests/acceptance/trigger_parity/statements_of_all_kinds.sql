@@ -1,0 +1,22 @@
+create table c (id int primary key, t text, n int default 0);
+select t('c');
+insert into c values (1, 'a') on conflict (id) do update set n = c.n + 1;
+insert into c values (1, 'a'), (2, 'b') on conflict (id) do update set n = c.n + 1;
+insert into c values (1, 'a') on conflict do nothing;
+merge into c using (values (1, 'm'), (9, 'n')) s (id, t) on c.id = s.id
+    when matched then update set t = s.t when not matched then insert values (s.id, s.t);
+with d as (delete from c returning *) insert into c select id + 100, t, n from d;
+create table s (id int primary key, ref int references s on delete cascade, t text);
+select t('s');
+insert into s values (1, null, 'a'), (2, 1, 'b'), (3, 2, 'c');
+delete from s where id = 1;
+begin;
+insert into s values (4);
+savepoint x;
+insert into s values (5);
+rollback to x;
+insert into s values (6);
+commit;
+create table row_in_row (id int primary key, c c, ca c[]);
+select t('row_in_row');
+insert into row_in_row select 1, c, array[c] from c order by id limit 1;
