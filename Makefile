@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # System packages come before what is built with them.
 .NOTPARALLEL:
-.PHONY: help demo test venv lint types coverage sync freeze dist clean packages-demo packages-test
+.PHONY: help demo test venv lint types coverage sync docs freeze dist clean packages-demo packages-test
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,8 @@ lint: $(VENV)/.installed-dev ## style, and generated files that are not up to da
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python tools/async_to_sync.py --check
+	$(BIN)/python tools/sql_reference.py --check
+	$(BIN)/python tools/python_reference.py --check
 
 sync: $(VENV)/.installed-dev ## write the sync client from the asyncio one
 	$(BIN)/python tools/async_to_sync.py
@@ -42,6 +44,10 @@ types: $(VENV)/.installed-dev ## mypy, strict
 
 coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
 	$(BIN)/pytest --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
+
+docs: $(VENV)/.installed-dev ## write the reference pages from SQL headers and docstrings
+	$(BIN)/python tools/sql_reference.py
+	$(BIN)/python tools/python_reference.py
 
 freeze: $(VENV)/.installed-dev ## copy the structure of sql/ into the newest, unreleased revision
 	$(BIN)/python tools/freeze_structure.py

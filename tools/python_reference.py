@@ -66,7 +66,7 @@ def page() -> str:
 def _objects(item: griffe.Object | griffe.Alias) -> Iterable[griffe.Object]:
     """The object that a name stands for; of a module, its classes."""
     target = item.final_target if isinstance(item, griffe.Alias) else item
-    return target.classes.values() if target.is_module else (target,)  # type: ignore[return-value]
+    return target.classes.values() if target.is_module else (target,)
 
 
 def _rendered(item: griffe.Object) -> str:

@@ -290,7 +290,7 @@ create unlogged table pgq.row_layout (
     key_columns     int[]   not null,   -- positions in columns, ascending
     hidden          boolean[] not null, -- by column: ignored, or its name starts with _pgq_ev_
     by_operator     boolean[] not null, -- by column: equal values may differ as text
-    generated       int[]   not null,   -- positions of stored generated columns
+    has_generated   boolean not null,   -- stored generated columns
     has_ignore      boolean not null,
     skip            boolean not null,
     backup          boolean not null,
