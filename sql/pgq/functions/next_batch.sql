@@ -139,6 +139,10 @@ begin
         if round = 1 then
             p := pgq.lock_position(r.reg_id);
         else
+            -- A batch id that others have remembered must not come again for another batch after a crash.
+            if current_setting('synchronous_commit') = 'off' then
+                perform set_config('synchronous_commit', 'on', true);
+            end if;
             batch_id := nextval('pgq.batch_id_seq');
             perform pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
         end if;

@@ -72,6 +72,10 @@ begin
     if txid_snapshot_xmin(oldest.tick_snapshot) <= q.queue_switch_step2 then
         return 0;
     end if;
+    if oldest.tick_id is null then
+        -- Nobody is registered. Whoever registers now begins behind the newest tick.
+        oldest := pgq.last_tick(q.queue_id);
+    end if;
 
     nr := (q.queue_cur_table + 1) % q.queue_ntables;
     tbl := q.queue_data_pfx || '_' || nr;
@@ -84,13 +88,11 @@ begin
     -- Nobody writes into the table now. Whatever the reasoning about ids says: is there an event in it that
     -- somebody has not passed?
     execute format('select max(ev_txid) from %s', tbl) into high;
-    if oldest.tick_id is not null then
-        execute format('select exists (select from %s where ev_txid >= txid_snapshot_xmin($1) '
-                       'and not txid_visible_in_snapshot(ev_txid, $1))', tbl)
-           into needed using oldest.tick_snapshot;
-        if needed then
-            return 0;
-        end if;
+    execute format('select exists (select from %s where ev_txid >= txid_snapshot_xmin($1) '
+                   'and not txid_visible_in_snapshot(ev_txid, $1))', tbl)
+       into needed using oldest.tick_snapshot;
+    if needed then
+        return 0;
     end if;
 
     if high is not null then
@@ -98,7 +100,7 @@ begin
           from pgq.tick_log
          where tick_queue = q.queue_id
            and txid_snapshot_xmin(tick_snapshot) > high;
-        horizon := least(coalesce(horizon, (pgq.last_tick(q.queue_id)).tick_id), oldest.tick_id);
+        horizon := least(horizon, oldest.tick_id);
     end if;
 
     execute format('truncate only %s', tbl);
