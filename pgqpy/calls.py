@@ -32,7 +32,7 @@ select pgq.event_retry_many(
 
 _NEXT_BATCH_UPTO = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq.next_batch_upto(%s, %s, %s) batch
+  from pgq.next_batch_upto(%s, %s, %s, %s) batch
 """
 
 _NEXT_BATCH_CUSTOM = b"""
@@ -44,14 +44,10 @@ select batch.*, clock_timestamp() - batch.cur_tick_time as lag
 def next_batch(
     queue: str, consumer: str, max_count: int | None, min_lag: timedelta | None
 ) -> tuple[bytes, list[Any]]:
-    """The statement that opens a consumer's next batch, and its parameters.
-
-    With a minimal lag, batches are single ticks: the newest tick of a busy queue is always too
-    young, and next_batch_upto would wait for it.
-    """
-    if max_count is None or min_lag is not None:
+    """The statement that opens a consumer's next batch, and its parameters."""
+    if max_count is None:
         return _NEXT_BATCH_CUSTOM, checked([queue, consumer, min_lag])
-    return _NEXT_BATCH_UPTO, checked([queue, consumer, max_count])
+    return _NEXT_BATCH_UPTO, checked([queue, consumer, max_count, min_lag])
 
 
 @lru_cache

@@ -51,32 +51,34 @@ class Consumer:
     snapshot.
     """
 
-    #: The queue, and the name under which the position in it is kept.
     queue_name: str = ""
+    """The queue to read."""
     consumer_name: str = ""
+    """The name under which the position in it is kept."""
 
-    #: Take as many ticks at once as hold about so many events. None: one tick at a time.
     batch_size: int | None = 10_000
-    #: Only events of these types; the others are not sent by the server. None: all.
+    """Take as many ticks at once as hold about so many events. None: one tick at a time."""
     event_types: Collection[str] | None = None
-    #: Keep this far behind: only batches that are complete for so long.
+    """Only events of these types; the server does not send the others. None: all."""
     min_lag: timedelta | None = None
-    #: Call `on_lag` for batches that are older than this when they are opened.
+    """Keep so far behind: only events that have been there for so long."""
     max_lag: timedelta | None = None
+    """Call `on_lag` for batches that are older than this when they are opened."""
 
-    #: Hear of new ticks by LISTEN, where that is possible.
     listen: bool = True
-    #: Seconds between looks for a new batch; ten times that while LISTEN is known to work.
+    """Hear of new ticks by LISTEN, where that is possible."""
     poll_interval: float = 1.0
+    """Seconds between looks for a batch; ten times that while LISTEN is known to work."""
 
-    #: Of the transactions in which batches are processed.
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    """Of the transactions in which batches are processed."""
 
-    #: Seconds before a failed batch is tried again: the first pause, and the longest.
     backoff_first: float = 0.5
+    """Seconds before a failed batch is tried again, the first time."""
     backoff_cap: float = 60.0
-    #: The longest pause between attempts to connect again.
+    """The most seconds before a failed batch is tried again."""
     reconnect_cap: float = 5.0
+    """The most seconds between attempts to connect again."""
 
     def __init__(
         self,
@@ -173,9 +175,12 @@ class Consumer:
             session.working()
             logger.info("consumer %s started", self.consumer_name, extra=self._fields())
             while not self._stopping:
-                if not self._next(session, tolerant=not until_empty):
-                    if until_empty:
-                        break
+                if self._next(session, tolerant=not until_empty):
+                    continue
+                if until_empty:
+                    break
+                # What came before the first LISTEN was not heard: look once more.
+                if not session.listen():
                     assert self._waker is not None
                     session.wait(self._waker, self.poll_interval)
             logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
@@ -218,9 +223,6 @@ class Consumer:
     def _next(self, session: Session, *, tolerant: bool) -> bool:
         """Process a batch if there is one. False if not: then it is time to wait."""
         try:
-            # Before looking, so that no tick falls between the look and the wait.
-            if tolerant:
-                session.listen()
             batch = self._open(session)
         except PgqError as error:
             if not tolerant or isinstance(error, PERMANENT):

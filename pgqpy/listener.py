@@ -37,13 +37,16 @@ class Listener:
         return None if self._conn is None else self._conn.fileno()
 
     def open(self) -> float | None:
-        """Try to listen, if it does not already; the seconds to leave it alone if that failed."""
-        if self._conn is not None:
-            return None
+        """Try to listen; the seconds to leave it alone if that failed, else None."""
         self.heard = False
         try:
             conn = connect(
-                self._dsn, autocommit=True, prepare_threshold=None, application_name="pgqpy listen"
+                self._dsn,
+                autocommit=True,
+                prepare_threshold=None,
+                application_name="pgqpy listen",
+                # Whoever waits here could be polling.
+                connect_timeout=3,
             )
             try:
                 with conn.cursor(row_factory=tuple_row) as cursor:

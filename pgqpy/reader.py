@@ -17,7 +17,7 @@ from pgqpy.errors import InvalidPayload, translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
 
-#: Seconds that a cancelled COPY gets to end before its connection is given up.
+#: Seconds that asking the server to cancel may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
 
 
@@ -70,7 +70,7 @@ class Reader:
         self._active = False
         try:
             self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
-            while self._conn.wait(copy_protocol.read(self._conn.pgconn), timeout=_CANCEL_TIMEOUT):
+            while self._conn.wait(copy_protocol.read(self._conn.pgconn)):
                 pass
         except psycopg.errors.QueryCanceled:
             pass

@@ -53,12 +53,19 @@ class AsyncSession:
         """Whether a connection that was open broke."""
         return any(conn is not None and conn.closed for conn in (self._working, self._reading))
 
-    async def listen(self) -> None:
-        """Start to listen, unless it does or it was impossible a short while ago."""
-        if self._listener is not None and monotonic() >= self._listen_at:
-            pause = await self._listener.open()
-            if pause is not None:
-                self._listen_at = monotonic() + pause
+    async def listen(self) -> bool:
+        """Start to listen, unless that was impossible a short while ago; True if this is new."""
+        if (
+            self._listener is None
+            or self._listener.fileno is not None
+            or monotonic() < self._listen_at
+        ):
+            return False
+        pause = await self._listener.open()
+        if pause is None:
+            return True
+        self._listen_at = monotonic() + pause
+        return False
 
     async def wait(self, waker: AsyncWaker, seconds: float) -> None:
         """Wait for a tick, for `waker`, or so long.
