@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ class Root(Group):
     ) -> NoReturn:
         """Run, and end the process: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
         settings = Settings()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # An old locale cannot write everything that a name may hold.
+                stream.reconfigure(errors="backslashreplace")
         try:
             outcome = super().main(
                 args, prog_name, complete_var, standalone_mode=False, obj=settings, **extra

@@ -12,7 +12,7 @@ import click
 
 from pgqpy.cli.errors import CliError
 from pgqpy.cli.event_input import Format, read_events
-from pgqpy.cli.output import Advance, progress
+from pgqpy.cli.progress import Advance, progress
 from pgqpy.event import NewEvent
 
 
@@ -30,7 +30,7 @@ class EventFile:
     def open(cls, path: str, file_format: Format) -> Iterator[EventFile]:
         """Open a file, or standard input for ``-``; a bar shows how much of it has been read."""
         standard_input = path == "-"
-        size = None if standard_input else Path(path).stat().st_size
+        size = None if standard_input else Path(path).stat().st_size or None
         with (
             click.open_file(path, "rb") as stream,
             progress("inserting", size) as advance,

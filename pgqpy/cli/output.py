@@ -1,14 +1,12 @@
-"""How results look: tables and JSON on standard output, problems and progress on standard error.
+"""How results look: tables and JSON on standard output, problems on standard error.
 
-Names and payloads come from other people, so nothing here lets them act as markup or as terminal
-control sequences.
+Cells hold what other people wrote: none of it is taken for markup.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,16 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
 from rich.table import Table
 from rich.text import Text
+
+from pgqpy.cli.wording import brief, printable, shown
 
 if TYPE_CHECKING:
     from pgqpy.cli.errors import Problem
@@ -72,20 +64,26 @@ def _json_value(value: object) -> Any:
 
 def print_problem(problem: Problem) -> None:
     """Print an error and its remedy to standard error."""
-    label = click.style("error:", fg="red", bold=True)
-    click.echo(f"{label} {printable(problem.message)}", err=True)
+    screen = console(stderr=True)
+    lines = [Text.assemble(("error:", "bold red"), f" {printable(problem.message)}")]
     if problem.hint:
-        click.echo(f"{click.style('hint:', fg='cyan')} {printable(problem.hint)}", err=True)
+        lines.append(Text.assemble(("hint:", "cyan"), f" {printable(problem.hint)}"))
+    for line in lines:
+        # Hints are commands to copy: the terminal may wrap them, we may not.
+        screen.print(line, soft_wrap=True)
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
 ) -> None:
-    """Print rows under headings; all but words is set right, and nothing is shown as `-`.
+    """Print rows under headings; words are set left, all else right, intervals in one unit.
 
     On a terminal what is too wide is folded, or with `cut` each row cut to one line.
     """
-    cells = [[(value, shown(value)) for value in row] for row in rows]
+    cells = [
+        [(each, brief(each) if isinstance(each, timedelta) else shown(each)) for each in row]
+        for row in rows
+    ]
     table = empty_table()
     for index, heading in enumerate(columns):
         column = [row[index] for row in cells]
@@ -123,88 +121,3 @@ def print_pairs(*pairs: tuple[str, Any]) -> None:
     width = max(len(name) for name, _ in pairs)
     for name, value in pairs:
         click.echo(f"{name:<{width}}  {shown(value)}")
-
-
-def shown(value: object) -> str:
-    """A cell's text."""
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case float():
-            return rate(value)
-        case timedelta():
-            return duration(value)
-        case datetime():
-            return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        case _:
-            return printable(str(value))
-
-
-def duration(value: timedelta) -> str:
-    """An interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``3 d 4 h``."""
-    seconds = value.total_seconds()
-    if seconds < 0:
-        return f"-{duration(-value)}"
-    if round(seconds, 3) < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if round(seconds, 1) < 60:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    whole = round(seconds)
-    if whole < 3600:
-        size, unit, smaller, below = 60, "min", 1, "s"
-    elif whole < 86400:
-        size, unit, smaller, below = 3600, "h", 60, "min"
-    else:
-        size, unit, smaller, below = 86400, "d", 3600, "h"
-    rest = whole % size // smaller
-    return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
-
-
-def brief(value: timedelta) -> str:
-    """An interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3 d``."""
-    number, unit = duration(value).split(" ")[:2]
-    return f"{number} {unit}"
-
-
-def ago(value: timedelta | None) -> str:
-    """How long ago something was."""
-    return "never" if value is None else f"{duration(value)} ago"
-
-
-def rate(value: float) -> str:
-    """Something a second, with as many digits as tell anything."""
-    return f"{value:,.0f}" if round(value, 1) >= 10 or value == 0 else f"{value:.1f}"
-
-
-def printable(text: str) -> str:
-    """The text with control characters written as escapes, so that a terminal obeys none."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-#: Says that so much more has been done.
-Advance = Callable[[int], None]
-
-
-@contextmanager
-def progress(description: str, total_bytes: int | None) -> Iterator[Advance]:
-    """A progress bar on standard error; it stays away when that is no terminal."""
-    screen = console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=screen,
-        disable=not screen.is_terminal,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(description, total=total_bytes)
-        yield lambda count: bar.advance(task, count)

@@ -13,6 +13,7 @@ from pgqpy.cli.database import connect, one_queue
 from pgqpy.cli.names import PARAMETER, QUEUE, TEXT
 from pgqpy.cli.output import print_json, print_pairs, print_table, say
 from pgqpy.cli.queue_config import PARAMETERS, parse_value, read_config
+from pgqpy.cli.wording import shown
 
 
 @click.group(cls=Group)
@@ -105,7 +106,7 @@ def list_queues(dsn: str, as_json: bool) -> None:
                     info.ticker_lag,
                     info.ev_per_sec,
                     info.ev_new,
-                    info.queue_rotation_period,
+                    shown(info.queue_rotation_period),
                 )
                 for info in queues
             ],
@@ -179,5 +180,5 @@ def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_js
     else:
         print_table(
             ("Parameter", "Value", "Meaning"),
-            [(name, value, PARAMETERS[name]) for name, value in parameters.items()],
+            [(name, shown(each), PARAMETERS[name]) for name, each in parameters.items()],
         )

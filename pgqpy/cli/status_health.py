@@ -11,8 +11,8 @@ from datetime import timedelta
 from enum import StrEnum
 from shlex import quote
 
-from pgqpy.cli.output import ago, duration, shown
 from pgqpy.cli.status_query import Readings, Server, Transaction
+from pgqpy.cli.wording import ago, duration, shown
 from pgqpy.values import ConsumerInfo, QueueInfo
 
 #: A ticker that is alive ticks an idle queue once in its idle period, one with events within its

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy.cli.output import brief, empty_table, printable, rate, shown
+from pgqpy.cli.output import empty_table
 from pgqpy.cli.status_health import (
     Alert,
     ConsumerState,
@@ -17,6 +17,7 @@ from pgqpy.cli.status_health import (
     QueueStatus,
     Status,
 )
+from pgqpy.cli.wording import brief, printable, rate, shown
 
 _STYLES = {
     ConsumerState.OK: "green",
@@ -113,6 +114,6 @@ def _lag(value: timedelta | None) -> str:
 
 def _alert(alert: Alert) -> Table:
     grid = Table.grid(padding=(0, 1))
-    grid.add_row(Text("!", "bold red"), printable(alert.message))
+    grid.add_row(Text("!", "bold red"), Text(printable(alert.message)))
     grid.add_row("", Text(printable(alert.remedy), "cyan"))
     return grid

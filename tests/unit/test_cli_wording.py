@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pgqpy.cli.output import duration, printable, rate, shown
+from pgqpy.cli.wording import duration, printable, rate, shown
 
 
 @pytest.mark.parametrize(

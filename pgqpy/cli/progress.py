@@ -1,0 +1,39 @@
+"""How far a long command has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from pgqpy.cli.output import console
+
+#: Says that so much more has been done.
+Advance = Callable[[int], None]
+
+
+@contextmanager
+def progress(description: str, total_bytes: int | None) -> Iterator[Advance]:
+    """A progress bar on standard error; it stays away when that is no terminal."""
+    screen = console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        disable=not screen.is_terminal,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(description, total=total_bytes)
+        yield lambda count: bar.advance(task, count)

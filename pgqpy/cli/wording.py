@@ -1,0 +1,71 @@
+"""How single values are written for people: numbers, intervals, names from strangers.
+
+Names and payloads come from other people, so nothing in them may act as a terminal control
+sequence.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+
+def shown(value: object) -> str:
+    """A cell's text."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return rate(value)
+        case timedelta():
+            return duration(value)
+        case datetime():
+            return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        case _:
+            return printable(str(value))
+
+
+def duration(value: timedelta) -> str:
+    """An interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``3 d 4 h``."""
+    seconds = value.total_seconds()
+    if seconds < 0:
+        return f"-{duration(-value)}"
+    if round(seconds, 3) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    if whole < 3600:
+        size, unit, smaller, below = 60, "min", 1, "s"
+    elif whole < 86400:
+        size, unit, smaller, below = 3600, "h", 60, "min"
+    else:
+        size, unit, smaller, below = 86400, "d", 3600, "h"
+    rest = whole % size // smaller
+    return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+
+
+def brief(value: timedelta) -> str:
+    """An interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3 d``."""
+    number, unit = duration(value).split(" ")[:2]
+    return f"{number} {unit}"
+
+
+def ago(value: timedelta | None) -> str:
+    """How long ago something was."""
+    return "never" if value is None else f"{duration(value)} ago"
+
+
+def rate(value: float) -> str:
+    """Something a second, with as many digits as tell anything."""
+    return f"{value:,.0f}" if round(value, 1) >= 10 or value == 0 else f"{value:.1f}"
+
+
+def printable(text: str) -> str:
+    """The text with control characters written as escapes, so that a terminal obeys none."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
