@@ -39,7 +39,7 @@ def run(
     """
     from pgqpy.demo.performance import Settings, perform
 
-    console = console or Console()
+    console = console or Console(highlight=False)
     settings = Settings(dsn=dsn, chart=chart, flights=events, spark=spark, keep=keep)
     try:
         return 0 if perform(settings, console) else 1

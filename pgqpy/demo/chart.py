@@ -142,7 +142,13 @@ def _peaks(curve: Curve) -> tuple[list[int], list[float]]:
     times, values = curve
     width = max(times[-1], 1e-3) / FINE_BINS
     peaks = [0] * FINE_BINS
+    stretch = before = 0
     for time, value in zip(times, values, strict=True):
-        stretch = min(int(time / width), FINE_BINS - 1)
+        arrived = min(int(time / width), FINE_BINS - 1)
+        # A stretch in which nothing happens begins and ends as high as the one before it ended.
+        for quiet in range(stretch + 1, arrived + 1):
+            peaks[quiet] = before
+        stretch = arrived
         peaks[stretch] = max(peaks[stretch], value)
+        before = value
     return peaks, [n * width for n in range(FINE_BINS + 1)]

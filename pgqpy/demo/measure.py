@@ -50,12 +50,12 @@ class Measurements:
         return self.events / max(self.deliveries[-1].at - self.start, 1e-3)
 
     def latencies(self) -> list[Latency]:
-        """One for each transaction, in order of their commits."""
+        """One for each transaction that was delivered, in order of their commits."""
         received = {txid: delivery.at for delivery in self.deliveries for txid in delivery.txids}
         return [
             Latency(commit.at, received[commit.txid] - commit.at)
             for commit in self.commits
-            if commit.rows
+            if commit.txid in received
         ]
 
 

@@ -96,7 +96,9 @@ def _place(settings: Settings, console: Console) -> Iterator[Place]:
             pgqpy.connect(dsn, autocommit=True, application_name="pgqpy demo")
         )
         version = conn.info.server_version // 10000
-        where = "embedded" if settings.dsn is None else pgqpy.dsn.redact(dsn)
+        where = "embedded, without fsync"
+        if settings.dsn is not None:
+            where = pgqpy.dsn.redact(dsn)
         console.print(f"PostgreSQL {version}, {where}")
 
         place = Place(conn, dsn)

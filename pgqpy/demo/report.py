@@ -85,17 +85,25 @@ def show_measurements(console: Console, measured: Measurements) -> None:
         f" {measured.rollbacks:,} rolled back)",
         "Events out": f"{measured.events_out_per_second():,.0f} a second"
         "   (to the last one delivered)",
-        "Latency": f"{percentile(millis, 50):,.1f} ms p50,"
-        f" {percentile(millis, 99):,.1f} ms p99   (COMMIT to consumer's method)",
+        "Latency": _latency(millis),
         "Consumer": f"{len(measured.deliveries):,} batches",
     }
     if measured.ranges:
         rows["SparkConsumer"] = f"{len(measured.ranges):,} DataFrames, {_sizes(measured)}"
-    rows["Ticker"] = (
-        f"{measured.ticks:,} ticks, {measured.rotations:,} rotations of the event tables"
-    )
+    rows["Ticker"] = f"{measured.ticks:,} ticks, {_counted(measured.rotations, 'rotation')}"
     console.print()
     console.print(_list(rows))
+
+
+def _latency(millis: list[float]) -> str:
+    if not millis:
+        return "unknown, nothing was delivered"
+    p50, p99 = percentile(millis, 50), percentile(millis, 99)
+    return f"{p50:,.1f} ms p50, {p99:,.1f} ms p99   (COMMIT to consumer's method)"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _sizes(measured: Measurements) -> str:
