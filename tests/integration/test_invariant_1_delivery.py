@@ -1,0 +1,198 @@
+"""An event whose transaction commits is delivered to every consumer registered before it, exactly
+once a finished batch; one whose transaction rolls back, to none. Isolation level, savepoints,
+prepared and long transactions change when, never whether.
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+
+def test_every_consumer_registered_before_gets_a_committed_event_once(
+    conn: Connection, queue: str
+) -> None:
+    ops.register(conn, queue, "early")
+    ops.insert(conn, queue, "one")
+    ops.tick(conn, queue)
+    ops.register(conn, queue, "late")
+    ops.insert(conn, queue, "two")
+    ops.tick(conn, queue)
+
+    assert ops.drain(conn, queue, "early") == ["one", "two"]
+    assert ops.drain(conn, queue, "late") == ["two"]
+    assert ops.deliver(conn, queue, "early") == []
+
+
+def test_an_event_of_a_rolled_back_transaction_is_delivered_to_nobody(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    producer = connect(autocommit=False)
+    ops.insert(producer, queue, "never")
+    ops.tick(conn, queue)
+    producer.rollback()
+    ops.insert(conn, queue, "after")
+    assert ops.deliver(conn, queue, "c") == ["after"]
+
+
+def test_an_event_of_a_savepoint_that_was_rolled_back_is_delivered_to_nobody(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    producer = connect(autocommit=False)
+    ops.insert(producer, queue, "before")
+    producer.execute("savepoint undo")
+    ops.insert(producer, queue, "undone")
+    ops.copy(producer, ops.value(producer, "select pgq.current_event_table(%s)", queue), ["undone"])
+    producer.execute("rollback to undo")
+    ops.insert(producer, queue, "again")
+    producer.execute("savepoint keep")
+    ops.insert(producer, queue, "kept")
+    producer.execute("release keep")
+    producer.commit()
+    assert ops.deliver(conn, queue, "c") == ["before", "again", "kept"]
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_the_isolation_level_of_the_producer_does_not_matter(
+    conn: Connection, connect: Connect, queue: str, level: IsolationLevel
+) -> None:
+    ops.register(conn, queue, "c")
+    producer = connect(autocommit=False)
+    producer.isolation_level = level
+    ops.insert(producer, queue, "first")
+    ops.deliver(conn, queue, "c")
+    ops.insert(producer, queue, "second")
+    producer.commit()
+    assert ops.deliver(conn, queue, "c") == ["first", "second"]
+
+
+def test_a_long_transaction_is_delivered_when_it_commits_and_holds_up_nobody(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    slow = connect(autocommit=False)
+    ops.insert(slow, queue, "slow")
+    # More transactions than the batch query would stretch its range over.
+    for number in range(150):
+        ops.insert(conn, queue, f"quick {number}")
+        if number % 50 == 0:
+            ops.tick(conn, queue)
+    assert ops.deliver(conn, queue, "c") == [f"quick {number}" for number in range(150)]
+    slow.commit()
+    assert ops.deliver(conn, queue, "c") == ["slow"]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_prepared_transaction_is_delivered_if_and_when_it_is_committed(
+    conn: Connection, connect: Connect, queue: str, end: str
+) -> None:
+    ops.register(conn, queue, "c")
+    ops.rotate_whenever_asked(conn, queue)
+    producer = connect(autocommit=False)
+    table = ops.value(producer, "select pgq.current_event_table(%s)", queue)
+    ops.insert(producer, queue, "inserted")
+    ops.copy(producer, table, ["copied"])
+    producer.execute("prepare transaction 'two phases'")
+    producer.commit()
+
+    for _ in range(4):
+        assert ops.deliver(conn, queue, "c") == []
+        ops.rotate(conn, queue)
+
+    conn.execute(f"{end} prepared 'two phases'".encode())
+    expected = ["inserted", "copied"] if end == "commit" else []
+    assert ops.deliver(conn, queue, "c") == expected
+
+
+def test_a_tick_in_the_transaction_of_an_insert_leaves_the_event_to_the_next_tick(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    both = connect(autocommit=False)
+    ops.insert(both, queue, "own")
+    ops.tick(both, queue)
+    both.commit()
+    assert ops.drain(conn, queue, "c") == []
+    assert ops.deliver(conn, queue, "c") == ["own"]
+
+
+def test_a_consumer_registered_while_a_transaction_is_open_gets_its_events(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """Also when the table that they are in is not the previous one any more: as long as nobody
+    is registered nobody holds up rotation."""
+    ops.rotate_whenever_asked(conn, queue)
+    producer = connect(autocommit=False)
+    ops.insert(producer, queue, "open")
+    for _ in range(3):
+        ops.tick(conn, queue)
+        ops.rotate(conn, queue)
+    assert ops.rotations(conn, queue) == 2
+    ops.register(conn, queue, "c")
+    producer.commit()
+    assert ops.deliver(conn, queue, "c") == ["open"]
+
+
+def test_a_consumer_registered_at_an_old_tick_gets_all_events_since(
+    conn: Connection, queue: str
+) -> None:
+    ops.rotate_whenever_asked(conn, queue)
+    start = ops.tick(conn, queue)
+    ops.insert(conn, queue, "one")
+    ops.tick(conn, queue)
+    for _ in range(2):
+        assert ops.rotate(conn, queue)
+    ops.insert(conn, queue, "two")
+    conn.execute("select pgq.register_consumer_at(%s, 'c', %s)", [queue, start])
+    assert ops.deliver(conn, queue, "c") == ["one", "two"]
+
+    # The next rotation would empty the table of the first event, were it not for the consumer.
+    conn.execute("select pgq.unregister_consumer(%s, 'c')", [queue])
+    assert ops.rotate(conn, queue)
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute("select pgq.register_consumer_at(%s, 'c', %s)", [queue, start])
+    assert refused.value.sqlstate == "PQ008"
+
+
+def test_every_statement_may_come_over_another_connection(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """As through PgBouncer in transaction mode."""
+    pool = [connect() for _ in range(4)]
+    ops.register(pool[0], queue, "c")
+    ops.insert(pool[1], queue, "event")
+    assert ops.value(pool[2], "select pgq.force_tick(%s)", queue)
+    assert ops.value(pool[3], "select pgq.ticker(%s)", queue)
+    batch = ops.next_batch(pool[0], queue, "c")
+    assert ops.payloads(pool[1], batch) == ["event"]
+    ev_id = ops.events(pool[2], batch)[0][0]
+    assert ops.value(pool[3], "select pgq.event_retry(%s, %s, -1)", batch, ev_id) == 1
+    ops.finish(pool[0], batch)
+    assert ops.value(pool[1], "select pgq.maint_retry_events()") == 1
+    assert ops.deliver(pool[2], queue, "c") == ["event"]
+
+
+def test_a_retried_event_comes_again_to_the_consumer_that_asked_and_to_nobody_else(
+    conn: Connection, queue: str
+) -> None:
+    ops.register(conn, queue, "asks")
+    ops.register(conn, queue, "does not")
+    for data in ("a", "b"):
+        ops.insert(conn, queue, data)
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "asks")
+    first = ops.events(conn, batch)[0]
+    conn.execute("select pgq.event_retry(%s, %s, -1)", [batch, first[0]])
+    ops.finish(conn, batch)
+    conn.execute("select pgq.maint_retry_events()")
+    ops.tick(conn, queue)
+
+    again = ops.events(conn, ops.next_batch(conn, queue, "asks"))
+    assert [(row[0], row[1], row[3], row[5]) for row in again] == [(first[0], first[1], 1, "a")]
+    assert ops.drain(conn, queue, "does not") == ["a", "b"]

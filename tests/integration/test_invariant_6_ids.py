@@ -1,0 +1,104 @@
+"""Tick ids and event ids never go back or repeat: not after a crash, a restart, a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+
+@pytest.fixture
+def mortal(server: Server) -> Iterator[Server]:
+    """A server with a queue, that a test may kill."""
+    with Server(version=server.version) as own:
+        with psycopg.connect(own.dsn) as conn:
+            conn.execute(schema_sql().encode())
+        with psycopg.connect(own.dsn, autocommit=True) as conn:
+            conn.execute("select pgq.create_queue('q')")
+            ops.register(conn, "q", "c")
+        yield own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("synchronous_commit", ["on", "off"])
+def test_no_id_comes_twice_after_a_crash(mortal: Server, synchronous_commit: str) -> None:
+    """With "off" a crash may take transactions with it, and whoever acted on an id that came
+    again would have acted on something else. So what hands out ids to others is durable."""
+    ticks: list[int] = []
+    ids: list[int] = []
+    batches: list[int] = []
+    for _ in range(3):
+        with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+            conn.execute(f"set synchronous_commit = {synchronous_commit}".encode())
+            for _ in range(5):
+                ids.append(ops.insert(conn, "q", "event"))
+                ticks.append(ops.tick(conn, "q"))
+            batches.append(ops.next_batch(conn, "q", "c"))
+            ops.finish(conn, batches[-1])
+            batches.append(ops.next_batch(conn, "q", "c"))
+            mortal.kill()
+        mortal.restart()
+        with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+            assert ops.value(conn, "select max(tick_id) from pgq.tick") == ticks[-1]
+            if ops.value(conn, "select pgq.next_batch('q', 'c')") == batches[-1]:
+                ops.finish(conn, batches[-1])
+    assert ticks == sorted(set(ticks))
+    assert ids == sorted(set(ids))
+    assert batches == sorted(set(batches))
+
+
+def test_ticks_are_durable_although_nothing_else_is(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """A consumer elsewhere may act on a tick as soon as it sees it."""
+    daemon = connect(autocommit=False)
+    daemon.execute("set synchronous_commit = off")
+    daemon.commit()
+    ops.tick(daemon, queue)
+    assert ops.value(daemon, "show synchronous_commit") == "on"
+    daemon.commit()
+    assert ops.value(daemon, "show synchronous_commit") == "off"
+
+
+def test_ids_that_were_drawn_by_a_transaction_that_rolled_back_do_not_come_again(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    both = connect(autocommit=False)
+    ev_id, tick_id = ops.insert(both, queue, "undone"), ops.tick(both, queue)
+    both.rollback()
+    assert ops.insert(conn, queue, "done") > ev_id
+    assert ops.tick(conn, queue) > tick_id
+
+
+def test_a_dropped_queues_name_starts_anew_with_another_id(conn: Connection, queue: str) -> None:
+    number = "select queue_id from pgq.queue where queue_name = %s"
+    before = ops.value(conn, number, queue)
+    conn.execute("select pgq.drop_queue(%s)", [queue])
+    conn.execute("select pgq.create_queue(%s)", [queue])
+    assert ops.value(conn, number, queue) > before
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "new")
+    assert ops.deliver(conn, queue, "c") == ["new"]
+
+
+def test_events_of_a_dropped_queue_do_not_appear_in_the_one_that_takes_its_tables(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """A repeatable read producer still sees the dropped queue."""
+    producer = connect(autocommit=False)
+    producer.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    producer.execute("select 1")
+    conn.execute("select pgq.drop_queue(%s)", [queue])
+    conn.execute("select pgq.create_queue('heir')")
+    ops.register(conn, "heir", "c")
+    with pytest.raises(psycopg.Error):
+        ops.insert(producer, queue, "for the dropped queue")
+    producer.rollback()
+    ops.insert(conn, "heir", "for the heir")
+    assert ops.deliver(conn, "heir", "c") == ["for the heir"]

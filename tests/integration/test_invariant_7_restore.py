@@ -1,0 +1,144 @@
+"""A dump loaded into a cluster with lower transaction ids is detected, refused with the remedy in
+the message, and repaired by one call.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connection
+
+WRITES = {
+    "insert_event": "select pgq.insert_event('q', 't', 'd')",
+    "insert_events": "select pgq.insert_events('q', array['t'], array['d'])",
+    "current_event_table": "select pgq.current_event_table('q')",
+    "copy": "insert into pgq.event_1_0 (ev_type) values ('t')",
+    "ticker": "select pgq.ticker('q')",
+    "all tickers": "select pgq.ticker()",
+    "daemon": "select pgq.ticker_round()",
+    "retry": "select pgq.maint_retry_events()",
+    "create_queue": "select pgq.create_queue('another')",
+}
+
+
+def prepare_source(conn: Connection) -> None:
+    """Consumers at several points, events before, in and behind their batches."""
+    conn.execute("select pgq.create_queue('q')")
+    ops.rotate_whenever_asked(conn, "q")
+    ops.register(conn, "q", "behind")
+    ops.register(conn, "q", "in a batch")
+    ops.register(conn, "q", "up to date")
+    for number in range(3):
+        ops.insert(conn, "q", f"ticked {number}")
+        ops.tick(conn, "q")
+    batch = ops.next_batch(conn, "q", "in a batch")
+    ops.finish(conn, batch)
+    ops.next_batch(conn, "q", "in a batch")
+    batch = ops.next_batch(conn, "q", "behind")
+    assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 1
+    ops.drain(conn, "q", "up to date")
+    ops.insert(conn, "q", "not ticked")
+
+
+EXPECTED = {
+    "behind": ["ticked 0", "ticked 1", "ticked 2", "not ticked"],
+    "in a batch": ["ticked 1", "ticked 2", "not ticked"],
+    "up to date": ["not ticked"],
+}
+
+
+@pytest.fixture(scope="module")
+def dump(server: Server) -> bytes:
+    """pg_dump of a database in the middle of its work, in a cluster that is far on."""
+    with Server(version=server.version) as source:
+        with psycopg.connect(source.dsn) as conn:
+            conn.execute(schema_sql().encode())
+        with psycopg.connect(source.dsn, autocommit=True) as conn:
+            for _ in range(2000):
+                conn.execute("select txid_current()")
+            # A transaction that is open at all the ticks and commits before the dump.
+            with psycopg.connect(source.dsn) as slow:
+                slow.execute("select txid_current()")
+                prepare_source(conn)
+            done = subprocess.run(
+                [str(source.bin_dir / "pg_dump"), "--format=custom", f"--dbname={source.dsn}"],
+                capture_output=True,
+                check=True,
+            )
+    return done.stdout
+
+
+@pytest.fixture
+def restored(server: Server, dump: bytes) -> Iterator[Connection]:
+    """The dump in a cluster that has just been made."""
+    with Server(version=server.version) as target:
+        with psycopg.connect(target.dsn, autocommit=True) as conn:
+            # pg_dump leaves roles to pg_dumpall.
+            for role in ("owner", "reader", "writer", "admin"):
+                conn.execute(f"create role pgq_{role} nologin".encode())
+        subprocess.run(
+            [
+                str(target.bin_dir / "pg_restore"),
+                *("--exit-on-error", f"--dbname={target.dsn}"),
+            ],
+            input=dump,
+            capture_output=True,
+            check=True,
+        )
+        with psycopg.connect(target.dsn, autocommit=True) as conn:
+            yield conn
+
+
+@pytest.mark.slow
+def test_a_restored_dump_refuses_writers_and_tickers_and_names_the_remedy(
+    restored: Connection,
+) -> None:
+    for what, query in WRITES.items():
+        with pytest.raises(psycopg.Error) as refused:
+            restored.execute(query.encode())
+        assert refused.value.sqlstate == "PQ009", what
+        assert "pgq.adopt_restored()" in (refused.value.diag.message_hint or ""), what
+
+
+@pytest.mark.slow
+def test_after_adopt_restored_every_consumer_goes_on_exactly_where_the_dump_left_it(
+    restored: Connection,
+) -> None:
+    ticks = ops.value(restored, "select max(tick_id) from pgq.tick")
+    ids = ops.value(restored, "select max(ev_id) from pgq.event_template")
+    assert ops.value(restored, "select pgq.adopt_restored()") == 1
+    assert ops.insert(restored, "q", "new") > ids
+    assert ops.tick(restored, "q") > ticks
+    for consumer, expected in EXPECTED.items():
+        assert ops.drain(restored, "q", consumer) == [*expected, "new"], consumer
+    assert ops.value(restored, "select pgq.maint_retry_events()") == 1
+    assert ops.deliver(restored, "q", "behind") == ["ticked 0"]
+    for consumer in EXPECTED:
+        ops.drain(restored, "q", consumer)
+    for number in range(6):
+        ops.insert(restored, "q", f"afterwards {number}")
+        ops.tick(restored, "q")
+        for consumer in EXPECTED:
+            assert ops.drain(restored, "q", consumer) == [f"afterwards {number}"]
+        assert ops.rotate(restored, "q")
+    assert ops.value(restored, "select pgq.create_queue('another')") == 1
+
+
+def test_where_the_transaction_ids_are_its_own_nothing_is_refused(
+    conn: Connection, queue: str
+) -> None:
+    """Also in a transaction that is older than the newest tick."""
+    with conn.transaction():
+        conn.execute("select txid_current()")
+        with psycopg.connect(conn.info.dsn, autocommit=True) as other:
+            for _ in range(3):
+                ops.tick(other, queue)
+        ops.insert(conn, queue, "old transaction")
+        ops.copy(conn, ops.value(conn, "select pgq.current_event_table(%s)", queue), ["copied"])

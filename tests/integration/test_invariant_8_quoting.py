@@ -1,0 +1,135 @@
+"""Everything dynamic is quoted; no function can be made to read or write outside the queue it was
+called for.
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+NASTY_NAMES = [
+    """it's "quoted"; drop schema pgq cascade; --""",
+    "back\\slash\\' and %s %I {} $1 $$",
+    "pgq.queue",
+    "line\nbreak\ttab",
+    "ünïcödé ☃ 漢字",
+    " ",
+    "x" * 255,
+]
+
+
+@pytest.mark.parametrize("name", NASTY_NAMES)
+def test_any_name_works_for_a_queue_a_consumer_and_a_cursor(conn: Connection, name: str) -> None:
+    assert ops.value(conn, "select pgq.create_queue(%s)", name) == 1
+    assert ops.value(conn, "select pgq.create_queue(%s)", name) == 0
+    for parameter, setting in (("ticker_max_count", "10"), ("rotation_period", "-1 second")):
+        conn.execute("select pgq.set_queue_config(%s, %s, %s)", [name, parameter, setting])
+    ops.register(conn, name, name)
+    ops.insert(conn, name, name)
+    ops.copy(conn, ops.value(conn, "select pgq.current_event_table(%s)", name), ["copied"])
+    ops.tick(conn, name)
+    batch = ops.next_batch(conn, name, name)
+    assert ops.payloads(conn, batch) == [name, "copied"]
+    with conn.transaction():
+        rows = conn.execute(
+            "select ev_data from pgq.get_batch_cursor(%s, %s, 10)", [batch, name[:63]]
+        ).fetchall()
+    assert rows == [(name,), ("copied",)]
+    assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 2
+    ops.finish(conn, batch)
+    info = conn.execute("select queue_name from pgq.get_queue_info(%s)", [name]).fetchall()
+    assert info == [(name,)]
+    seen = conn.execute("select * from pgq.get_consumer_info(%s, %s)", [name, name]).fetchall()
+    assert [row[:2] for row in seen] == [(name, name)]
+    assert ops.rotate(conn, name)
+    assert ops.value(conn, "select pgq.unregister_consumer(%s, %s)", name, name) == 1
+    assert ops.value(conn, "select pgq.drop_queue(%s)", name) == 1
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "true) union select 0, null, 0, 0, rolname, null, null, null, null, null from pg_authid --",
+        "ev_id in (select 1)",
+        "exists (table pg_authid)",
+        "true; drop schema pgq cascade",
+        "true order by 2",
+        "true limit 1",
+        "true /* hidden",
+        "ev_data = $$x$$",
+        "ev_data = E'a\\'' or true",
+        "ev_data = E'a\\'' union select null from pg_authid where 'x' = 'y'",
+        "(true",
+        "true) or (true",
+        "ev_data = 'open",
+    ],
+)
+def test_the_condition_of_a_cursor_cannot_leave_its_parentheses(
+    conn: Connection, queue: str, condition: str
+) -> None:
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "event")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    with pytest.raises(psycopg.Error) as refused, conn.transaction():
+        conn.execute("select * from pgq.get_batch_cursor(%s, 'x', 1, %s)", [batch, condition])
+    assert refused.value.sqlstate == "PQ011"
+    assert refused.value.diag.message_hint
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("ev_data = 'it''s select; -- $$ \" ('", ["it's select; -- $$ \" ("]),
+        ("ev_type = 'test' and (ev_data like 'plain%' or ev_id < 0)", ["plain"]),
+        ("lower(ev_data) in ('plain', 'x') and ev_extra1 is null", ["plain"]),
+    ],
+)
+def test_the_condition_of_a_cursor_may_be_what_conditions_are(
+    conn: Connection, queue: str, condition: str, found: list[str]
+) -> None:
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "it's select; -- $$ \" (")
+    ops.insert(conn, queue, "plain")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    with conn.transaction():
+        rows = conn.execute(
+            "select ev_data from pgq.get_batch_cursor(%s, 'x', 10, %s)", [batch, condition]
+        ).fetchall()
+    assert [row[0] for row in rows] == found
+
+
+def test_a_column_of_a_condition_that_does_not_exist_is_an_error_of_the_condition(
+    conn: Connection, queue: str
+) -> None:
+    """Not, by some accident of name resolution, a variable of the function."""
+    ops.register(conn, queue, "c")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    with pytest.raises(psycopg.errors.UndefinedColumn), conn.transaction():
+        conn.execute("select * from pgq.get_batch_cursor(%s, 'x', 1, 'i_batch_id > 0')", [batch])
+
+
+def test_the_names_of_a_queues_tables_cannot_be_changed_into_sql(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """Functions of the owner paste them into their statements; pgq_admin must not rule it."""
+    admin = connect(autocommit=True)
+    admin.execute("set role pgq_admin")
+    for column in ("queue_data_pfx", "queue_event_seq", "queue_tick_seq", "queue_slot0"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            admin.execute(f"update pgq.queue set {column} = {column}".encode())
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        admin.execute("insert into pgq.queue select * from pgq.queue")
+    # What PgQ's tools do write:
+    admin.execute(
+        "update pgq.queue set queue_ticker_paused = false, queue_disable_insert = false,"
+        " queue_external_ticker = false, queue_ticker_max_lag = '1 s', queue_ticker_max_count = 1,"
+        " queue_ticker_idle_period = '1 s', queue_rotation_period = '1 h',"
+        " queue_per_tx_limit = null, queue_extra_maint = null where queue_name = %s",
+        [queue],
+    )
