@@ -1,0 +1,351 @@
+"""What sqltriga, logutriga and jsontriga write, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+from urllib.parse import parse_qs
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.fixtures.fix_db import Connect, Connection
+
+KINDS = ["sqltriga", "logutriga", "jsontriga"]
+
+
+def create_trigger(
+    conn: Connection,
+    kind: str,
+    *arguments: str,
+    table: str = "item",
+    timing: LiteralString = "after insert or update or delete",
+    level: LiteralString = "row",
+) -> None:
+    conn.execute(
+        sql.SQL(
+            "create or replace trigger t {} on {} for each {} execute function pgq.{}({})"
+        ).format(
+            sql.SQL(timing),
+            sql.Identifier(table),
+            sql.SQL(level),
+            sql.Identifier(kind),
+            sql.SQL(", ").join(map(sql.Literal, arguments)),
+        )
+    )
+
+
+def events(conn: Connection) -> list[tuple[Any, ...]]:
+    """All events so far: type, data, extra1, extra2."""
+    return conn.execute(
+        "select ev_type, ev_data, ev_extra1, ev_extra2 from pgq.event_template order by ev_id"
+    ).fetchall()
+
+
+def refusal(conn: Connection, statement: LiteralString) -> psycopg.Error:
+    with pytest.raises(psycopg.Error) as caught:
+        conn.execute(statement)
+    assert caught.value.diag.message_hint, "a refusal names the remedy"
+    return caught.value
+
+
+@pytest.fixture
+def item(conn: Connection) -> None:
+    conn.execute(
+        "create table item"
+        " (id int primary key, label text, price numeric, sold boolean, at timestamptz)"
+    )
+    conn.execute("set timezone = 'UTC'")
+
+
+CHANGES: list[LiteralString] = [
+    r"insert into item values (1, 'it''s a \', 1.50, true, '2026-02-01 10:00')",
+    "update item set label = null, price = 2",
+    "delete from item",
+    "truncate item",
+]
+
+
+@pytest.mark.usefixtures("item")
+def test_jsontriga_writes_rows_as_json(conn: Connection, queue: str) -> None:
+    create_trigger(conn, "jsontriga", queue)
+    conn.execute(
+        "create trigger r after truncate on item execute function pgq.jsontriga('test_queue')"
+    )
+    for statement in CHANGES:
+        conn.execute(statement)
+    head = '{"op":"%s","table":["public","item"],"pkey":["id"]}'
+    first = (
+        '{"id":1,"label":"it\'s a \\\\","price":"1.50","sold":true,'
+        '"at":"2026-02-01T10:00:00+00:00"}'
+    )
+    last = '{"id":1,"label":null,"price":"2","sold":true,"at":"2026-02-01T10:00:00+00:00"}'
+    assert events(conn) == [
+        (head % "INSERT", first, "public.item", None),
+        (head % "UPDATE", last, "public.item", None),
+        (head % "DELETE", last, "public.item", None),
+        (head % "TRUNCATE", "{}", "public.item", None),
+    ]
+
+
+@pytest.mark.usefixtures("item")
+def test_logutriga_writes_rows_urlencoded(conn: Connection, queue: str) -> None:
+    create_trigger(conn, "logutriga", queue)
+    conn.execute(
+        "create trigger r after truncate on item execute function pgq.logutriga('test_queue')"
+    )
+    for statement in CHANGES:
+        conn.execute(statement)
+    at = "at=2026-02-01+10%3a00%3a00%2b00"
+    assert events(conn) == [
+        ("I:id", f"id=1&label=it%27s+a+%5c&price=1.50&sold=t&{at}", "public.item", None),
+        ("U:id", f"id=1&label&price=2&sold=t&{at}", "public.item", None),
+        ("D:id", f"id=1&label&price=2&sold=t&{at}", "public.item", None),
+        ("R", "", "public.item", None),
+    ]
+
+
+@pytest.mark.usefixtures("item")
+def test_sqltriga_writes_statements_without_the_table(conn: Connection, queue: str) -> None:
+    create_trigger(conn, "sqltriga", queue)
+    conn.execute(
+        "create trigger r after truncate on item execute function pgq.sqltriga('test_queue')"
+    )
+    for statement in CHANGES:
+        conn.execute(statement)
+    at = "'2026-02-01 10:00:00+00'"
+    assert events(conn) == [
+        (
+            "I",
+            "(id,label,price,sold,at) values ('1',E'it''s a \\\\','1.50','t'," + at + ")",
+            "public.item",
+            None,
+        ),
+        ("U", "label=NULL,price='2' where id='1'", "public.item", None),
+        ("D", "id='1'", "public.item", None),
+        ("R", "", "public.item", None),
+    ]
+
+
+@pytest.mark.usefixtures("item")
+def test_statements_of_sqltriga_rebuild_the_table(conn: Connection, queue: str) -> None:
+    conn.execute("create table copy (like item including all)")
+    create_trigger(conn, "sqltriga", queue)
+    conn.execute(
+        "insert into item select n, chr(n) || '\\', n / 7.0, n % 2 = 0, now()"
+        " from generate_series(1, 200) n"
+    )
+    conn.execute("update item set label = label || '''', price = null where id % 3 = 0")
+    conn.execute("delete from item where id % 5 = 0")
+    before = {"I": "insert into copy ", "U": "update copy set ", "D": "delete from copy where "}
+    for type_, data, _, _ in events(conn):
+        conn.execute((before[type_] + data).encode())
+    row = conn.execute(
+        "select count(*) from item full join copy on item = copy where item is null or copy is null"
+    ).fetchone()
+    assert row == (0,)
+
+
+def test_urlencoding_is_reversible_for_every_character(conn: Connection, queue: str) -> None:
+    conn.execute("create table item (id int primary key, label text)")
+    create_trigger(conn, "logutriga", queue)
+    # Few different characters and many go different ways; so do short and long texts.
+    labels = [chr(n) for n in range(1, 0x180)]
+    labels += ["".join(map(chr, range(1, 128))), "日本語" * 100, "".join(map(chr, range(1, 0x800)))]
+    for number, label in enumerate(labels):
+        conn.execute("insert into item values (%s, %s)", [number, label])
+    decoded = [
+        parse_qs(data, keep_blank_values=True, strict_parsing=True)["label"][0]
+        for _, data, _, _ in events(conn)
+    ]
+    assert decoded == labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("item")
+def test_options_apply_to_every_kind(conn: Connection, queue: str, kind: str) -> None:
+    create_trigger(
+        conn,
+        kind,
+        queue,
+        "ignore=at,price",
+        "backup",
+        "when=id < 10",
+        "ev_type=label",
+        "ev_extra1=id * 2",
+    )
+    conn.execute("insert into item values (1, 'a', 1), (10, 'left out', 1)")
+    conn.execute("update item set label = 'b' where id = 1")
+    conn.execute("update item set price = 3")
+    found = events(conn)
+    assert [(type_, extra1) for type_, _, extra1, _ in found] == [("a", "2"), ("b", "2")]
+    assert all(
+        "price" not in data and "at" not in data.replace("label", "") for _, data, _, _ in found
+    )
+    assert found[0][3] is None
+    assert "label" in found[1][3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("item")
+def test_skip_queues_the_row_and_does_not_write_it(conn: Connection, queue: str, kind: str) -> None:
+    create_trigger(conn, kind, queue, "SKIP", timing="before insert or update or delete")
+    conn.execute("insert into item values (1, 'a')")
+    assert conn.execute("select count(*) from item").fetchone() == (0,)
+    assert len(events(conn)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("item")
+def test_replication_role_local_silences_the_trigger(
+    conn: Connection, queue: str, kind: str
+) -> None:
+    create_trigger(conn, kind, queue, "when=1/0 = 1")
+    conn.execute(
+        sql.SQL("create trigger r after truncate on item execute function pgq.{}({})").format(
+            sql.Identifier(kind), queue
+        )
+    )
+    conn.execute("set session_replication_role = local")
+    conn.execute("insert into item values (1)")
+    conn.execute("truncate item")
+    assert events(conn) == []
+
+
+WRONG_ARGUMENTS: list[tuple[list[str], str]] = [
+    (["bogus"], "bogus"),
+    ([""], "''"),
+    (["skip"], "skip"),
+    (["when"], "when"),
+    (["ev_extra5=id"], "ev_extra5"),
+    (["SKIP"], "AFTER"),
+    (["when=label"], "neither true nor false"),
+    (["when=null::boolean"], "neither true nor false"),
+    (["ev_type=$1"], "parameter"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), WRONG_ARGUMENTS)
+@pytest.mark.usefixtures("item")
+def test_wrong_arguments_are_refused_by_name(
+    conn: Connection, queue: str, arguments: list[str], named: str
+) -> None:
+    create_trigger(conn, "jsontriga", queue, *arguments)
+    error = refusal(conn, "insert into item values (1, 'true')")
+    assert error.sqlstate == "PQ020"
+    assert named in str(error.diag.message_primary)
+    assert events(conn) == []
+
+
+@pytest.mark.usefixtures("item")
+def test_a_trigger_without_a_queue_is_refused(conn: Connection) -> None:
+    create_trigger(conn, "jsontriga")
+    assert refusal(conn, "insert into item values (1)").sqlstate == "PQ020"
+
+
+@pytest.mark.usefixtures("item")
+def test_a_trigger_for_a_queue_that_does_not_exist_is_refused(conn: Connection) -> None:
+    create_trigger(conn, "jsontriga", "nowhere")
+    error = refusal(conn, "insert into item values (1)")
+    assert error.sqlstate == "PQ001"
+    assert "nowhere" in str(error.diag.message_primary)
+
+
+@pytest.mark.usefixtures("item")
+def test_a_trigger_for_each_statement_is_refused(conn: Connection, queue: str) -> None:
+    create_trigger(conn, "jsontriga", queue, level="statement")
+    assert refusal(conn, "insert into item values (1)").sqlstate == "PQ020"
+
+
+@pytest.mark.parametrize("argument", ["backup", "pkey=id", "ignore=id", "when=true", "SKIP"])
+@pytest.mark.usefixtures("item")
+def test_arguments_without_sense_for_truncate_are_refused(
+    conn: Connection, queue: str, argument: str
+) -> None:
+    create_trigger(conn, "logutriga", queue, argument, timing="after truncate", level="statement")
+    assert refusal(conn, "truncate item").sqlstate == "PQ020"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_without_a_key_cannot_be_changed(conn: Connection, queue: str, kind: str) -> None:
+    conn.execute("create table item (id int, label text)")
+    create_trigger(conn, kind, queue)
+    conn.execute("insert into item values (1, 'a')")
+    for statement in ("update item set label = 'b'", "delete from item"):
+        error = refusal(conn, statement)
+        assert error.sqlstate == "PQ021"
+        assert "item" in str(error.diag.message_primary)
+        assert "pkey=" in str(error.diag.message_hint)
+    create_trigger(conn, kind, queue, "pkey=id")
+    conn.execute("update item set label = 'b'")
+    conn.execute("delete from item")
+    assert len(events(conn)) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("item")
+def test_a_key_cannot_be_changed(conn: Connection, queue: str, kind: str) -> None:
+    create_trigger(conn, kind, queue)
+    conn.execute("insert into item values (1, 'a')")
+    error = refusal(conn, "update item set id = 2")
+    assert error.sqlstate == "PQ022"
+    assert conn.execute("select id from item").fetchone() == (1,)
+    assert len(events(conn)) == 1
+
+
+def test_sqltriga_refuses_a_key_that_is_null(conn: Connection, queue: str) -> None:
+    conn.execute("create table item (id int, label text)")
+    create_trigger(conn, "sqltriga", queue, "pkey=label")
+    conn.execute("insert into item values (1, null)")
+    assert refusal(conn, "delete from item").sqlstate == "PQ021"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("item")
+def test_deny_refuses_every_change(conn: Connection, queue: str, kind: str) -> None:
+    conn.execute("insert into item values (1)")
+    create_trigger(conn, kind, queue, "deny")
+    conn.execute(
+        sql.SQL(
+            "create trigger r before truncate on item execute function pgq.{}({}, 'deny')"
+        ).format(sql.Identifier(kind), queue)
+    )
+    for statement in (
+        "insert into item values (2)",
+        "update item set label = 'b'",
+        "delete from item",
+    ):
+        error = refusal(conn, statement)
+        assert error.sqlstate == "PQ023"
+        assert queue in str(error.diag.message_detail)
+    assert refusal(conn, "truncate item").sqlstate == "PQ023"
+    assert events(conn) == []
+
+
+def test_an_unknown_magic_column_is_refused(conn: Connection, queue: str) -> None:
+    conn.execute("create table item (id int primary key, _pgq_ev_nonsense text)")
+    create_trigger(conn, "jsontriga", queue)
+    error = refusal(conn, "insert into item values (1)")
+    assert error.sqlstate == "PQ020"
+    assert "_pgq_ev_nonsense" in str(error.diag.message_primary)
+
+
+@pytest.mark.usefixtures("item")
+def test_expressions_may_quote_the_names_of_columns(conn: Connection, queue: str) -> None:
+    conn.execute('alter table item add column "Odd name" text')
+    create_trigger(conn, "jsontriga", queue, 'ev_data="Odd name" || id')
+    conn.execute("insert into item (id, \"Odd name\") values (1, 'x')")
+    assert events(conn)[0][1] == "x1"
+
+
+def test_a_rolled_back_change_makes_no_event(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("create table item (id int primary key)")
+    create_trigger(conn, "jsontriga", queue)
+    other = connect(autocommit=False)
+    other.execute("insert into item values (1)")
+    other.rollback()
+    other.execute("insert into item values (2)")
+    other.commit()
+    assert [data for _, data, _, _ in events(conn)] == ['{"id":2}']

@@ -1,0 +1,150 @@
+"""Row triggers run with the rights of whoever changes the table, and lend nobody the owner's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.fixtures.fix_db import Connect, Connection
+
+
+@pytest.fixture
+def writer(conn: Connection, connect: Connect, queue: str) -> Iterator[Connection]:
+    """A session of a role that may produce events and owns a schema of its own."""
+    conn.execute("create role row_writer login in role pgq_writer")
+    conn.execute("create schema app authorization row_writer")
+    session = connect()
+    session.execute("set session authorization row_writer")
+    session.execute("set search_path = app")
+    yield session
+    session.close()
+    conn.execute("drop owned by row_writer cascade")
+    conn.execute("drop role row_writer")
+
+
+def event_data(conn: Connection) -> list[str]:
+    return [row[0] for row in conn.execute("select ev_data from pgq.event_template order by ev_id")]
+
+
+@pytest.mark.parametrize("kind", ["jsontriga", "logutriga", "sqltriga"])
+def test_pgq_writer_may_create_and_fire_triggers(
+    conn: Connection, writer: Connection, kind: str
+) -> None:
+    writer.execute("create table item (id int primary key, label text, price numeric)")
+    writer.execute(
+        "create trigger t after insert or update or delete on item for each row"
+        f" execute function pgq.{kind}"
+        "('test_queue', 'ignore=zz', 'backup', 'when=id > 0', 'ev_extra3=id')".encode()
+    )
+    writer.execute(
+        "create trigger r after truncate on item"
+        f" execute function pgq.{kind}('test_queue')".encode()
+    )
+    writer.execute("insert into item values (1, 'a b', 1.5)")
+    writer.execute("update item set price = 1.50, label = 'b'")
+    writer.execute("delete from item")
+    writer.execute("truncate item")
+    columns = ", ".join(f"c{n} int" for n in range(80))
+    writer.execute(f"create table wide (id int primary key, {columns})".encode())
+    writer.execute(
+        "create trigger t after insert on wide for each row"
+        f" execute function pgq.{kind}('test_queue')".encode()
+    )
+    writer.execute("insert into wide values (1)")
+    assert len(event_data(conn)) == 5
+
+
+def test_others_may_not(conn: Connection, connect: Connect, writer: Connection) -> None:
+    writer.execute("create table item (id int primary key)")
+    writer.execute(
+        "create trigger t after insert on item for each row"
+        " execute function pgq.jsontriga('test_queue')"
+    )
+    writer.execute("grant usage on schema app to public")
+    writer.execute("grant insert on item to public")
+    conn.execute("create role row_stranger")
+    try:
+        stranger = connect()
+        stranger.execute("set session authorization row_stranger")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            stranger.execute("insert into app.item values (1)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            stranger.execute(
+                "create temp table mine (id int);"
+                "create trigger t after insert on mine for each row"
+                " execute function pgq.jsontriga('test_queue')"
+            )
+    finally:
+        conn.execute("drop role row_stranger")
+    assert event_data(conn) == []
+
+
+def test_nothing_that_users_make_runs_as_the_owner(conn: Connection, writer: Connection) -> None:
+    """Expressions, checks of domains, casts, equality: all see the writer as current user."""
+    writer.execute("create table seen (who text)")
+    writer.execute(
+        "create function note() returns boolean language plpgsql as"
+        " $$ begin insert into app.seen values (current_user); return true; end $$"
+    )
+    writer.execute("create domain checked as text check (app.note())")
+    writer.execute("create type pair as (a int, b app.checked)")
+    writer.execute(
+        "create function pair_json(pair) returns json language sql as"
+        " $$ select case when app.note() then '{}'::json end $$"
+    )
+    writer.execute("create cast (pair as json) with function pair_json(pair)")
+    writer.execute("create table item (id int primary key, c checked, p pair, b boolean)")
+    writer.execute(
+        "create trigger t after insert or update on item for each row"
+        " execute function pgq.jsontriga('test_queue', 'backup', 'ignore=b',"
+        " 'when=app.note()', 'ev_extra3=app.note()')"
+    )
+    writer.execute("insert into item values (1, 'x', (1, 'y'), true)")
+    writer.execute("update item set p = (1, 'z'), b = false")
+    assert conn.execute("select distinct who from app.seen").fetchall() == [("row_writer",)]
+    assert len(event_data(conn)) == 2
+
+
+def test_functions_in_the_writers_schema_do_not_take_over(
+    conn: Connection, writer: Connection
+) -> None:
+    for signature, result in (
+        ("row_to_json(record)", "json"),
+        ("to_json(text)", "json"),
+        ("format(text, variadic text[])", "text"),
+        ("current_setting(text)", "text"),
+    ):
+        writer.execute(
+            f"create function {signature} returns {result} language plpgsql"
+            " as $$ begin raise 'taken over'; end $$".encode()
+        )
+    writer.execute("create table item (id int primary key, price numeric, label text)")
+    writer.execute(
+        "create trigger t after insert on item for each row"
+        " execute function pgq.jsontriga('test_queue')"
+    )
+    writer.execute("set search_path = app, pg_catalog")
+    writer.execute("insert into item values (1, 1.50, 'a')")
+    assert event_data(conn) == ['{"id":1,"price":"1.50","label":"a"}']
+
+
+def test_pgq_writer_cannot_change_what_triggers_remember(writer: Connection) -> None:
+    for statement in (
+        b"update pgq.row_layout set deny = false",
+        b"insert into pgq.row_layout select * from pgq.row_layout",
+        b"delete from pgq.row_layout",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            writer.execute(statement)
+
+
+def test_only_the_function_that_remembers_runs_as_the_owner(conn: Connection) -> None:
+    found = conn.execute(
+        "select p.proname, p.proconfig from pg_proc p"
+        " where p.pronamespace = 'pgq'::regnamespace and p.prosecdef"
+        "   and (p.proname like '\\_row%' or p.proname in ('_urlencode', '_bind_columns',"
+        "        '_changed_columns', '_statement_event', 'jsontriga', 'logutriga', 'sqltriga'))"
+    ).fetchall()
+    assert found == [("_row_layout_build", ["search_path=pg_catalog, pg_temp"])]
