@@ -1,0 +1,354 @@
+"""Who may do what. Asserted over the catalog where that is possible, so that new functions are
+covered without anybody thinking of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+INFO_FUNCTIONS = {
+    "version",
+    "quote_fqname",
+    "seq_getval",
+    "get_queue_info",
+    "get_consumer_info",
+    # capture_info() runs with its caller's rights and needs the others.
+    "capture_info",
+    "capture_names",
+    "capture_options",
+    "capture_partitions",
+    "capture_shape",
+}
+
+As = Callable[[str], Connection]
+
+
+@pytest.fixture
+def as_role(connect: Connect) -> As:
+    """A connection that acts as a role which has nothing but that role."""
+
+    def open_one(role: str) -> Connection:
+        conn = connect()
+        conn.execute(f"set role {role}".encode())
+        return conn
+
+    return open_one
+
+
+@pytest.fixture
+def stranger(conn: Connection, as_role: As) -> Connection:
+    """Somebody with no role of ours."""
+    conn.execute(
+        "do $$ begin if to_regrole('test_stranger') is null then create role test_stranger;"
+        " end if; end $$"
+    )
+    return as_role("test_stranger")
+
+
+@pytest.mark.parametrize("schema", ["pgq"])
+def test_every_definer_function_pins_its_search_path(conn: Connection, schema: str) -> None:
+    loose = conn.execute(
+        "select p.oid::regprocedure::text from pg_proc p"
+        " where pronamespace = %s::regnamespace and prosecdef"
+        " and coalesce(array_to_string(proconfig, ';'), '')"
+        '     !~ \'(^|;)search_path="?pg_catalog"?, "?pg_temp"?($|;)\'',
+        [schema],
+    ).fetchall()
+    assert loose == []
+    assert ops.value(
+        conn,
+        "select count(*) > 30 from pg_proc where prosecdef and proowner = %s::regrole",
+        "pgq_owner",
+    )
+
+
+def test_public_may_execute_the_info_functions_only(conn: Connection) -> None:
+    functions = conn.execute(
+        "select distinct proname from pg_proc p,"
+        " aclexplode(coalesce(proacl, acldefault('f', proowner))) a"
+        " where pronamespace = 'pgq'::regnamespace and a.grantee = 0"
+    ).fetchall()
+    assert {name for (name,) in functions} == INFO_FUNCTIONS
+
+
+def test_every_object_belongs_to_a_role_that_cannot_log_in_and_is_no_superuser(
+    conn: Connection,
+) -> None:
+    owners = conn.execute(
+        "select relowner::regrole::text from pg_class where relnamespace = 'pgq'::regnamespace"
+        " union select proowner::regrole::text from pg_proc"
+        "        where pronamespace = 'pgq'::regnamespace"
+        " union select nspowner::regrole::text from pg_namespace where nspname = 'pgq'"
+    ).fetchall()
+    assert owners == [("pgq_owner",)]
+    rights = conn.execute(
+        "select rolcanlogin, rolsuper, rolcreaterole, rolcreatedb, rolbypassrls from pg_roles"
+        " where rolname = 'pgq_owner'"
+    ).fetchone()
+    assert rights == (False,) * 5
+
+
+def test_nobody_but_the_owner_may_create_in_the_schema(conn: Connection, as_role: As) -> None:
+    grantees = conn.execute(
+        "select a.grantee::regrole::text from pg_namespace n, aclexplode(nspacl) a"
+        " where nspname = 'pgq' and a.privilege_type = 'CREATE'"
+    ).fetchall()
+    assert grantees == [("pgq_owner",)]
+    for role in ("pgq_reader", "pgq_writer", "pgq_admin"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            as_role(role).execute("create table pgq.mine ()")
+
+
+def test_no_role_is_granted_what_only_the_owner_needs(conn: Connection) -> None:
+    """Rows of the event core are written by its functions; PgQ's tools write these columns."""
+    grants = conn.execute(
+        "select c.relname, a.grantee::regrole::text, a.privilege_type"
+        " from pg_class c, aclexplode(relacl) a"
+        " where relnamespace = 'pgq'::regnamespace and a.grantee <> relowner"
+        " and a.privilege_type not in ('SELECT', 'USAGE')"
+        " and c.relname !~ '^event_[0-9]+_[0-9]+$'"
+    ).fetchall()
+    assert not [grant for grant in grants if grant[1] != "pgq_admin"]
+
+
+def test_a_stranger_can_look_and_nothing_else(
+    conn: Connection, queue: str, stranger: Connection
+) -> None:
+    ops.register(conn, queue, "c")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    assert ops.value(stranger, "select queue_name from pgq.get_queue_info()") == queue
+    assert ops.value(stranger, "select consumer_name from pgq.get_consumer_info()") == "c"
+    assert ops.value(stranger, "select pgq.version()")
+    for call in (
+        "pgq.insert_event('test_queue', 't', 'd')",
+        "pgq.current_event_table('test_queue')",
+        "pgq.next_batch('test_queue', 'c')",
+        f"pgq.get_batch_events({batch})",
+        f"pgq.batch_event_sql({batch})",
+        f"pgq.finish_batch({batch})",
+        "pgq.register_consumer('test_queue', 'x')",
+        "pgq.create_queue('mine')",
+        "pgq.drop_queue('test_queue', true)",
+        "pgq.ticker()",
+        "pgq.maint_rotate_tables_step1('test_queue')",
+        "pgq.adopt_restored()",
+        "pgq.make_tick(1, false, 0)",
+        "pgq.lock_position(1)",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            stranger.execute(f"select {call}".encode())
+    for table in ("event_template", "event_1", "event_1_0", "event", "retry_queue", "tick_0"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            stranger.execute(f"select * from pgq.{table}".encode())
+
+
+def test_a_writer_can_produce_in_every_way_and_not_consume(
+    conn: Connection, queue: str, as_role: As
+) -> None:
+    ops.register(conn, queue, "c")
+    writer = as_role("pgq_writer")
+    ops.insert(writer, queue, "inserted")
+    writer.execute("select pgq.insert_events(%s, array['t'], array['in bulk'])", [queue])
+    ops.copy(writer, ops.value(writer, "select pgq.current_event_table(%s)", queue), ["copied"])
+    assert ops.deliver(conn, queue, "c") == ["inserted", "in bulk", "copied"]
+    for query in (
+        "select pgq.next_batch('test_queue', 'c')",
+        "select pgq.register_consumer('test_queue', 'x')",
+        "select pgq.drop_queue('test_queue')",
+        "select pgq.ticker()",
+        "select * from pgq.event_template",
+        "select * from pgq.event_1_0",
+        "delete from pgq.event_1_0",
+        "truncate pgq.event_1_0",
+        "update pgq.event set ev_data = ''",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            writer.execute(query.encode())
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(
+            (table, column)
+            for table in ("event_1_0", "event")
+            for column in ("ev_txid", "ev_owner")
+        ),
+        ("event_1_0", "ev_slot"),
+    ],
+)
+def test_a_writer_cannot_say_who_sees_an_event_and_when(
+    conn: Connection, queue: str, as_role: As, table: str, column: str
+) -> None:
+    """A transaction id of the past is an event that nobody gets, one of the future a surprise."""
+    writer = as_role("pgq_writer")
+    with pytest.raises(errors.InsufficientPrivilege):
+        writer.execute(f"insert into pgq.{table} (ev_data, {column}) values ('x', 1)".encode())
+
+
+def test_a_reader_can_consume_and_not_produce_or_administer(
+    conn: Connection, queue: str, as_role: As
+) -> None:
+    reader = as_role("pgq_reader")
+    ops.register(reader, queue, "c")
+    ops.insert(conn, queue, "event")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(reader, queue, "c")
+    assert ops.payloads(reader, batch) == ["event"]
+    query = ops.value(reader, "select pgq.batch_event_sql(%s)", batch)
+    assert len(reader.execute(query.encode()).fetchall()) == 1
+    with reader.transaction():
+        fetched = reader.execute("select * from pgq.get_batch_cursor(%s, 'x', 10)", [batch])
+        assert len(fetched.fetchall()) == 1
+    assert ops.value(reader, "select pgq.batch_retry(%s, 0)", batch) == 1
+    assert ops.value(reader, "select queue_name from pgq.get_batch_info(%s)", batch) == queue
+    ops.finish(reader, batch)
+    assert ops.value(reader, "select count(*) from pgq.event_template") == 1
+    assert ops.value(reader, "select pgq.unregister_consumer(%s, 'c')", queue) == 1
+    for denied in (
+        "select pgq.insert_event('test_queue', 't', 'd')",
+        "select pgq.current_event_table('test_queue')",
+        "insert into pgq.event_1_0 (ev_data) values ('x')",
+        "select pgq.create_queue('mine')",
+        "select pgq.set_queue_config('test_queue', 'ticker_paused', 'true')",
+        "select pgq.ticker()",
+        "select pgq.ticker_round()",
+        "select pgq.maint_rotate_tables_step2()",
+        "update pgq.queue set queue_ticker_paused = true",
+        "delete from pgq.subscription",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            reader.execute(denied.encode())
+
+
+def test_an_admin_can_do_all_of_it_and_run_the_ticker(conn: Connection, as_role: As) -> None:
+    admin = as_role("pgq_admin")
+    assert ops.value(admin, "select pgq.create_queue('q')") == 1
+    ops.rotate_whenever_asked(admin, "q")
+    ops.register(admin, "q", "c")
+    ops.insert(admin, "q", "event")
+    assert ops.deliver(admin, "q", "c") == ["event"]
+    ops.deliver(admin, "q", "c")
+    admin.execute("select * from pgq.ticker_round()")
+    admin.execute("select pgq.ticker_sleep(), pgq.ticker_awake()")
+    for func, argument in admin.execute("select * from pgq.maint_operations()").fetchall():
+        if func != "vacuum":
+            given = [] if argument is None else [argument]
+            admin.execute(f"select {func}({'%s' if given else ''})".encode(), given)
+    admin.execute("select pgq.maint_retry_events(), pgq.maint_rotate_logs()")
+    assert ops.rotations(admin, "q") == 1
+    assert ops.value(admin, "select pgq.unregister_consumer('q', 'c')") == 1
+    assert ops.value(admin, "select pgq.drop_queue('q')") == 1
+
+
+SHADOWS = """
+create table public.hit (what text);
+create function public.shadow(a text, b text) returns text language sql as
+    $$ insert into public.hit values ('||'); select pg_catalog.textcat(a, b) $$;
+create operator public.|| (leftarg = text, rightarg = text, function = public.shadow);
+create function public.same(a text, b text) returns boolean language sql as
+    $$ insert into public.hit values ('='); select pg_catalog.texteq(a, b) $$;
+create operator public.= (leftarg = text, rightarg = text, function = public.same);
+create function public.less(a int, b int) returns boolean language sql as
+    $$ insert into public.hit values ('<'); select pg_catalog.int4lt(a, b) $$;
+create operator public.< (leftarg = int, rightarg = int, function = public.less);
+create function public.more(a int, b int) returns boolean language sql as
+    $$ insert into public.hit values ('>'); select pg_catalog.int4gt(a, b) $$;
+create operator public.> (leftarg = int, rightarg = int, function = public.more);
+create function public.now() returns timestamptz language sql as
+    $$ insert into public.hit values ('now'); select pg_catalog.now() $$;
+create function public.nextval(regclass) returns bigint language sql as
+    $$ insert into public.hit values ('nextval'); select pg_catalog.nextval($1) $$;
+create function public.txid_current() returns bigint language sql as
+    $$ insert into public.hit values ('txid_current'); select pg_catalog.txid_current() $$;
+create function public.format(text, variadic text[]) returns text language sql as
+    $$ insert into public.hit values ('format'); select pg_catalog.format($1, variadic $2) $$;
+create function public.quote_literal(text) returns text language sql as
+    $$ insert into public.hit values ('quote_literal'); select pg_catalog.quote_literal($1) $$;
+create function public.pg_notify(text, text) returns void language sql as
+    $$ insert into public.hit values ('pg_notify') $$;
+create function public.octet_length(text) returns int language sql as
+    $$ insert into public.hit values ('octet_length'); select 1 $$;
+"""
+
+
+@pytest.mark.parametrize(
+    "search_path", ["public, pg_catalog", "pg_temp, public, pg_catalog, pgq", "pgq, public"]
+)
+def test_what_lies_on_the_callers_search_path_is_never_called(
+    conn: Connection, connect: Connect, search_path: str
+) -> None:
+    """A superuser who calls pgq must not run what somebody left in public or pg_temp."""
+    conn.execute(SHADOWS)
+    victim = connect()
+    victim.execute(
+        "create temporary table queue (queue_id int, queue_name text);"
+        "create temporary table tick (tick_id int); create temporary table event (x int);"
+        "create temporary table consumer (x int); create temporary table retry_queue (x int)"
+    )
+    victim.execute(f"set search_path = {search_path}".encode())
+    assert ops.value(victim, "select pgq.create_queue('q')") is not None
+    ops.rotate_whenever_asked(victim, "q")
+    ops.register(victim, "q", "c")
+    for call in (
+        "pgq.insert_event('q', 't', 'd')",
+        "pgq.insert_event('q', 't', 'd', null, null, null, null)",
+        "pgq.insert_events('q', array['t'], array['d'])",
+        "pgq.current_event_table('q')",
+        "pgq.insert_event_raw('q', null, null, null, null, 't', 'd', null, null, null, null)",
+        "pgq.event_retry_raw('q','c',pg_catalog.now(),1,pg_catalog.now(),1,'t','d',null,null,null,null)",
+        "pgq.force_tick('q')",
+        "pgq.ticker('q')",
+        "pgq.next_batch_custom('q', 'c', '0 s', 1, '1 s')",
+        "pgq.next_batch_upto('q', 'c', 10)",
+        "pgq.next_batch_info('q', 'c')",
+        "pgq.get_batch_events(1)",
+        "pgq.get_batch_info(1)",
+        "pgq.batch_event_tables(1)",
+        "pgq.batch_event_sql(1)",
+        "pgq.batch_retry(1, 0)",
+        "pgq.get_queue_info()",
+        "pgq.get_consumer_info()",
+        "pgq.maint_retry_events()",
+        "pgq.maint_operations()",
+        "pgq.finish_batch(1)",
+        "pgq.maint_rotate_tables_step1('q')",
+        "pgq.maint_rotate_tables_step2()",
+        "pgq.maint_rotate_logs()",
+        "pgq.ticker_round()",
+        "pgq.ticker()",
+        "pgq.quote_fqname('a.b')",
+        "pgq.seq_getval('pgq.batch_id_seq')",
+        "pgq.seq_setval('pgq.batch_id_seq', 5)",
+        "pgq.tick_range_sql('q', 1, 2)",
+        "pgq.unregister_consumer('q', 'c')",
+        "pgq.grant_perms('q')",
+        "pgq.tune_storage('q')",
+        "pgq.drop_queue('q')",
+    ):
+        victim.execute(f"select {call}".encode())
+    assert conn.execute("select distinct what from public.hit").fetchall() == []
+
+
+def test_a_cursor_runs_with_the_rights_of_who_declares_it(
+    conn: Connection, queue: str, as_role: As
+) -> None:
+    conn.execute("create table secret (data text)")
+    conn.execute("create function leak() returns text language sql as 'select data from secret'")
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "event")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    reader = as_role("pgq_reader")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege), reader.transaction():
+        reader.execute(
+            "select * from pgq.get_batch_cursor(%s, 'x', 1, 'ev_data <> leak()')", [batch]
+        )

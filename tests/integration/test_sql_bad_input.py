@@ -1,0 +1,230 @@
+"""Bad input through SQL: an error with a code and a remedy, and nothing half done."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+CONTENTS = {
+    "queues": "select * from pgq.queue order by queue_id",
+    "consumers": "select * from pgq.consumer order by co_id",
+    "subscriptions": "select * from pgq.subscription order by sub_id",
+    "ticks": "select * from pgq.tick order by tick_queue, tick_id",
+    "events": "select * from pgq.event order by ev_id",
+    "retries": "select * from pgq.retry_queue order by ev_id",
+    "relations": "select relname from pg_class where relnamespace = 'pgq'::regnamespace order by 1",
+}
+
+
+def everything(conn: Connection) -> bytes:
+    """All that the schema holds."""
+    return pickle.dumps({what: conn.execute(q.encode()).fetchall() for what, q in CONTENTS.items()})
+
+
+@pytest.fixture
+def batch(conn: Connection, queue: str) -> int:
+    """An open batch of consumer "c", number 1, with event 1."""
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "event")
+    ops.tick(conn, queue)
+    return ops.next_batch(conn, queue, "c")
+
+
+@pytest.fixture
+def unchanged(conn: Connection, batch: int) -> Iterator[None]:
+    """Fails the test if anything in the schema has changed."""
+    before = everything(conn)
+    yield
+    assert everything(conn) == before
+
+
+Q, NO_QUEUE, NO_CONSUMER = "test_queue", "nope", "nobody"
+
+REFUSED: list[tuple[str, str, list[object]]] = [
+    # no such queue
+    ("PQ001", "pgq.insert_event(%s, 't', 'd')", [NO_QUEUE]),
+    ("PQ001", "pgq.insert_event(%s, 't', 'd', null, null, null, null)", [None]),
+    ("PQ001", "pgq.insert_events(%s, array['t'], array['d'])", [NO_QUEUE]),
+    ("PQ001", "pgq.current_event_table(%s)", [NO_QUEUE]),
+    ("PQ001", "pgq.register_consumer(%s, 'c')", [NO_QUEUE]),
+    ("PQ001", "pgq.next_batch(%s, 'c')", [NO_QUEUE]),
+    ("PQ001", "pgq.next_batch_custom(%s, 'c', null, 1, null)", [NO_QUEUE]),
+    ("PQ001", "pgq.drop_queue(%s)", [NO_QUEUE]),
+    ("PQ001", "pgq.drop_queue(%s, true)", [NO_QUEUE]),
+    ("PQ001", "pgq.ticker(%s)", [NO_QUEUE]),
+    ("PQ001", "pgq.set_queue_config(%s, 'ticker_paused', 'true')", [NO_QUEUE]),
+    ("PQ001", "pgq.tick_range_sql(%s, 1, 2)", [NO_QUEUE]),
+    ("PQ001", "pgq.tick_channel(%s)", [NO_QUEUE]),
+    ("PQ001", "pgq.insert_event(%s, 't', 'd')", ["x" * 300]),
+    # no such consumer
+    ("PQ002", "pgq.next_batch(%s, %s)", [Q, NO_CONSUMER]),
+    ("PQ002", "pgq.next_batch_info(%s, %s)", [Q, NO_CONSUMER]),
+    ("PQ002", "pgq.next_batch_custom(%s, %s, null, null, null)", [Q, NO_CONSUMER]),
+    ("PQ002", "pgq.next_batch_upto(%s, %s, 10)", [Q, NO_CONSUMER]),
+    # names
+    *(
+        ("PQ003", call, [name])
+        for call in ("pgq.create_queue(%s)", f"pgq.register_consumer('{Q}', %s)")
+        for name in (None, "", "x" * 256, "é" * 128)
+    ),
+    # batches and events
+    *(
+        ("PQ004", f"pgq.{call}", [wrong])
+        for call in (
+            "get_batch_events(%s)",
+            "batch_event_sql(%s)",
+            "batch_event_tables(%s)",
+            "event_retry(%s, 1, 10)",
+            "event_retry(%s, 1, now())",
+            "batch_retry(%s, 10)",
+        )
+        for wrong in (0, -1, 999, None)
+    ),
+    ("PQ005", "pgq.event_retry(%s, %s, 10)", [1, 999]),
+    ("PQ005", "pgq.event_retry(%s, %s, 10)", [1, None]),
+    ("PQ005", "pgq.event_retry_many(%s, array[1, 999], array[now(), now()])", [1]),
+    ("PQ007", "pgq.drop_queue(%s)", [Q]),
+    # ticks
+    ("PQ008", "pgq.register_consumer_at(%s, 'new', 999)", [Q]),
+    ("PQ008", "pgq.register_consumer_at(%s, 'c', 999)", [Q]),
+    ("PQ008", "pgq.tick_range_sql(%s, 1, 999)", [Q]),
+    ("PQ008", "pgq.tick_range_sql(%s, null, 1)", [Q]),
+    ("PQ011", "pgq.tick_range_sql(%s, 2, 1)", [Q]),
+    # parameters
+    ("PQ011", "pgq.set_queue_config(%s, 'no_such_thing', '1')", [Q]),
+    ("PQ011", "pgq.set_queue_config(%s, 'queue_name', 'x')", [Q]),
+    ("PQ011", "pgq.set_queue_config(%s, null, '1')", [Q]),
+    ("PQ011", "pgq.set_queue_config(%s, 'ticker_max_count', 'many')", [Q]),
+    ("PQ011", "pgq.set_queue_config(%s, 'ticker_max_count', null)", [Q]),
+    ("PQ011", "pgq.set_queue_config(%s, 'ticker_max_lag', '1''; drop table x')", [Q]),
+    ("PQ011", "pgq.insert_events(%s, array['t'], array['d', 'e'])", [Q]),
+    ("PQ011", "pgq.next_batch_upto(%s, 'c', 0)", [Q]),
+    ("PQ011", "pgq.event_retry_many(%s, array[1], array[]::timestamptz[])", [1]),
+    # ticks from elsewhere
+    ("PQ014", "pgq.ticker(%s, 99, now(), 99)", [Q]),
+]
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_bad_input_gets_a_code_and_a_hint_and_changes_nothing(conn: Connection) -> None:
+    for sqlstate, call, parameters in REFUSED:
+        with pytest.raises(psycopg.Error) as refused:
+            conn.execute(f"select {call}".encode(), parameters)
+        diag = refused.value.diag
+        assert (diag.sqlstate, bool(diag.message_hint)) == (sqlstate, True), (call, parameters)
+        assert diag.message_primary
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_what_is_done_already_is_no_error_and_changes_nothing(conn: Connection, queue: str) -> None:
+    """As in PgQ: 0 says that nothing was to be done."""
+    for call in (
+        "pgq.create_queue('test_queue')",
+        "pgq.register_consumer('test_queue', 'c')",
+        "pgq.unregister_consumer('test_queue', 'nobody')",
+        "pgq.finish_batch(999)",
+        "pgq.finish_batch(null)",
+    ):
+        assert ops.value(conn, f"select {call}") == 0, call
+    assert ops.value(conn, "select pgq.force_tick('nope')") is None
+    assert conn.execute("select * from pgq.get_batch_info(999)").fetchone() == (None,) * 9
+    assert conn.execute("select * from pgq.get_queue_info('nope')").fetchall() == []
+
+
+def test_a_wrong_event_among_many_retries_none_of_them(
+    conn: Connection, queue: str, batch: int
+) -> None:
+    good = ops.events(conn, batch)[0][0]
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute(
+            "select pgq.event_retry_many(%s, %s, array[now(), now()])", [batch, [good, 999]]
+        )
+    assert refused.value.sqlstate == "PQ005"
+    assert ops.value(conn, "select count(*) from pgq.retry_queue") == 0
+
+
+def test_a_queue_that_is_closed_takes_no_events_except_from_replication(
+    conn: Connection, queue: str
+) -> None:
+    conn.execute("select pgq.set_queue_config(%s, 'disable_insert', 'true')", [queue])
+    for call in ("pgq.insert_event(%s, 't', 'd')", "pgq.current_event_table(%s)"):
+        with pytest.raises(psycopg.Error) as refused:
+            conn.execute(f"select {call}".encode(), [queue])
+        assert refused.value.sqlstate == "PQ006"
+        assert refused.value.diag.message_hint
+    conn.execute("set session_replication_role = replica")
+    assert ops.insert(conn, queue, "copied")
+
+
+def test_the_limit_of_events_in_a_transaction_is_kept(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    conn.execute("select pgq.set_queue_config(%s, 'per_tx_limit', '3')", [queue])
+    producer = connect(autocommit=False)
+    for number in range(2):
+        ops.insert(producer, queue, f"event {number}")
+    with pytest.raises(psycopg.Error) as refused, producer.transaction():
+        producer.execute("select pgq.insert_events(%s, array['a', 'b'], array['x', 'y'])", [queue])
+    assert refused.value.sqlstate == "PQ010"
+    assert refused.value.diag.message_hint
+    ops.insert(producer, queue, "event 2")
+    producer.commit()
+    ops.insert(producer, queue, "another transaction")
+    producer.commit()
+    assert len(ops.deliver(conn, queue, "c")) == 4
+
+
+def test_a_paused_queue_says_so_to_who_ticks_it_and_is_left_out_by_who_ticks_all(
+    conn: Connection, queue: str
+) -> None:
+    for switch in ("ticker_paused", "external_ticker"):
+        conn.execute("select pgq.set_queue_config(%s, %s, 'true')", [queue, switch])
+        before = ops.value(conn, "select max(tick_id) from pgq.tick")
+        with pytest.raises(psycopg.Error) as refused:
+            conn.execute("select pgq.ticker(%s)", [queue])
+        assert refused.value.sqlstate == "PQ014"
+        assert refused.value.diag.message_hint
+        ops.insert(conn, queue, "event")
+        conn.execute("select pgq.force_tick(%s), pgq.ticker(), pgq.ticker_round()", [queue])
+        assert ops.value(conn, "select max(tick_id) from pgq.tick") == before
+        conn.execute("select pgq.set_queue_config(%s, %s, 'false')", [queue, switch])
+
+
+def test_null_bytes_are_refused_before_anything_is_written(
+    conn: Connection, queue: str, batch: int
+) -> None:
+    before = everything(conn)
+    with pytest.raises(psycopg.DataError):
+        ops.insert(conn, queue, "a\0b")
+    with pytest.raises(psycopg.DataError):
+        conn.execute("select pgq.create_queue(%s)", ["a\0b"])
+    assert everything(conn) == before
+
+
+@pytest.mark.slow
+def test_payloads_of_0_bytes_and_of_200_mb_arrive_as_they_were(
+    conn: Connection, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    large = 200_000_000
+    ops.insert(conn, queue, "")
+    conn.execute("select pgq.insert_event(%s, null, null)", [queue])
+    conn.execute("select pgq.insert_event(%s, 't', repeat('x', %s))", [queue, large])
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    query = ops.value(conn, "select pgq.batch_event_sql(%s)", batch)
+    lengths = f"select length(ev_data) from ({query}) ev".encode()
+    assert conn.execute(lengths).fetchall() == [(0,), (None,), (large,)]
+    assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 3
+    ops.finish(conn, batch)
+    assert ops.value(conn, "select pgq.maint_retry_events()") == 3
+    ops.tick(conn, queue)
+    again = ops.events(conn, ops.next_batch(conn, queue, "c"))
+    assert [row[5] and len(row[5]) for row in again] == ["", None, large]
