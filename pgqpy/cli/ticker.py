@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -54,13 +53,6 @@ def ticker(
         dsns = (pgqpy.dsn.resolve(settings.dsn_argument),)
     try:
         config = Config.load(path, *dsns) if path else Config.from_dsns(*dsns)
-        run(
-            replace(
-                config,
-                http=http or config.http,
-                log_level=log_level or config.log_level,
-                log_format=log_format or config.log_format,
-            )
-        )
+        run(config.overridden(http=http, log_level=log_level, log_format=log_format))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
