@@ -129,9 +129,11 @@ def _act(place: Place, settings: Settings, console: Console) -> tuple[Comparison
                 consumer.wait_until_ready(START_TIMEOUT)
 
         first_tick = place.last_tick()
-        application = Application(place.dsn, plan, seconds=SECONDS * len(flights) / ALL_FLIGHTS)
+        seconds = SECONDS * len(flights) / ALL_FLIGHTS
+        application = Application(place.dsn, plan, seconds=seconds)
         console.print(
-            f"The year 2013, {len(flights):,} flights, in fast motion from {WRITERS} connections"
+            f"{len(flights):,} flights of 2013, replayed by {WRITERS} connections"
+            f" in {seconds:.0f} seconds"
         )
         application.start()
         try:

@@ -270,3 +270,10 @@ def test_a_batch_without_events_is_an_empty_dataframe(
     assert counting.run_once()
     assert not counting.run_once()
     assert counts == [0]
+
+
+def test_the_session_that_is_active_is_used(
+    spark: SparkSession, consumer: MakeConsumer, dsn: str
+) -> None:
+    made = type(consumer(lambda *_: None))(dsn)
+    assert made.spark.sparkContext is spark.sparkContext

@@ -32,7 +32,8 @@ class SparkConsumer:
     in slices, in parallel, each on a connection of its own; what they see is the batch and
     nothing else, however often it is read and whatever is committed meanwhile. It is lazy: each
     action reads again, so ``df.persist()`` what is used twice. It can be read until
-    ``process_batch`` returns; then the batch is finished, and reading fails.
+    ``process_batch`` returns; then the batch is finished, and reading fails. Executors need
+    pgqpy with its extra ``spark``, too.
 
     Registration, waiting, failures and stopping are `pgqpy.Consumer`'s, and so is what the
     attributes and hooks mean that have the same names there.
@@ -94,7 +95,7 @@ class SparkConsumer:
         raise NotImplementedError(f"{type(self).__name__} must override process_batch")
 
     def on_batch(self, stats: pgqpy.BatchStats) -> None:
-        """A batch is committed."""
+        """A batch is committed. ``stats.events`` does not count what was read from ``df``."""
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         """A batch failed, or the database is away; raise here to leave `run`."""
