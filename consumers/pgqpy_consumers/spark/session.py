@@ -52,6 +52,8 @@ def local_session(
     require_java()
     # Workers must be the interpreter that has pgqpy, not whatever "python3" is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Java looks the machine's own name up, which fails without a network.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf().setMaster(master).setAppName("pgqpy")
     for name, value in (_LOCAL | dict(settings or {})).items():
         conf.set(name, value)
