@@ -6,8 +6,7 @@ declare
         'version()', 'quote_fqname(text)', 'seq_getval(text)',
         'get_queue_info()', 'get_queue_info(text)',
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
-        'capture_info(regclass)', 'capture_options(text)', 'capture_shape(oid, jsonb)',
-        'capture_names(oid, jsonb, oid)', 'capture_partitions(regclass)'];
+        'capture_info(regclass)'];
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
         'next_batch(text, text)', 'next_batch_info(text, text)',
@@ -78,7 +77,7 @@ grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 -- captured table's owner.
 grant select on pgq.row_layout, pgq.write_slot to pgq_writer;
 grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
-grant select on pgq.capture to public;
+grant select on pgq.capture to pgq_writer;
 grant usage, create on schema pgq_capture to pgq_writer;
 grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
 

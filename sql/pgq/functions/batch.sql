@@ -76,6 +76,7 @@ create or replace function pgq.get_batch_events(
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_events(1)
@@ -97,6 +98,7 @@ create or replace function pgq.check_event_condition(i_condition text)
 returns void
 language plpgsql
 immutable
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_event_condition(1)
@@ -136,6 +138,7 @@ create or replace function pgq.get_batch_cursor(
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_cursor(4)
@@ -146,7 +149,8 @@ as $$
 --      i_batch_id      - an open batch
 --      i_cursor_name   - name for the cursor
 --      i_quick_limit   - how many events to fetch now
---      i_extra_where   - condition over the event's columns, or null
+--      i_extra_where   - condition over the event's columns, or null; other functions than PostgreSQL's
+--                        own need their schema
 -- Returns:
 --      The first events, in the order of their ids.
 -- Errors:
@@ -176,6 +180,7 @@ create or replace function pgq.get_batch_cursor(
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_cursor(3)

@@ -16,7 +16,7 @@ returns table (
     partitions_missing  integer)
 language sql
 stable
-set search_path = pg_catalog, pg_temp
+security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_info(1)

@@ -3,6 +3,7 @@ returns text
 language sql
 immutable
 strict
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.quote_fqname(1)
@@ -25,6 +26,7 @@ create or replace function pgq.seq_getval(i_seq_name text)
 returns bigint
 language plpgsql
 strict
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.seq_getval(1)

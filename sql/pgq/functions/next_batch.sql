@@ -163,6 +163,7 @@ create or replace function pgq.next_batch_custom(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_custom(5)
@@ -192,6 +193,7 @@ create or replace function pgq.next_batch_upto(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_upto(4)
@@ -225,6 +227,7 @@ create or replace function pgq.next_batch_info(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_info(2)
@@ -240,6 +243,7 @@ $$;
 create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch(2)

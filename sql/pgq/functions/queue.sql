@@ -1,6 +1,7 @@
 create or replace function pgq.check_name(i_what text, i_name text)
 returns void
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_name(2)
@@ -196,6 +197,7 @@ $$;
 create or replace function pgq.drop_queue(x_queue_name text)
 returns integer
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.drop_queue(1)
