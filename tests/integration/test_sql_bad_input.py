@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import psycopg
 import pytest
@@ -46,7 +46,7 @@ def unchanged(conn: Connection, batch: int) -> Iterator[None]:
 
 Q, NO_QUEUE, NO_CONSUMER = "test_queue", "nope", "nobody"
 
-REFUSED: list[tuple[str, str, list[object]]] = [
+REFUSED: list[tuple[str, str, Sequence[object]]] = [
     # no such queue
     ("PQ001", "pgq.insert_event(%s, 't', 'd')", [NO_QUEUE]),
     ("PQ001", "pgq.insert_event(%s, 't', 'd', null, null, null, null)", [None]),

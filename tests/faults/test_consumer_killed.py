@@ -1,0 +1,72 @@
+"""A consumer process killed in the middle of a batch: its effects happen exactly once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import PATIENCE
+
+CONSUMER = """
+import sys
+import pgqpy
+
+class Effects(pgqpy.Consumer):
+    queue_name = "test_queue"
+    consumer_name = "effects"
+    batch_size = None
+
+    def process_event(self, conn, event):
+        conn.execute("insert into effect values (%s)", [event.id])
+        print(event.id, flush=True)
+
+Effects(sys.argv[1]).run(until_empty=len(sys.argv) > 2)
+"""
+KILLS = 5
+
+
+@contextmanager
+def consumer(dsn: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER, dsn, *arguments], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_consumer_that_is_killed_takes_up_where_it_had_committed(
+    conn: Connection, dsn: str, queue: str
+) -> None:
+    conn.execute("create table effect (ev_id bigint primary key)")
+    ops.register(conn, queue, "effects")
+    ids = []
+    for _ in range(KILLS * 3):
+        ids += [ops.insert(conn, queue, "event") for _ in range(20)]
+        ops.tick(conn, queue)
+
+    for life in range(KILLS):
+        with consumer(dsn) as process:
+            # Within a batch: the first has been begun, some others may be through.
+            assert process.stdout is not None
+            for _ in range(5 + 10 * life):
+                assert process.stdout.readline()
+        done = ops.value(conn, "select count(*) from effect")
+        assert done % 20 == 0
+    assert 0 < done < len(ids)
+
+    with consumer(dsn, "until empty") as process:
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+    assert [row[0] for row in conn.execute("select ev_id from effect order by 1")] == ids
