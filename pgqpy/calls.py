@@ -50,6 +50,12 @@ def next_batch(
     return _NEXT_BATCH_UPTO, checked([queue, consumer, max_count, min_lag])
 
 
+#: The NULLs that are missing behind so many fields.
+_PADDING = [
+    (None,) * (len(NEW_EVENT_COLUMNS) - given) for given in range(len(NEW_EVENT_COLUMNS) + 1)
+]
+
+
 @lru_cache
 def call(function: str, arguments: int = 0) -> bytes:
     """``select * from pgq.function(%s, ...)`` with so many arguments."""
@@ -112,12 +118,11 @@ def padded(event: Sequence[str | None]) -> Sequence[str | None]:
 
     Raises TypeError for more than six fields, or none.
     """
-    missing = len(NEW_EVENT_COLUMNS) - len(event)
-    if missing == 0 and not isinstance(event, str):
-        return event
-    if 0 < missing < len(NEW_EVENT_COLUMNS) and not isinstance(event, str):
-        return (*event, *(None,) * missing)
-    raise TypeError(f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}")
+    if isinstance(event, str) or not 0 < len(event) < len(_PADDING):
+        raise TypeError(
+            f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}"
+        )
+    return (*event, *_PADDING[len(event)])
 
 
 def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:

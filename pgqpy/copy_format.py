@@ -12,6 +12,7 @@ import dataclasses
 import struct
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from pgqpy.event import Event
 from pgqpy.retries import Retries
@@ -41,39 +42,57 @@ NEW_EVENT_COLUMNS = EVENT_COLUMNS[4:]
 MAX_EVENT_BYTES = 2**30 - 2**16
 
 _length = struct.Struct(">i")
-_NULL = _length.pack(-1)
-#: So many NULLs in a row.
-_NULLS = [_NULL * count for count in range(len(NEW_EVENT_COLUMNS) + 1)]
-#: The bytes that four fields take beside the text itself when only the first is one.
-_ONE_TEXT = 4 * _length.size
 _numbers = struct.Struct(">h iq iq iq ii i")
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _FIRST_TIME = datetime.min.replace(tzinfo=UTC)
 _LAST_TIME = datetime.max.replace(tzinfo=UTC)
 
-# The frozen dataclass's own __init__ takes twice as long as these.
-_new = object.__new__
-(
-    _set_id,
-    _set_time,
-    _set_txid,
-    _set_retry_count,
-    _set_type,
-    _set_data,
-    _set_extra1,
-    _set_extra2,
-    _set_extra3,
-    _set_extra4,
-    _set_retries,
-) = (vars(Event)[field.name].__set__ for field in dataclasses.fields(Event))
+
+class _Draft:
+    """An event that can still be changed.
+
+    The __init__ of a frozen dataclass goes through object.__setattr__ for each field, which takes
+    longer than reading the row. So a row becomes one of these, and then this becomes an `Event`:
+    Python allows that because both have the same slots.
+    """
+
+    __slots__ = tuple(field.name for field in dataclasses.fields(Event))
+
+    def __init__(
+        self,
+        id: int,  # noqa: A002
+        time: datetime,
+        txid: int,
+        retry_count: int,
+        type: str | None,  # noqa: A002
+        data: str | None,
+        extra1: str | None,
+        extra2: str | None,
+        extra3: str | None,
+        extra4: str | None,
+        retries: Retries | None,
+    ) -> None:
+        self.id = id
+        self.time = time
+        self.txid = txid
+        self.retry_count = retry_count
+        self.type = type
+        self.data = data
+        self.extra1 = extra1
+        self.extra2 = extra2
+        self.extra3 = extra3
+        self.extra4 = extra4
+        self._retries = retries
 
 
 def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]:
     """The events of a COPY of `EVENT_COLUMNS`, one message a row, without header and trailer."""
-    events = []
+    events: list[Event] = []
     last_time: int | None = None
     time = _EPOCH
+    last_extras = b""
+    extra1 = extra2 = extra3 = extra4 = None
     numbers, length = _numbers.unpack_from, _length.unpack_from
     for row in rows:
         _, _, event_id, _, microseconds, _, txid, _, retry_count, size = numbers(row)
@@ -95,33 +114,31 @@ def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]
             end = position + size
             data = row[position:end].decode()
             position = end
-        # Most events have no extras, or the first only: the table that a trigger names.
+        # Often none, or the table that a trigger names: the same as in the event before.
         extras = row[position:]
-        if extras == _NULLS[4]:
-            extra1 = extra2 = extra3 = extra4 = None
-        else:
+        if extras != last_extras:
             extra1, extra2, extra3, extra4 = _texts(extras)
-        event = _new(Event)
-        _set_id(event, event_id)
-        _set_time(event, time)
-        _set_txid(event, txid)
-        _set_retry_count(event, retry_count)
-        _set_type(event, event_type)
-        _set_data(event, data)
-        _set_extra1(event, extra1)
-        _set_extra2(event, extra2)
-        _set_extra3(event, extra3)
-        _set_extra4(event, extra4)
-        _set_retries(event, retries)
+            last_extras = extras
+        event: Any = _Draft(
+            event_id,
+            time,
+            txid,
+            retry_count,
+            event_type,
+            data,
+            extra1,
+            extra2,
+            extra3,
+            extra4,
+            retries,
+        )
+        event.__class__ = Event
         events.append(event)
     return events
 
 
 def _texts(fields: bytes) -> list[str | None]:
-    """The four extras."""
-    (size,) = _length.unpack_from(fields)
-    if size == len(fields) - _ONE_TEXT and fields.endswith(_NULLS[3]):
-        return [fields[_length.size : _length.size + size].decode(), None, None, None]
+    """The texts of a row's last fields."""
     texts: list[str | None] = []
     position = 0
     while position < len(fields):
