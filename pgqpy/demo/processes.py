@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,8 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._output,
             start_new_session=True,
+            # The writers' threads do not run yet when processes are started.
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
         )
         return self
 
@@ -94,3 +98,9 @@ class Process:
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").strip().splitlines()
         return DemoError(message, hint="\n".join(lines[-15:]) or None)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel send SIGTERM when the demo is gone, should it be killed."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

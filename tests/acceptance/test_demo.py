@@ -205,6 +205,23 @@ def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
     assert remains(conn) == (False, 0)
 
 
+def test_killed_it_leaves_no_process_and_the_next_run_tidies_up(
+    start: Run, dsn: str, conn: Connection
+) -> None:
+    process = start("--dsn", dsn, "--no-spark")
+    eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
+    eventually(conn, "select count(*) > 3 from pgqpy_demo.batch_log")
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    finish(process)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE)
+    assert not alive
+    assert remains(conn) == (True, 1)
+    code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
+    assert code == 0, output
+    assert remains(conn) == (False, 0)
+
+
 def test_without_java_it_says_what_to_install(
     start: Run, dsn: str, conn: Connection, tmp_path: Path
 ) -> None:
