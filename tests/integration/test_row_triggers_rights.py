@@ -107,27 +107,44 @@ def test_nothing_that_users_make_runs_as_the_owner(conn: Connection, writer: Con
     assert len(event_data(conn)) == 2
 
 
-def test_functions_in_the_writers_schema_do_not_take_over(
-    conn: Connection, writer: Connection
+@pytest.mark.parametrize("kind", ["jsontriga", "logutriga", "sqltriga"])
+def test_what_is_in_the_writers_schema_does_not_take_over(
+    conn: Connection, writer: Connection, kind: str
 ) -> None:
+    """Neither what the event says, nor whether a change is denied."""
     for signature, result in (
         ("row_to_json(record)", "json"),
         ("to_json(text)", "json"),
         ("format(text, variadic text[])", "text"),
         ("current_setting(text)", "text"),
+        ("equal(text, text)", "boolean"),
+        ("equal_arrays(text[], text[])", "boolean"),
+        ("joined(text, text)", "text"),
     ):
         writer.execute(
             f"create function {signature} returns {result} language plpgsql"
             " as $$ begin raise 'taken over'; end $$".encode()
         )
-    writer.execute("create table item (id int primary key, price numeric, label text)")
+    writer.execute("create operator = (leftarg = text, rightarg = text, function = equal)")
     writer.execute(
-        "create trigger t after insert on item for each row"
-        " execute function pgq.jsontriga('test_queue')"
+        "create operator = (leftarg = text[], rightarg = text[], function = equal_arrays)"
     )
+    writer.execute("create operator || (leftarg = text, rightarg = text, function = joined)")
+    writer.execute("create table item (id int primary key, price numeric, label text)")
+    writer.execute("create table closed (id int primary key)")
+    for table, arguments in ("item", "'test_queue', 'backup'"), ("closed", "'test_queue', 'deny'"):
+        writer.execute(
+            f"create trigger t after insert or update or delete on {table} for each row"
+            f" execute function pgq.{kind}({arguments})".encode()
+        )
     writer.execute("set search_path = app, pg_catalog")
     writer.execute("insert into item values (1, 1.50, 'a')")
-    assert event_data(conn) == ['{"id":1,"price":"1.50","label":"a"}']
+    writer.execute("update item set label = 'b'")
+    writer.execute("delete from item")
+    with pytest.raises(psycopg.Error) as caught:
+        writer.execute("insert into closed values (1)")
+    assert caught.value.sqlstate == "PQ023"
+    assert len(event_data(conn)) == 3
 
 
 def test_pgq_writer_cannot_change_what_triggers_remember(writer: Connection) -> None:

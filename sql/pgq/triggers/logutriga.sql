@@ -28,20 +28,21 @@ as $$
 --      PQ023 denied; those of pgq.insert_event
 -- ----------------------------------------------------------------------
 begin
-    if tg_level = 'STATEMENT' then
+    -- Functions in place of operators: expressions need the session's search_path, and there '=' may be anything.
+    if pg_catalog.texteq(tg_level, 'STATEMENT') then
         perform pgq._statement_event('url', tg_op, tg_when, tg_table_schema, tg_table_name, tg_relid, tg_argv);
-    elsif tg_op = 'INSERT' then
+    elsif pg_catalog.texteq(tg_op, 'INSERT') then
         if pgq._row_event('url', tg_op, tg_when, tg_table_schema, tg_table_name, tg_relid, tg_argv, new, new,
-                          case when tg_nargs > 1 then pgq._row_expressions(tg_relid, tg_argv, new) end) then
+                          case when pg_catalog.int4gt(tg_nargs, 1) then pgq._row_expressions(tg_relid, tg_argv, new) end) then
             return new;
         end if;
-    elsif tg_op = 'UPDATE' then
+    elsif pg_catalog.texteq(tg_op, 'UPDATE') then
         if pgq._row_event('url', tg_op, tg_when, tg_table_schema, tg_table_name, tg_relid, tg_argv, new, old,
-                          case when tg_nargs > 1 then pgq._row_expressions(tg_relid, tg_argv, new) end) then
+                          case when pg_catalog.int4gt(tg_nargs, 1) then pgq._row_expressions(tg_relid, tg_argv, new) end) then
             return new;
         end if;
     elsif pgq._row_event('url', tg_op, tg_when, tg_table_schema, tg_table_name, tg_relid, tg_argv, old, old,
-                          case when tg_nargs > 1 then pgq._row_expressions(tg_relid, tg_argv, old) end) then
+                         case when pg_catalog.int4gt(tg_nargs, 1) then pgq._row_expressions(tg_relid, tg_argv, old) end) then
         return old;
     end if;
     return null;

@@ -3,6 +3,7 @@ create or replace function pgq._row_event(
     i_row anyelement, i_old anyelement, i_expressions text[])
 returns boolean
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_event(10)

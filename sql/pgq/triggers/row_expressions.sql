@@ -34,6 +34,7 @@ $$;
 create or replace function pgq._row_queries(i_relation oid, i_arguments text[], i_columns name[])
 returns text[]
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_queries(3)
@@ -97,7 +98,7 @@ declare
     v_queries   text[];
     v_values    text[];
 begin
-    if pg_catalog.current_setting('session_replication_role') = 'local' then
+    if pg_catalog.texteq(pg_catalog.current_setting('session_replication_role'), 'local') then
         return null;
     end if;
     v_queries := pgq._row_queries(

@@ -2,6 +2,7 @@ create or replace function pgq._statement_event(
     i_format text, i_operation text, i_when text, i_schema text, i_table text, i_relation oid, i_arguments text[])
 returns void
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._statement_event(7)
