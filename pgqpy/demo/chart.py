@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
@@ -29,15 +30,18 @@ MARGINS = {"left": 0.07, "right": 0.98, "top": 0.89, "bottom": 0.07, "hspace": 0
 Curve = tuple[list[float], list[int]]
 
 
-def draw(path: Path, measured: Measurements) -> None:
-    """Write the picture; the name's ending says which format."""
-    try:
-        import matplotlib
-    except ImportError:
+def require_matplotlib() -> None:
+    """`DemoError` if there will be no drawing."""
+    if importlib.util.find_spec("matplotlib") is None:
         raise DemoError(
             "The chart needs matplotlib, which is not installed.",
             hint='pip install "pgqpy[demo]"',
-        ) from None
+        )
+
+
+def draw(path: Path, measured: Measurements) -> None:
+    """Write the picture; the name's ending says which format."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -60,8 +60,11 @@ def perform(settings: Settings, console: Console) -> bool:
 
     Raises `PgqError` and psycopg's errors.
     """
+    # Find out now and not when all the work is done.
     if settings.spark:
         _require_spark()
+    if settings.chart is not None:
+        chart.require_matplotlib()
     with _sigterm_as_interrupt(), _place(settings, console) as place:
         comparison, measured = _act(place, settings, console)
     report.show_comparison(console, comparison)
@@ -76,7 +79,7 @@ def perform(settings: Settings, console: Console) -> bool:
 
 
 def _require_spark() -> None:
-    """Find out now and not when half the work is done."""
+    """An error that says what to install, if Spark or Java is not there."""
     try:
         from pgqpy_consumers.spark import require_java
     except ImportError as error:
