@@ -24,7 +24,8 @@ begin
     if v_missing is not null or cardinality(i_columns) = 0 then
         raise exception using
             errcode = 'PQ011',
-            message = format('%s: %s', i_option, coalesce(format('table %s has no column %s', i_table, v_missing), 'no column is given')),
+            message = format('%s: %s', i_option, case when v_missing is null then 'no column is given'
+                                                     else format('table %s has no column %s', i_table, v_missing) end),
             hint = format('The columns of the table are %s.',
                           (select string_agg(quote_ident(a.attname), ', ' order by a.attnum)
                              from pg_attribute a where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped));

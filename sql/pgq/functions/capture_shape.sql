@@ -160,28 +160,30 @@ as $$
     select md5(pgq.capture_shape(pgq.capture_root(i_function), pgq.capture_options_of(i_function))::text);
 $$;
 
-create or replace function pgq.capture_is_fresh(i_function text, i_fingerprint text)
+create or replace function pgq.capture_is_fresh(i_function text, i_fingerprint text, i_table regclass)
 returns boolean
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_is_fresh(2)
+-- Function: pgq.capture_is_fresh(3)
 --
 --      Whether a generated trigger function fits its table. Declared immutable
 --      though it reads the catalog, so that the planner makes it a constant:
---      then the check costs nothing, and it is made again whenever the plan is
---      made again, which is after every ALTER of the table whose rows the
---      statement reads. For READ COMMITTED: elsewhere the transaction's
---      snapshot may be older than the table's shape, and the answer would stay.
+--      then the check costs nothing. It is made again whenever the plan is made
+--      again, and that is after every ALTER of the table, for a constant of type
+--      regclass makes the plan depend on the table. For READ COMMITTED: elsewhere
+--      the transaction's snapshot may be older than the table's shape, and the
+--      answer would stay.
 --
 -- Parameters:
 --      i_function      - name of the trigger function
 --      i_fingerprint   - pgq.capture_fingerprint(1) when it was generated
+--      i_table         - the table then; another one after a restore
 -- ----------------------------------------------------------------------
 begin
-    return pgq.capture_fingerprint(i_function) is not distinct from i_fingerprint;
+    return pgq.capture_root(i_function) = i_table and pgq.capture_fingerprint(i_function) = i_fingerprint;
 end;
 $$;
 
@@ -194,8 +196,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_is_fresh_now(3)
 --
---      The same, looked up each time; for partitions too, whose plans do not
---      notice what happens to the table above them.
+--      The same, looked up each time: at any isolation level, and for partitions.
 --
 -- Parameters:
 --      i_table         - the table that was written

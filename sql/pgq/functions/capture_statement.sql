@@ -1,12 +1,12 @@
 create or replace function pgq.capture_statement(
-    i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
+    i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text, i_target text)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_statement(6)
+-- Function: pgq.capture_statement(7)
 --
 --      One of the statements of a generated trigger function, which reads the
 --      transition tables new_rows and old_rows. All events of a user's
@@ -28,6 +28,8 @@ as $$
 --      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
 --      i_paired        - expression: there are as many old rows as new ones, so
 --                        that they belong together by position
+--      i_target        - FROM item of one row that i_slot and i_seq refer to; null if
+--                        they stand for themselves
 -- Returns:
 --      The statement.
 -- ----------------------------------------------------------------------
@@ -93,8 +95,9 @@ begin
         -- The limit is for the planner, who would have the product of two large tables compiled.
         when 'update_one' then 'old_rows old cross join (select * from new_rows limit 1) new'
         when 'update_any' then
-            '(select row_number() over () as n, o as old_row from old_rows o) o '
-            'full join (select row_number() over () as n, n as new_row from new_rows n) n using (n)'
+            -- a row by its table's name is the row unless there is a column of this name
+            '(select row_number() over () as n, "pgq:row" as old_row from old_rows "pgq:row") o '
+            'full join (select row_number() over () as n, "pgq:row" as new_row from new_rows "pgq:row") n using (n)'
         end;
     if i_form = 'update_any' then
         v_from := format('(select n, old_row, new_row from %s) p cross join lateral (select (p.old_row).*) old '
@@ -133,8 +136,8 @@ begin
     end if;
     return format(
         'insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_slot) '
-        'select nextval(%s), e.type, e.data, %s, e.extra2, %s from (%s) e',
-        i_seq, v_extra1, i_slot, v_events);
+        'select nextval(%s), e.type, e.data, %s, e.extra2, %s from %s(%s) e',
+        i_seq, v_extra1, i_slot, coalesce(i_target || ' cross join ', ''), v_events);
 end;
 $$;
 

@@ -1,0 +1,287 @@
+"""Captured tables go on being altered; the next statement is captured as the table is then."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from tests.fixtures.fix_capture import changes, last_event, short
+from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
+
+
+@pytest.fixture
+def flight(conn: Connection, queue: str) -> str:
+    conn.execute("create table flight (id int primary key, carrier text, delay real)")
+    conn.execute("select pgq.capture_table('flight', %s)", [queue])
+    return "flight"
+
+
+ALTERATIONS = [
+    ("alter table flight add column gate text default 'B2'", "flight", ["id"], "gate"),
+    ("alter table flight rename carrier to airline", "flight", ["id"], "airline"),
+    ("alter table flight rename id to number", "flight", ["number"], "number"),
+    ("alter table flight drop column carrier", "flight", ["id"], None),
+    ("alter table flight alter column delay type text", "flight", ["id"], None),
+    ("alter table flight rename to leg", "leg", ["id"], None),
+    ("alter table flight drop constraint flight_pkey", "flight", [], None),
+    (
+        "alter table flight drop constraint flight_pkey, add primary key (carrier, id)",
+        "flight",
+        ["carrier", "id"],
+        None,
+    ),
+    ("alter table flight drop column id, add column n serial primary key", "flight", ["n"], "n"),
+]
+
+
+@pytest.mark.parametrize(("alteration", "table", "key", "column"), ALTERATIONS)
+@pytest.mark.parametrize("warm", [True, False], ids=["session that wrote before", "new session"])
+def test_an_altered_table_is_captured_as_it_is_now(
+    connect: Connect,
+    conn: Connection,
+    flight: str,
+    alteration: str,
+    table: str,
+    key: list[str],
+    column: str | None,
+    warm: bool,
+) -> None:
+    writer = connect()
+    if warm:
+        for n in range(7):
+            writer.execute("insert into flight values (%s, 'UA')", [n])
+            writer.execute("update flight set delay = 1 where id = %s", [n])
+        writer.execute("delete from flight")
+    conn.execute(alteration)
+    before = last_event(conn)
+    columns = {row[0] for row in conn.execute(
+        "select attname from pg_attribute where attrelid = %s::regclass and attnum > 0"
+        " and not attisdropped", [table]).fetchall()}
+    assert column is None or column in columns
+    filled = {"id", "number"} & columns
+    name = filled.pop() if filled else "delay"
+    for n in (100, 101):
+        extra, value = (", carrier", ", 'x'") if "carrier" in columns else ("", "")
+        writer.execute(f"insert into {table} ({name}{extra}) values ({n}{value})")
+    writer.execute(f"update {table} set delay = '5'")
+    writer.execute(f"delete from {table} where {name}::text in ('100', '5')")
+    seen = changes(conn, before)
+    assert [c.op for c in seen][:4] == ["INSERT", "INSERT", "UPDATE", "UPDATE"]
+    assert {c.op for c in seen[4:]} == {"DELETE"}
+    for change in seen:
+        assert change.table == ("public", table)
+        assert list(change.key) == key
+        assert set(change.row) == columns
+        assert (change.old is not None) == (not key and change.op == "UPDATE")
+
+
+def test_a_renamed_schema_is_noticed(connect: Connect, conn: Connection, queue: str) -> None:
+    conn.execute("create schema one; create table one.t (id int primary key)")
+    conn.execute("select pgq.capture_table('one.t', %s)", [queue])
+    writer = connect()
+    writer.execute("insert into one.t values (1)")
+    conn.execute("alter schema one rename to two")
+    writer.execute("insert into two.t values (2)")
+    conn.execute("create schema three; alter table two.t set schema three")
+    writer.execute("insert into three.t values (3)")
+    assert [c.table for c in changes(conn)] == [("one", "t"), ("two", "t"), ("three", "t")]
+
+
+def test_altering_in_the_same_transaction_is_noticed(conn: Connection, flight: str) -> None:
+    with conn.transaction():
+        conn.execute("insert into flight values (1)")
+        conn.execute("alter table flight rename id to number")
+        conn.execute("update flight set delay = 3")
+        conn.execute("alter table flight rename number to id")
+        conn.execute("update flight set id = 2")
+    assert [(c.op, *c.key) for c in changes(conn)] == [
+        ("INSERT", "id"),
+        ("UPDATE", "number"),
+        ("DELETE", "id"),
+        ("INSERT", "id"),
+    ]
+
+
+def test_a_writer_that_waited_for_the_alteration_sees_it(
+    connect: Connect, conn: Connection, flight: str
+) -> None:
+    writer, altering = connect(), connect(autocommit=False)
+    writer.execute("insert into flight values (1)")
+    altering.execute("alter table flight rename id to number")
+    altering.execute("alter table flight rename to leg")
+    pid = writer.info.backend_pid
+    waiting = threading.Thread(
+        target=lambda: writer.execute("update flight set delay = delay"), daemon=True
+    )
+    # The name is looked up before the lock is waited for, so the statement reaches the renamed table.
+    waiting.start()
+    while not conn.execute(
+        "select from pg_locks where pid = %s and not granted", [pid]
+    ).fetchall():
+        assert waiting.is_alive()
+    try:
+        altering.execute("alter table leg rename to flight")
+        altering.commit()
+    finally:
+        waiting.join(30)
+    assert [(c.op, *c.key) for c in changes(conn)] == [("INSERT", "id"), ("UPDATE", "number")]
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_an_old_snapshot_spoils_nothing_for_later_transactions(
+    connect: Connect, conn: Connection, flight: str, isolation: str
+) -> None:
+    writer = connect()
+    writer.execute("insert into flight values (1)")
+    writer.execute(f"begin isolation level {isolation}")
+    writer.execute("select 1 from pg_class limit 1")
+    conn.execute("alter table flight add column gate text")
+    conn.execute("alter table flight drop constraint flight_pkey, add primary key (carrier)"
+                 if False else "alter table flight rename carrier to airline")
+    writer.execute("insert into flight (id) values (2)")
+    writer.execute("commit")
+    writer.execute("insert into flight (id) values (3)")
+    writer.execute("update flight set delay = 0 where id = 3")
+    assert [(c.op, "airline" in c.row, c.key) for c in changes(conn)] == [
+        ("INSERT", False, ("id",)),
+        ("INSERT", True, ("id",)),
+        ("INSERT", True, ("id",)),
+        ("UPDATE", True, ("id",)),
+    ]
+
+
+def test_the_function_is_made_anew_once_and_then_is_static_again(
+    conn: Connection, flight: str
+) -> None:
+    def source() -> str:
+        [(text,)] = conn.execute(
+            "select prosrc from pg_proc where pronamespace = 'pgq_capture'::regnamespace"
+        ).fetchall()
+        return str(text)
+
+    first = source()
+    conn.execute("alter table flight rename to leg")
+    conn.execute("insert into leg values (1)")
+    second = source()
+    assert "public.leg" in second and "public.flight" in first
+    conn.execute("insert into leg values (2)")
+    assert source() == second
+
+
+@pytest.mark.parametrize("option", ["columns", "exclude"])
+def test_listed_columns_are_followed_through_renaming_and_dropping(
+    conn: Connection, queue: str, option: str
+) -> None:
+    conn.execute("create table t (id int primary key, a int, b int, c int, d int)")
+    conn.execute(f"select pgq.capture_table('t', %s, {option} => '{{a,b}}')", [queue])
+    conn.execute("alter table t rename a to a2; alter table t drop column b; alter table t add a int")
+    conn.execute("insert into t values (1, 2, 3, 4, 5)")
+    conn.execute("update t set a2 = 9, c = 9")
+    kept = {"id", "a2"} if option == "columns" else {"id", "c", "d", "a"}
+    assert [set(change.row) for change in changes(conn)] == [kept, kept]
+    [(listed,)] = conn.execute(f'select "{option}" from pgq.capture_info()').fetchall()
+    assert listed == ["a2"]
+
+
+def test_a_key_of_ones_own_is_followed_too(conn: Connection, queue: str) -> None:
+    conn.execute("create table t (a int, b int)")
+    conn.execute("select pgq.capture_table('t', %s, key => '{b,a}')", [queue])
+    conn.execute("alter table t rename a to c")
+    conn.execute("insert into t values (1, 2); update t set c = 3")
+    assert [(c.op, c.key, c.row["c"]) for c in changes(conn)] == [
+        ("INSERT", ("b", "c"), 1),
+        ("DELETE", ("b", "c"), 1),
+        ("INSERT", ("b", "c"), 3),
+    ]
+
+
+def test_a_table_whose_key_was_dropped_sends_whole_old_rows(
+    conn: Connection, flight: str
+) -> None:
+    conn.execute("insert into flight values (1, 'UA'), (2, 'AA')")
+    conn.execute("alter table flight drop constraint flight_pkey")
+    before = last_event(conn)
+    conn.execute("update flight set carrier = 'DL', id = id + 1")
+    seen = changes(conn, before)
+    assert [(c.op, c.row["id"], c.old and c.old["id"]) for c in seen] == [
+        ("UPDATE", 2, 1),
+        ("UPDATE", 3, 2),
+    ]
+
+
+# generated columns
+
+
+def test_stored_generated_columns_have_their_values(conn: Connection, queue: str) -> None:
+    conn.execute(
+        "create table t (id int primary key, twice int generated always as (id * 2) stored)"
+    )
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    conn.execute("insert into t values (1), (2); update t set id = 7 where id = 1")
+    assert [c.row for c in changes(conn)] == [
+        {"id": 1, "twice": 2},
+        {"id": 2, "twice": 4},
+        {"id": 1, "twice": 2},
+        {"id": 7, "twice": 14},
+    ]
+
+
+@pytest.mark.parametrize("form", ["row_json", "jsontriga"])
+def test_virtual_generated_columns_have_their_values(
+    conn: Connection, queue: str, form: str
+) -> None:
+    if conn.info.server_version < 180000:
+        pytest.skip("virtual generated columns came with PostgreSQL 18")
+    conn.execute('create table t (id int primary key, "new" int, x int)')
+    conn.execute("select pgq.capture_table('t', %s, format => %s)", [queue, form])
+    conn.execute("insert into t values (1, 5, 0)")
+    conn.execute("alter table t add twice int generated always as (id * 2 + x) virtual")
+    conn.execute("insert into t values (2, 5, 1), (3, 5, 2)")
+    conn.execute("update t set x = 10; update t set id = 4 where id = 3; delete from t where id = 4")
+    assert [c.row.get("twice") for c in changes(conn)] == [
+        *(None, 5, 8),
+        *(12, 14, 16),
+        *(16, 18),
+        18,
+    ]
+
+
+# dump and restore
+
+
+def test_a_dump_of_the_database_brings_the_capture_back(
+    server: Server, conn: Connection, dsn: str, connect: Connect, queue: str, tmp_path: Path
+) -> None:
+    conn.execute("create schema app; create table app.t (gone int, a int, b int, id int primary key)")
+    conn.execute("alter table app.t drop column gone")
+    conn.execute("select pgq.capture_table('app.t', %s, exclude => '{a}', old_values => 'row')", [queue])
+    conn.execute("insert into app.t values (1, 2, 3)")
+    target = create_database(server, "template0")
+    try:
+        dumped = subprocess.run(
+            [server.bin_dir / "pg_dump", "--format=plain", dsn], check=True, capture_output=True
+        )
+        subprocess.run(
+            [server.bin_dir / "psql", "-qX", "-v", "ON_ERROR_STOP=1", server.dsn_of(target)],
+            check=True,
+            capture_output=True,
+            input=dumped.stdout,
+        )
+        restored = connect(server.dsn_of(target))
+        restored.execute("insert into app.t values (4, 5, 6)")
+        restored.execute("update app.t set b = 7 where id = 6")
+        assert [(c.op, c.row, c.old) for c in changes(restored)] == [
+            ("INSERT", {"b": 2, "id": 3}, None),
+            ("INSERT", {"b": 5, "id": 6}, None),
+            ("UPDATE", {"b": 7, "id": 6}, {"b": 5, "id": 6}),
+        ]
+        assert short(restored)[0][0] == "I"
+        restored.execute("select pgq.release_table('app.t')")
+        restored.close()
+    finally:
+        drop_database(server, target)

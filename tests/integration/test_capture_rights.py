@@ -1,0 +1,254 @@
+"""Who may capture a table, and with whose rights the capture runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.fixtures.fix_capture import changes, short
+from tests.fixtures.fix_db import Connect, Connection
+
+MakeRole = Callable[..., str]
+
+
+@pytest.fixture
+def make_role(conn: Connection) -> Iterator[MakeRole]:
+    """``make_role("shop", "pgq_writer")``: a role that may log in, member of others."""
+    made: list[str] = []
+
+    def make(name: str, *member_of: str) -> str:
+        role = f"capture_test_{name}"
+        conn.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        made.append(role)
+        for group in member_of:
+            conn.execute(f"grant {group} to {role}")
+        return role
+
+    yield make
+    conn.execute("reset role")
+    for role in reversed(made):
+        conn.execute(f"drop owned by {role} cascade; drop role {role}")
+
+
+@pytest.fixture
+def shop(conn: Connection, queue: str, make_role: MakeRole) -> str:
+    """A role that is a pgq_writer, and owns schema shop with table shop.item."""
+    role = make_role("shop", "pgq_writer")
+    conn.execute(f"create schema shop authorization {role}")
+    conn.execute(f"create table shop.item (id int primary key, v text)")
+    conn.execute(f"alter table shop.item owner to {role}")
+    return role
+
+
+@pytest.fixture
+def as_role(connect: Connect) -> Callable[[str], Connection]:
+    """A connection of one's own that is only that role."""
+
+    def open_as(role: str) -> Connection:
+        connection = connect()
+        connection.execute(f"set session authorization {role}")
+        return connection
+
+    return open_as
+
+
+def test_the_owner_captures_and_who_may_only_write_to_the_table_makes_events(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+) -> None:
+    owner = as_role(shop)
+    owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    clerk_role = make_role("clerk")
+    owner.execute(f"grant usage on schema shop to {clerk_role}")
+    owner.execute(f"grant select, insert, update, delete, truncate on shop.item to {clerk_role}")
+    clerk = as_role(clerk_role)
+    for _ in range(2):
+        clerk.execute("insert into shop.item values (1, 'a'), (2, 'b')")
+        clerk.execute("update shop.item set v = 'c'")
+        clerk.execute("update shop.item set id = 3 where id = 1")
+        clerk.execute("delete from shop.item where id = 2")
+        clerk.execute("truncate shop.item")
+        owner.execute("alter table shop.item add column if not exists extra int")
+    assert "".join(c.op[0] for c in changes(conn)) == "IIUUDIDT" * 2
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        clerk.execute("select pgq.insert_event(%s, 'a', 'b')", [queue])
+    owner.execute("select pgq.release_table('shop.item')")
+    clerk.execute("insert into shop.item values (9)")
+    assert len(changes(conn)) == 16
+
+
+def test_the_events_of_writers_have_the_transaction_id_of_the_writer(
+    conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
+) -> None:
+    owner = as_role(shop)
+    owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    with owner.transaction():
+        owner.execute("insert into shop.item values (1)")
+        [(txid,)] = owner.execute("select txid_current()").fetchall()
+    assert conn.execute("select ev_txid from pgq.event_template").fetchall() == [(txid,)]
+    for column in ("ev_txid", "ev_owner", "ev_retry"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            owner.execute(f"insert into pgq.event (ev_id, {column}, ev_slot) values (1, 1, 0)")
+
+
+def test_who_does_not_own_the_table_cannot_capture_it(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+) -> None:
+    other = as_role(make_role("other", "pgq_writer", "pgq_admin"))
+    conn.execute("grant usage on schema shop to public; grant all on shop.item to public")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="must be owner") as error:
+        other.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    assert shop in str(error.value.diag.message_hint)
+    as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        other.execute("select pgq.release_table('shop.item')")
+
+
+def test_an_owner_who_is_no_writer_is_told_what_to_grant(
+    conn: Connection, queue: str, make_role: MakeRole
+) -> None:
+    role = make_role("plain")
+    conn.execute(f"create table t (id int primary key); alter table t owner to {role}")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="may not write") as error:
+        conn.execute("select pgq.capture_table('t', %s)", [queue])
+    assert error.value.diag.message_hint == f"grant pgq_writer to {role}"
+
+
+def test_a_role_without_any_right_is_refused(
+    queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
+) -> None:
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        as_role(make_role("nobody")).execute("select pgq.capture_table('pg_class', %s)", [queue])
+
+
+def test_a_superuser_captures_for_the_owner_and_the_function_is_the_owners(
+    conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
+) -> None:
+    conn.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    assert conn.execute("select runs_as from pgq.capture_info()").fetchall() == [(shop,)]
+    as_role(shop).execute("insert into shop.item values (1)")
+    assert short(conn) == [("I", 1)]
+
+
+def test_a_member_of_the_owner_may_capture(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+) -> None:
+    member = as_role(make_role("member", shop))
+    member.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    assert conn.execute("select runs_as from pgq.capture_info()").fetchall() == [(shop,)]
+    member.execute("insert into shop.item values (1); select pgq.release_table('shop.item')")
+
+
+def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+) -> None:
+    owner = as_role(shop)
+    owner.execute(
+        "create table shop.ran_as (who text, what text);"
+        "create function shop.spy(what text) returns boolean language plpgsql as"
+        " $$begin insert into shop.ran_as values (current_user, what); return true; end$$;"
+        "create type shop.mood as enum ('good', 'bad');"
+        "create function shop.mood_json(shop.mood) returns json language plpgsql as"
+        " $$begin perform shop.spy('cast'); return '1'; end$$;"
+        "create cast (shop.mood as json) with function shop.mood_json(shop.mood);"
+        "create table shop.day (id int primary key, m shop.mood)"
+    )
+    owner.execute(
+        "select pgq.capture_table('shop.day', %s, condition => 'shop.spy(''condition'')')", [queue]
+    )
+    conn.execute("grant usage on schema shop to public; grant all on shop.day to public")
+    clerk = as_role(make_role("clerk"))
+    clerk.execute("insert into shop.day values (1, 'good')")
+    clerk.execute("begin isolation level repeatable read; delete from shop.day; commit")
+    seen = set(conn.execute("select who, what from shop.ran_as").fetchall())
+    assert seen == {(shop, "condition"), (shop, "cast")}
+
+
+def test_nobody_else_can_put_the_function_on_a_table_of_theirs(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+) -> None:
+    as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
+    role = make_role("other", "pgq_writer")
+    conn.execute(f"create schema other authorization {role}")
+    other = as_role(role)
+    other.execute("create table other.item (id int, v text)")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        other.execute(
+            "create trigger t after insert on other.item referencing new table as new_rows"
+            " for each statement execute function pgq_capture.item_test_queue()"
+        )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        other.execute(
+            "create or replace function pgq_capture.item_test_queue() returns trigger"
+            " language plpgsql as 'begin return null; end'"
+        )
+
+
+def test_a_search_path_of_the_writer_leads_nowhere(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+) -> None:
+    as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
+    role = make_role("clerk")
+    conn.execute(f"create schema evil authorization {role}; grant usage on schema shop to {role}")
+    conn.execute(f"grant all on shop.item to {role}")
+    clerk = as_role(role)
+    clerk.execute(
+        "create function evil.same(text, text) returns boolean language plpgsql as"
+        " $$begin raise exception 'called'; end$$;"
+        "create operator evil.= (leftarg = text, rightarg = text, function = evil.same);"
+        "create function evil.row_to_json(record) returns json language plpgsql as"
+        " $$begin raise exception 'called'; end$$;"
+        "create temp table new_rows (x int); create temp table old_rows (x int);"
+        "set search_path = evil, pg_temp, pg_catalog"
+    )
+    clerk.execute("insert into shop.item values (1); update shop.item set v = 'x'")
+    clerk.execute("update shop.item set id = 2; delete from shop.item; truncate shop.item")
+    assert "".join(c.op[0] for c in changes(conn)) == "IUDIDT"
+
+
+def test_junk_in_the_schema_of_functions_hurts_nobody(
+    conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
+) -> None:
+    owner = as_role(shop)
+    for name, header in {
+        "a": "{not json",
+        "b": "[]",
+        "c": '{"queue": 1}',
+        "item_test_queue": '{"queue": "x", "format": "", "operations": [], "table_oid": 1}',
+    }.items():
+        owner.execute(
+            f"create function pgq_capture.{name}() returns trigger language plpgsql as"
+            f" $$-- pgq.capture {header}\nbegin return null; end$$;"
+            f"create trigger {name} after insert on shop.item execute function pgq_capture.{name}()"
+        )
+    owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    owner.execute("insert into shop.item values (1)")
+    assert short(conn) == [("I", 1)]
+    conn.execute("select * from pgq.capture_info()")
+    conn.execute("select pgq.maint_capture()")
