@@ -17,7 +17,7 @@ from pgqpy.demo.progress import APPLICATION, Bars
 INTERVAL = 0.2
 
 # A machine may be slow; one on which nothing at all happens for so long is stuck.
-STALLED_AFTER = 60.0
+STALLED_AFTER = 120.0
 
 
 def watch(
