@@ -138,7 +138,6 @@ create or replace function pgq.get_batch_cursor(
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
 language plpgsql
-set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_cursor(4)
@@ -149,8 +148,7 @@ as $$
 --      i_batch_id      - an open batch
 --      i_cursor_name   - name for the cursor
 --      i_quick_limit   - how many events to fetch now
---      i_extra_where   - condition over the event's columns, or null; other functions than PostgreSQL's
---                        own need their schema
+--      i_extra_where   - condition over the event's columns, or null; its names are looked up as the caller's
 -- Returns:
 --      The first events, in the order of their ids.
 -- Errors:
@@ -168,7 +166,8 @@ begin
         sql := pg_catalog.format('select * from (%s) events where (%s) order by 1', sql, i_extra_where);
     end if;
     execute pg_catalog.format('declare %I no scroll cursor for %s', i_cursor_name, sql);
-    if i_quick_limit > 0 then
+    -- The search path is the caller's here, for his condition.
+    if i_quick_limit operator(pg_catalog.>) 0 then
         return query execute pg_catalog.format('fetch %s from %I', i_quick_limit, i_cursor_name);
     end if;
 end;
