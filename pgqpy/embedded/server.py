@@ -38,10 +38,19 @@ from pgqpy.embedded.errors import EmbeddedError
 SOCKET_PATH_MAX = 107
 SOCKET_NAME = ".s.PGSQL.5432"
 
-# Waits for a broken pipe, then puts everything away.
+# Reads the postmaster's pid from a pipe whenever it changes (an empty line when
+# there is none) until the pipe breaks, then puts everything away. It stops what
+# it was told and nothing else: a data directory may turn out to be somebody's.
 KEEPER = """
-read -r _
-"$1/pg_ctl" stop -D "$2" -m "$3" -w -t 30
+pid=
+while read -r line; do pid=$line; done
+if [ -n "$pid" ]; then
+    if [ "$(head -n 1 "$2/postmaster.pid")" = "$pid" ]; then
+        "$1/pg_ctl" stop -D "$2" -m "$3" -w -t 30
+    else
+        kill -QUIT "$pid"
+    fi
+fi
 rm -rf -- "$4"
 if [ "$5" = temporary ]; then rm -rf -- "$2"; fi
 """
@@ -178,6 +187,14 @@ class Server:
         if self._postgres is not None:
             self._postgres.wait()
             self._postgres = None
+            self._tell_keeper("")
+
+    def _tell_keeper(self, pid: int | str) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdin is not None
+        if not self._keeper.stdin.closed:
+            self._keeper.stdin.write(f"{pid}\n".encode())
+            self._keeper.stdin.flush()
 
     def _make_private_dir(self) -> Path:
         """A directory with a path short enough for a socket, owned by the server's user."""
@@ -270,9 +287,10 @@ class Server:
                 stderr=log,
                 **process_options(self._account),
             )
+        self._tell_keeper(self._postgres.pid)
         while not self._is_ready():
             if self._postgres.poll() is not None:
-                self._postgres = None
+                self._reap()
                 said = self.log.read_bytes()[logged_before:].decode(errors="replace").strip()
                 raise EmbeddedError(f"PostgreSQL did not start: {said}")
             time.sleep(0.01)

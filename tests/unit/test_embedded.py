@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import EmbeddedError, Server, find_bin_dir
+from pgqpy.embedded.account import process_options, server_account
 
 
 def one(dsn: str, query: str) -> object:
@@ -97,6 +98,23 @@ def test_second_server_on_a_data_directory_is_refused(tmp_path: Path) -> None:
     with Server(data_dir):
         pass
     assert not first.socket_dir.exists()
+
+
+def test_cluster_that_runs_already_is_left_alone(tmp_path: Path) -> None:
+    """It is not ours to stop when we could not start it."""
+    data_dir = open_to_all(tmp_path) / "data"
+    with Server(data_dir) as server:
+        command: list[str | Path] = [server.bin_dir / "pg_ctl", "-w", "-D", data_dir]
+    as_server = {"stdout": subprocess.DEVNULL} | process_options(server_account())
+    options = f"-c listen_addresses= -k {data_dir}"
+    log = data_dir / "log"
+    subprocess.run([*command, "-o", options, "-l", log, "start"], check=True, **as_server)
+    try:
+        with pytest.raises(EmbeddedError, match=r"postmaster\.pid"), Server(data_dir):
+            pass
+        subprocess.run([*command, "status"], check=True, **as_server)
+    finally:
+        subprocess.run([*command, "stop"], check=True, **as_server)
 
 
 def test_directory_with_something_else_in_it_is_left_alone(tmp_path: Path) -> None:
