@@ -30,15 +30,16 @@ select pgq.event_retry_many(
   from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, after)
 """
 
-_NEXT_BATCH_UPTO = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq.next_batch_upto(%s, %s, %s, %s) batch
+#: Opens a batch and asks for its query at once: a round trip less for each small batch.
+_NEXT_BATCH = """
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
+       case when batch.batch_id is not null then pgq.batch_event_sql(batch.batch_id) end as sql
+  from pgq.{function} batch
 """
-
-_NEXT_BATCH_CUSTOM = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq.next_batch_custom(%s, %s, %s, null, null) batch
-"""
+_NEXT_BATCH_UPTO = _NEXT_BATCH.format(function="next_batch_upto(%s, %s, %s, %s)").encode()
+_NEXT_BATCH_CUSTOM = _NEXT_BATCH.format(
+    function="next_batch_custom(%s, %s, %s, null, null)"
+).encode()
 
 
 def next_batch(

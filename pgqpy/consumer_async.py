@@ -16,7 +16,7 @@ from pgqpy.acompat import AsyncWaker, async_on_stop_signals
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.backoff import Backoff
 from pgqpy.batch_async import AsyncBatch
-from pgqpy.calls import call, next_batch
+from pgqpy.calls import next_batch
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.errors import PERMANENT, PgqError, translate_errors
 from pgqpy.event import Event
@@ -100,8 +100,10 @@ class AsyncConsumer:
         self._prepare_threshold = prepare_threshold
         self._stopping = False
         self._waker: AsyncWaker | None = None
-        self._lost = Backoff(min(0.1, self.reconnect_cap), self.reconnect_cap)
-        self._failed = Backoff(self.backoff_first, self.backoff_cap)
+
+    #: Pauses after the loss of the database, and after a failed batch.
+    _lost: Backoff
+    _failed: Backoff
 
     # --- to be overridden
 
@@ -210,6 +212,8 @@ class AsyncConsumer:
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.isolation_level,
         )
+        self._lost = Backoff(0.1, self.reconnect_cap)
+        self._failed = Backoff(self.backoff_first, self.backoff_cap)
         self._waker = AsyncWaker()
         try:
             yield session
@@ -262,10 +266,8 @@ class AsyncConsumer:
                     *next_batch(self.queue_name, self.consumer_name, self.batch_size, self.min_lag)
                 )
                 (row,) = await cursor.fetchall()
-                if row["batch_id"] is None:
-                    return None
-                await cursor.execute(call("batch_event_sql", 1), (row["batch_id"],))
-                (query,) = await cursor.fetchall()
+        if row["batch_id"] is None:
+            return None
         return AsyncBatch(
             id=row["batch_id"],
             queue=self.queue_name,
@@ -277,7 +279,7 @@ class AsyncConsumer:
             seq_start=row["prev_tick_event_seq"],
             seq_end=row["cur_tick_event_seq"],
             lag=row["lag"],
-            sql=query["batch_event_sql"],
+            sql=row["sql"],
             event_types=self.event_types,
             reading_conn=reading,
         )
