@@ -6,6 +6,7 @@ python tools/python_reference.py --check   fails if it is not up to date
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,7 +71,9 @@ def _objects(item: griffe.Object | griffe.Alias) -> Iterable[griffe.Object]:
 
 
 def _rendered(item: griffe.Object) -> str:
-    lines = render_object_docs(item, CONFIG).splitlines()
+    """Without the links: they are for a site that has a page, and anchors, for every name."""
+    text = re.sub(r"\[([^]]+)\]\(#[^)]+\)", r"\1", render_object_docs(item, CONFIG))
+    lines = text.splitlines()
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
