@@ -89,9 +89,7 @@ def test_on_conflict_do_update_is_an_insert_or_an_update(conn: Connection, fligh
     assert follow(changes(conn)) == contents(conn, flight, "id")
 
 
-def test_merge_is_captured_by_what_it_does_to_each_row(
-    conn: Connection, flight: str
-) -> None:
+def test_merge_is_captured_by_what_it_does_to_each_row(conn: Connection, flight: str) -> None:
     if conn.info.server_version < 150000:
         pytest.skip("MERGE came with PostgreSQL 15")
     conn.execute("insert into flight values (1, 'UA'), (2, 'UA'), (3, 'UA')")
@@ -187,7 +185,7 @@ def test_null_and_awkward_values_come_back_as_they_were(conn: Connection, queue:
     )
     conn.execute("select pgq.capture_table('odd', %s)", [queue])
     row: tuple[Any, ...] = (
-        *(1, 'quote \' " \\ \n\té\x01', None, 5, 6, "seq", "op", json.dumps({"k": [1]})),
+        *(1, "quote ' \" \\ \n\té\x01", None, 5, 6, "seq", "op", json.dumps({"k": [1]})),
         *(b"\x00\xff", "123456789012345678901234567890.5", "2024-02-29 12:00+01", [1, None]),
     )
     conn.execute(f"insert into odd values ({', '.join(['%s'] * len(row))})", row)

@@ -131,7 +131,9 @@ def test_a_condition_can_compare_new_and_old(conn: Connection, queue: str) -> No
 def test_a_condition_may_use_other_tables(conn: Connection, queue: str) -> None:
     conn.execute("create table vip (carrier text primary key); insert into vip values ('UA')")
     capture(
-        conn, queue, "condition => 'exists (select from public.vip v where v.carrier = new.carrier)'"
+        conn,
+        queue,
+        "condition => 'exists (select from public.vip v where v.carrier = new.carrier)'",
     )
     conn.execute("insert into flight values (1, 'UA'), (2, 'AA')")
     conn.execute("insert into flight values (3, 'UA')")
@@ -167,9 +169,10 @@ def test_the_limit_of_events_in_a_transaction_counts_events(conn: Connection, qu
     capture(conn, queue, "condition => 'mod(id, 2) = 0'")
     with conn.transaction():
         conn.execute("insert into flight select generate_series(1, 20)")
-    with pytest.raises(psycopg.Error) as error, conn.transaction():
+    with conn.transaction(force_rollback=True):
         conn.execute("insert into flight select generate_series(101, 120)")
-        conn.execute("update flight set delay = 1 where id = 2")
+        with pytest.raises(psycopg.Error) as error:
+            conn.execute("update flight set delay = 1 where id = 2")
     assert error.value.sqlstate == "PQ010"
     assert len(raw_events(conn)) == 10
 
@@ -178,7 +181,11 @@ def test_a_closed_queue_refuses_the_change(conn: Connection, queue: str) -> None
     capture(conn, queue)
     conn.execute("insert into flight values (1)")
     conn.execute("update pgq.queue set queue_disable_insert = true")
-    for statement in ("insert into flight values (2)", "update flight set delay = 1", "truncate flight"):
+    for statement in (
+        "insert into flight values (2)",
+        "update flight set delay = 1",
+        "truncate flight",
+    ):
         with pytest.raises(psycopg.Error) as error:
             conn.execute(statement)
         assert error.value.sqlstate == "PQ006"
@@ -254,7 +261,8 @@ def test_info_tells_the_options(conn: Connection, queue: str) -> None:
     capture(conn, queue, "exclude => '{note}', old_values => 'row', condition => 'id > 0'")
     row = conn.execute(
         "select table_name, queue_name, operations, exclude, key, old_values, condition, format,"
-        " key_changes, trigger_function, enabled, partitions_missing from pgq.capture_info('flight')"
+        " key_changes, trigger_function, enabled, partitions_missing"
+        " from pgq.capture_info('flight')"
     ).fetchall()
     assert row == [
         (

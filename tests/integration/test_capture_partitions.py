@@ -11,7 +11,7 @@ from tests.fixtures.fix_db import Connect, Connection
 
 @pytest.fixture
 def leg(conn: Connection, queue: str) -> str:
-    """A captured table of partitions: month 1 and 2; 3, whose columns are in another order, in two."""
+    """A captured table of partitions; those of month 3 have their columns in another order."""
     conn.execute(
         "create table leg (month int, id int, note text, primary key (id, month))"
         " partition by list (month);"
@@ -30,7 +30,9 @@ def leg(conn: Connection, queue: str) -> str:
 def test_statements_that_name_the_table_are_captured_whatever_partition_they_reach(
     conn: Connection, leg: str
 ) -> None:
-    conn.execute("insert into leg select m, n, 'x' from generate_series(1, 3) m, generate_series(1, 2) n")
+    conn.execute(
+        "insert into leg select m, n, 'x' from generate_series(1, 3) m, generate_series(1, 2) n"
+    )
     conn.execute("update leg set note = 'y' where id = 1")
     conn.execute("delete from leg where id = 2 and month > 1")
     assert [c.op[0] for c in changes(conn)] == ["I"] * 6 + ["U"] * 3 + ["D"] * 2
@@ -154,7 +156,9 @@ def test_a_partition_alone_cannot_be_captured(conn: Connection, leg: str, queue:
 def test_rows_of_inheriting_tables_are_captured_through_the_parent_only(
     conn: Connection, queue: str
 ) -> None:
-    conn.execute("create table base (id int primary key, v text); create table heir (x int) inherits (base)")
+    conn.execute(
+        "create table base (id int primary key, v text); create table heir (x int) inherits (base)"
+    )
     conn.execute("select pgq.capture_table('base', %s)", [queue])
     conn.execute("insert into heir values (1, 'a', 5)")
     conn.execute("update base set v = 'b'")

@@ -38,7 +38,7 @@ def shop(conn: Connection, queue: str, make_role: MakeRole) -> str:
     """A role that is a pgq_writer, and owns schema shop with table shop.item."""
     role = make_role("shop", "pgq_writer")
     conn.execute(f"create schema shop authorization {role}")
-    conn.execute(f"create table shop.item (id int primary key, v text)")
+    conn.execute("create table shop.item (id int primary key, v text)")
     conn.execute(f"alter table shop.item owner to {role}")
     return role
 
