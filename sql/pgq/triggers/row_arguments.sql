@@ -58,7 +58,8 @@ begin
             v_name := null;
         elsif v_name = 'ignore' then
             has_ignore := true;
-            ignored := array(select pg_catalog.btrim(c, E' \t\r\n') from pg_catalog.unnest(pg_catalog.string_to_array(v_value, ',')) c);
+            ignored := array(select pg_catalog.btrim(c, E' \t\r\n')
+                               from pg_catalog.unnest(pg_catalog.string_to_array(v_value, ',')) c);
         elsif v_name = 'pkey' then
             key_list := case v_value when '' then array[''] else pg_catalog.string_to_array(v_value, ',') end;
         elsif v_position is not null then

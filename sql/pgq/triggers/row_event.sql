@@ -118,7 +118,8 @@ begin
         if pgq._changed_columns(l, i_old, i_row, v_old, v_values, l.key_columns) <> '{}' then
             raise exception using
                 errcode = 'PQ022',
-                message = pg_catalog.format('UPDATE of table %s changes the key (%s)', i_relation::pg_catalog.regclass, l.key_list),
+                message = pg_catalog.format('UPDATE of table %s changes the key (%s)',
+                                            i_relation::pg_catalog.regclass, l.key_list),
                 hint = 'Delete the row and insert it with its new key, so that whoever follows can tell which row it was.';
         end if;
         if i_format = 'sql' or l.has_ignore then

@@ -21,7 +21,8 @@ declare
 begin
     execute i_query into strict v_result using i_row;
     v_json := pg_catalog.row_to_json(v_result);
-    if i_boolean and (select pg_catalog.json_typeof(value) from pg_catalog.json_each(v_json) limit 1) is distinct from 'boolean' then
+    if i_boolean
+            and (select pg_catalog.json_typeof(value) from pg_catalog.json_each(v_json) limit 1) is distinct from 'boolean' then
         raise exception using
             errcode = 'PQ020',
             message = pg_catalog.format('the trigger''s condition is neither true nor false: %s', i_query),

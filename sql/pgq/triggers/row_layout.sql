@@ -118,7 +118,8 @@ begin
     if v_count > 64 then
         l.values_query := (
             select 'select array['
-                   || string_agg(format('case when pg_catalog.num_nulls(($1).%1$I) = 0 then pg_catalog.concat(($1).%1$I) end', c), ', ')
+                   || string_agg(format('case when pg_catalog.num_nulls(($1).%1$I) = 0 then pg_catalog.concat(($1).%1$I) end', c),
+                                 ', ')
                    || ']'
               from unnest(l.columns) c);
     end if;
