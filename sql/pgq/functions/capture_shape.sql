@@ -203,7 +203,9 @@ as $$
 -- Returns:
 --      null when that table is no longer a partition of the captured one
 -- ----------------------------------------------------------------------
-    select pgq.capture_fingerprint(i_function) is not distinct from i_fingerprint
-     where pgq.capture_root(i_function) = i_table
-        or pgq.capture_root(i_function) in (select a.relid from pg_partition_ancestors(i_table) a);
+    select r.root = (pgq.capture_options_of(i_function) ->> 'table_oid')::oid
+           and pgq.capture_fingerprint(i_function) is not distinct from i_fingerprint
+      from (select pgq.capture_root(i_function)) as r (root)
+     where r.root = i_table
+        or r.root in (select a.relid from pg_partition_ancestors(i_table) a);
 $$;
