@@ -1,7 +1,8 @@
-"""Statements that change many rows of a table whose changes are events."""
+"""Changing a table whose changes are events: many rows in one statement, and row by row."""
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter
 
 import click
@@ -26,6 +27,15 @@ insert into flight
 select n, 'EWR', 'UA', mod(n, 60), timestamptz '2013-01-01 00:00Z' + n * interval '1 minute'
   from generate_series(1, %d) n
 """
+INSERT_ONE_BY_ONE = """
+do $$
+begin
+    for i in 1 .. %d loop
+        insert into flight values (i, 'EWR', 'UA', mod(i, 60), now());
+        commit;
+    end loop;
+end $$
+"""
 UPDATE = "update flight set delay = delay + 1"
 
 
@@ -38,9 +48,10 @@ def timed(conn: Connection, statement: str) -> float:
 @click.command(help=__doc__)
 @options
 def main(quick: bool, version: int | None) -> None:
-    rows, rounds = (1_000, 1) if quick else (100_000, 3)
+    rows, transactions, rounds = (1_000, 100, 1) if quick else (100_000, 10_000, 3)
     inserts: list[Contestant] = []
     updates: list[Contestant] = []
+    singles: list[Contestant] = []
 
     with start_server(version) as server:
 
@@ -48,11 +59,12 @@ def main(quick: bool, version: int | None) -> None:
             """``share``: of the slow ones, one in so many rows has to be enough."""
             conn = connect(database(server, f"capture_{len(inserts)}", *scripts))
 
-            def insert() -> float:
+            def insert(statement: str, rows: int) -> float:
                 conn.execute("truncate flight")
-                return share * timed(conn, INSERT % (rows // share))
+                return share * timed(conn, statement % (rows // share))
 
-            inserts.append(Contestant(name, insert))
+            inserts.append(Contestant(name, partial(insert, INSERT, rows)))
+            singles.append(Contestant(name, partial(insert, INSERT_ONE_BY_ONE, transactions)))
             updates.append(Contestant(name, lambda: share * timed(conn, UPDATE)))
 
         add("no trigger", SETUP)
@@ -65,8 +77,10 @@ def main(quick: bool, version: int | None) -> None:
 
         take_turns(inserts, rounds)
         take_turns(updates, rounds)
+        take_turns(singles, rounds)
     show(f"INSERT of {rows:,} rows", inserts, items=rows, unit="rows")
     show(f"UPDATE of {rows:,} rows", updates, items=rows, unit="rows")
+    show("INSERT of one row a transaction", singles, items=transactions, unit="rows")
 
 
 if __name__ == "__main__":
