@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.any_pg, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
-SPARK_PATIENCE = 3 * PATIENCE
+# Spark needs seconds to start, on a busy machine a minute.
+SPARK_PATIENCE = 6 * PATIENCE
 
 
 class Example:
