@@ -103,6 +103,26 @@ def test_merge_is_captured_by_what_it_does_to_each_row(conn: Connection, flight:
     assert follow(changes(conn)) == contents(conn, flight, "id")
 
 
+def test_a_key_that_one_statement_frees_and_takes_again_leaves_a_copy_right(
+    conn: Connection, flight: str
+) -> None:
+    conn.execute("insert into flight values (1, 'UA'), (2, 'UA')")
+    conn.execute(
+        "with gone as (delete from flight where id = 1 returning id)"
+        " insert into flight select id, 'cte' from gone"
+    )
+    assert follow(changes(conn)) == contents(conn, flight, "id")
+    if conn.info.server_version < 150000:
+        return
+    for matched in ("delete", "update set id = 5, carrier = 'moved'"):
+        conn.execute(
+            "merge into flight f using (values (1, 1), (1, 2)) s (id, n)"
+            f" on f.id = s.id and s.n = 1 when matched then {matched}"
+            " when not matched then insert values (s.id, 'merge')"
+        )
+        assert follow(changes(conn)) == contents(conn, flight, "id")
+
+
 def test_data_modifying_ctes_are_captured(conn: Connection, flight: str) -> None:
     conn.execute("insert into flight values (1), (2)")
     conn.execute(
