@@ -28,6 +28,7 @@ as $$
 declare
     l           pgq.row_layout;
     v_fits      boolean;
+    v_id        bigint;
     v_values    text[];
     v_old       text[];
     v_changed   int[];
@@ -115,13 +116,17 @@ begin
                 v_values[v_column] := v_old[v_column];
             end loop;
         end if;
-        if pgq._changed_columns(l, i_old, i_row, v_old, v_values, l.key_columns) <> '{}' then
-            raise exception using
-                errcode = 'PQ022',
-                message = pg_catalog.format('UPDATE of table %s changes the key (%s)',
-                                            i_relation::pg_catalog.regclass, l.key_list),
-                hint = 'Delete the row and insert it with its new key, so that whoever follows can tell which row it was.';
-        end if;
+        foreach v_column in array l.key_columns
+        loop
+            if (v_old[v_column] is distinct from v_values[v_column] or l.by_operator[v_column])
+                    and pgq._changed_columns(l, i_old, i_row, v_old, v_values, array[v_column]) <> '{}' then
+                raise exception using
+                    errcode = 'PQ022',
+                    message = pg_catalog.format('UPDATE of table %s changes the key (%s)',
+                                                i_relation::pg_catalog.regclass, l.key_list),
+                    hint = 'Delete the row and insert it with its new key, so that whoever follows can tell which row it was.';
+            end if;
+        end loop;
         if i_format = 'sql' or l.has_ignore then
             v_changed := pgq._changed_columns(l, i_old, i_row, v_old, v_values,
                                               array(select pg_catalog.generate_series(1, pg_catalog.cardinality(l.columns))));
@@ -148,7 +153,8 @@ begin
     end if;
 
     if not l.special then
-        perform pgq.insert_event(i_arguments[0], v_type, v_data, i_schema || '.' || i_table, null, null, null);
+        -- An assignment is evaluated at once; PERFORM would start a query for it.
+        v_id := pgq.insert_event(i_arguments[0], v_type, v_data, i_schema || '.' || i_table, null, null, null);
         return not l.skip;
     end if;
 
@@ -170,7 +176,7 @@ begin
             v_event[i] := v_values[l.magic_columns[i]];
         end if;
     end loop;
-    perform pgq.insert_event(i_arguments[0], v_event[1], v_event[2], v_event[3], v_event[4], v_event[5], v_event[6]);
+    v_id := pgq.insert_event(i_arguments[0], v_event[1], v_event[2], v_event[3], v_event[4], v_event[5], v_event[6]);
     return not l.skip;
 end;
 $$;
