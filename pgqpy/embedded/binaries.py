@@ -45,7 +45,7 @@ def find_bin_dir(version: int) -> Path:
 def reachable(bin_dir: Path, account: Account | None) -> Path:
     """``bin_dir``, or a copy of it where the account can execute it.
 
-    A virtual environment below /root, or a checkout in a private directory, is
+    A virtual environment in root's home, or a checkout in a private directory, is
     closed to the unprivileged user that root has to run the server as.
     """
     if account is None or _executes(bin_dir, account):

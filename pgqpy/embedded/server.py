@@ -200,7 +200,10 @@ class Server:
         """A directory with a path short enough for a socket, owned by the server's user."""
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) + len("/pgqpy-12345678/" + SOCKET_NAME) > SOCKET_PATH_MAX:
-            base = "/tmp"
+            raise EmbeddedError(
+                f"{base} is too long a path for a unix socket",
+                hint="set TMPDIR to a directory with a shorter one",
+            )
         path = Path(tempfile.mkdtemp(prefix="pgqpy-", dir=base))
         self._give_away(path)
         return path

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -165,6 +166,14 @@ def test_ports_and_hosts_of_the_environment_do_not_matter(
         assert one(server.dsn, "select 1") == 1
 
 
+def test_temporary_directory_too_long_for_a_socket_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    with pytest.raises(EmbeddedError, match="TMPDIR"), Server():
+        pass
+
+
 def test_missing_version_says_what_to_install() -> None:
     with pytest.raises(EmbeddedError, match="apt-get install postgresql-11"):
         find_bin_dir(11)
@@ -179,7 +188,7 @@ def test_root_runs_it_as_somebody_else() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
 def test_root_can_use_binaries_in_a_private_directory(tmp_path: Path) -> None:
-    """As in a virtual environment below /root, which the server's user cannot enter."""
+    """As in a virtual environment in root's home, which the server's user cannot enter."""
     installed = find_bin_dir(18).parent
     private = tmp_path / installed.parent.name
     private.mkdir(mode=0o700)
