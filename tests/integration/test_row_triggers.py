@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, LiteralString
 from urllib.parse import parse_qs
 
@@ -154,6 +155,7 @@ def test_urlencoding_is_reversible_for_every_character(conn: Connection, queue: 
     labels += ["".join(map(chr, range(1, 128))), "日本語" * 100, "".join(map(chr, range(1, 0x800)))]
     for number, label in enumerate(labels):
         conn.execute("insert into item values (%s, %s)", [number, label])
+    assert not any("%20" in data for _, data, _, _ in events(conn)), "a space becomes a plus"
     decoded = [
         parse_qs(data, keep_blank_values=True, strict_parsing=True)["label"][0]
         for _, data, _, _ in events(conn)
@@ -345,6 +347,38 @@ def test_expressions_may_quote_the_names_of_columns(conn: Connection, queue: str
     create_trigger(conn, "jsontriga", queue, 'ev_data="Odd name" || id')
     conn.execute("insert into item (id, \"Odd name\") values (1, 'x')")
     assert events(conn)[0][1] == "x1"
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 63, 64, 65, 120])
+def test_tables_may_be_of_any_width(conn: Connection, queue: str, width: int) -> None:
+    """A row is taken apart in one of three ways, by its number of columns."""
+    names = ["id", *(f"c{n}" for n in range(width - 1))]
+    types = ["int primary key", *("text" if n % 2 else "int" for n in range(width - 1))]
+    columns = ", ".join(f"{name} {type_}" for name, type_ in zip(names, types, strict=True))
+    conn.execute(f"create table item ({columns})".encode())
+    # A column left out, so that the row is not simply turned into JSON.
+    conn.execute("alter table item add column hidden int")
+    for kind in KINDS:
+        conn.execute(
+            f"create trigger {kind} before insert on item for each row"
+            f" execute function pgq.{kind}('test_queue', 'ignore=hidden')".encode()
+        )
+    values = [str(n) if n % 3 else None for n in range(1, width + 1)]
+    conn.execute(
+        sql.SQL("insert into item values ({})").format(sql.SQL(", ").join(map(sql.Literal, values)))
+    )
+    by_json, by_url, by_sql = (data for _, data, _, _ in events(conn))
+    expected = [
+        value if value is None or type_ == "text" else int(value)
+        for value, type_ in zip(values, types, strict=True)
+    ]
+    assert json.loads(by_json) == dict(zip(names, expected, strict=True))
+    assert by_url == "&".join(
+        name if value is None else f"{name}={value}"
+        for name, value in zip(names, values, strict=True)
+    )
+    literals = ",".join("null" if value is None else f"'{value}'" for value in values)
+    assert by_sql == f"({','.join(names)}) values ({literals})"
 
 
 def test_a_rolled_back_change_makes_no_event(

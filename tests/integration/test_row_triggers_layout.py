@@ -158,6 +158,20 @@ def test_sessions_that_fire_a_new_trigger_at_once_do_not_wait_for_each_other(
     assert layouts(conn) == 1
 
 
+@pytest.mark.usefixtures("item")
+def test_sessions_that_notice_an_altered_table_at_once_do_not_wait_for_each_other(
+    conn: Connection, connect: Connect
+) -> None:
+    conn.execute("alter table item add column more int")
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    first.execute("insert into item values (2, 2)")
+    second.execute("set local lock_timeout = '2s'")
+    second.execute("insert into item values (3, 3)")
+    second.commit()
+    first.commit()
+    assert last_event(conn)[1].endswith('"more":null}')
+
+
 def test_the_first_row_may_come_from_a_prepared_transaction(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
