@@ -6,6 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from pgqpy.embedded import Server
@@ -134,7 +135,7 @@ def test_a_writer_that_waited_for_the_alteration_sees_it(
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_an_old_snapshot_spoils_nothing_for_later_transactions(
+def test_a_snapshot_older_than_the_alteration_does_not_matter(
     connect: Connect, conn: Connection, flight: str, isolation: str
 ) -> None:
     writer = connect()
@@ -143,16 +144,48 @@ def test_an_old_snapshot_spoils_nothing_for_later_transactions(
     writer.execute("select 1 from pg_class limit 1")
     conn.execute("alter table flight add column gate text")
     conn.execute("alter table flight rename carrier to airline")
-    writer.execute("insert into flight (id) values (2)")
+    conn.execute("alter table flight rename id to number")
+    conn.execute("alter table flight rename to leg")
+    writer.execute("insert into leg (number) values (2)")
+    writer.execute("update leg set delay = 0 where number = 1")
     writer.execute("commit")
-    writer.execute("insert into flight (id) values (3)")
-    writer.execute("update flight set delay = 0 where id = 3")
-    assert [(c.op, "airline" in c.row, c.key) for c in changes(conn)] == [
-        ("INSERT", False, ("id",)),
-        ("INSERT", True, ("id",)),
-        ("INSERT", True, ("id",)),
-        ("UPDATE", True, ("id",)),
+    writer.execute("update leg set delay = 0 where number = 2")
+    assert [(c.op, c.table[1], "airline" in c.row, c.key) for c in changes(conn)] == [
+        ("INSERT", "flight", False, ("id",)),
+        ("INSERT", "leg", True, ("number",)),
+        ("UPDATE", "leg", True, ("number",)),
+        ("UPDATE", "leg", True, ("number",)),
     ]
+
+
+def test_a_key_replaced_behind_an_old_snapshot_means_try_again(
+    connect: Connect, conn: Connection, flight: str
+) -> None:
+    writer = connect()
+    writer.execute("insert into flight values (1, 'UA')")
+    writer.execute("begin isolation level repeatable read")
+    writer.execute("select 1 from pg_class limit 1")
+    conn.execute("alter table flight drop constraint flight_pkey, add primary key (carrier)")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        writer.execute("insert into flight values (2, 'AA')")
+    writer.execute("rollback")
+    writer.execute("begin isolation level repeatable read")
+    writer.execute("insert into flight values (2, 'AA'); commit")
+    assert [c.key for c in changes(conn)] == [("id",), ("carrier",)]
+
+
+def test_what_an_old_snapshot_shows_is_not_remembered_for_later_transactions(
+    connect: Connect, conn: Connection, queue: str
+) -> None:
+    conn.execute("create table t (id int not null)")
+    conn.execute("select pgq.capture_table('t', %s, old_values => 'row')", [queue])
+    writer = connect()
+    writer.execute("begin isolation level repeatable read")
+    writer.execute("select 1 from pg_class limit 1")
+    conn.execute("alter table t add primary key (id)")
+    writer.execute("insert into t values (1); commit")
+    writer.execute("insert into t values (2)")
+    assert [c.key for c in changes(conn)][-1] == ("id",)
 
 
 def test_the_function_is_made_anew_once_and_then_is_static_again(

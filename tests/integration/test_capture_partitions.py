@@ -77,6 +77,25 @@ def test_a_moved_row_that_a_trigger_stops_at_its_new_partition_is_deleted(
     assert follow(changes(conn)) == contents(conn, "leg", "id", "month")
 
 
+def test_without_a_key_a_stopped_row_mixes_up_no_others(conn: Connection, queue: str) -> None:
+    conn.execute(
+        "create table bag (n int, part int) partition by list (part);"
+        "create table bag_0 partition of bag for values in (0);"
+        "create table bag_1 partition of bag for values in (1);"
+        "create function stop() returns trigger language plpgsql as $$begin return null; end$$;"
+        "create trigger stop before insert on bag_1 for each row execute function stop();"
+        "insert into bag select n, 0 from generate_series(1, 4) n"
+    )
+    conn.execute("select pgq.capture_table('bag', %s, old_values => 'row')", [queue])
+    conn.execute("update bag set part = case n when 2 then 1 else 0 end, n = n + 10")
+    seen = changes(conn)
+    gone = [(c.old or c.row)["n"] for c in seen if c.op != "INSERT"]
+    come = [c.row["n"] for c in seen if c.op != "DELETE"]
+    assert (sorted(gone), sorted(come)) == ([1, 2, 3, 4], [11, 13, 14])
+    for change in seen:
+        assert change.old is None or change.row["n"] == change.old["n"] + 10
+
+
 def test_a_key_of_the_root_is_known_to_writers_of_partitions(
     connect: Connect, conn: Connection, leg: str
 ) -> None:

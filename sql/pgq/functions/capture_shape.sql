@@ -90,23 +90,36 @@ as $$
 declare
     then_oid    oid := (i_options ->> 'table_oid')::oid;
     listed      int2[];
-    key_columns jsonb;
+    key_columns jsonb := '[]';
+    key_column  text;
     columns     jsonb;
+    names       text[];
 begin
+    if i_table is null then
+        return null;
+    end if;
     if i_options ? 'key' then
-        select jsonb_agg(k.attname)
+        select coalesce(jsonb_agg(k.attname), '[]')
           into key_columns
           from pgq.capture_names(i_table, i_options -> 'key', then_oid) k;
     else
-        select jsonb_agg(a.attname order by k.n)
-          into key_columns
-          from pg_index i,
-               unnest(i.indkey::int2[]) with ordinality as k (attnum, n),
-               pg_attribute a
-         where i.indrelid = i_table and i.indisprimary and k.n <= i.indnkeyatts
-           and a.attrelid = i_table and a.attnum = k.attnum;
+        -- The names as the server has them now, which a query of the catalog under an old snapshot would miss.
+        for key_column in
+            select (parse_ident(pg_get_indexdef(i.indexrelid, k.n, false)))[1]
+              from pg_index i, generate_series(1, i.indnkeyatts) as k (n)
+             where i.indrelid = i_table and i.indisprimary
+             order by k.n
+        loop
+            if key_column is null then
+                raise exception using
+                    errcode = 'serialization_failure',
+                    message = format('the primary key of captured table %s has changed since this transaction '
+                                     'took its snapshot', i_table::regclass),
+                    hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
+            end if;
+            key_columns := key_columns || to_jsonb(key_column);
+        end loop;
     end if;
-    key_columns := coalesce(key_columns, '[]');
 
     if i_options ?| array['columns', 'exclude'] then
         select array_agg(n.attnum)
@@ -135,14 +148,16 @@ begin
         columns := null;
     end if;
 
-    return (select jsonb_build_object(
-                       'schema', n.nspname, 'table', c.relname, 'key', key_columns, 'columns', columns,
-                       'key_in_arrays', not exists (
-                           select from pg_attribute a join pg_type t on t.oid = a.atttypid
-                            where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'))
-              from pg_class c
-              join pg_namespace n on n.oid = c.relnamespace
-             where c.oid = i_table);
+    -- The same goes for the names of schema and table. Temporary tables come without their schema.
+    names := parse_ident(i_table::regclass::text);
+    if cardinality(names) = 1 then
+        names := array[(select relnamespace::regnamespace::text from pg_class where oid = i_table), names[1]];
+    end if;
+    return jsonb_build_object(
+        'schema', names[1], 'table', names[2], 'key', key_columns, 'columns', columns,
+        'key_in_arrays', not exists (
+            select from pg_attribute a join pg_type t on t.oid = a.atttypid
+             where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'));
 end;
 $$;
 
