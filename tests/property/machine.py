@@ -7,6 +7,8 @@ taken is an error after a few milliseconds, and an error is a rollback.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
@@ -98,7 +100,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.old_snapshot = False
         self.payload = itertools.count(1)
         self.queue = f"property_{next(_names)}"
-        ops.value(self.control, "select pgq.create_queue(%s)", self.queue)
+        with self.patience():
+            self.control.execute("select pgq.create_queue(%s)", [self.queue])
         ops.rotate_whenever_asked(self.control, self.queue)
         # Every round of the daemon makes an early tick if there is anything new.
         self.control.execute("select pgq.set_queue_config(%s, 'ticker_latency', '0')", [self.queue])
@@ -106,6 +109,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.tables = [self.current_table(self.control)]
 
     # -- helpers ---------------------------------------------------------------------------
+
+    @contextmanager
+    def patience(self) -> Iterator[None]:
+        """Nobody of ours holds a lock now, but autovacuum may."""
+        self.control.execute("set lock_timeout = 0")
+        yield
+        self.control.execute("reset lock_timeout")
 
     def newest_tick(self) -> int:
         tick_id: int = ops.value(
@@ -431,7 +441,8 @@ class QueueMachine(RuleBasedStateMachine):
         rows = ops.events(conn, batch.batch_id)
         assert [row[0] for row in rows] == sorted(row[0] for row in rows)
         delivered = sorted((row[5], row[3] or 0) for row in rows)
-        assert delivered == self.model.expected(consumer, batch.end)
+        expected = self.model.expected(consumer, batch.end)
+        assert delivered == expected, "a batch holds other events than were committed"
         if batch.rows is not None:
             assert rows == batch.rows, "an open batch has changed"
         batch.rows = rows
@@ -577,4 +588,5 @@ class QueueMachine(RuleBasedStateMachine):
             self.control.execute(
                 sql.SQL("rollback prepared {}").format(sql.Literal(gid)), prepare=False
             )
-        self.control.execute("select pgq.drop_queue(%s, true)", [self.queue])
+        with self.patience():
+            self.control.execute("select pgq.drop_queue(%s, true)", [self.queue])
