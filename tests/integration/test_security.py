@@ -338,7 +338,8 @@ def test_a_cursor_runs_with_the_rights_of_who_declares_it(
 ) -> None:
     conn.execute("create table public.secret (data text)")
     conn.execute(
-        "create function public.leak() returns text language sql as 'select data from public.secret'"
+        "create function public.leak() returns text language sql"
+        " as 'select data from public.secret'"
     )
     ops.register(conn, queue, "c")
     ops.insert(conn, queue, "event")
