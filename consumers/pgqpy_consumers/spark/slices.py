@@ -4,8 +4,9 @@ A batch is a set of events that any connection can read again and again, since
 its query holds the snapshots as literals. A slice is that query and a range of
 event ids.
 
-Transaction ids would be useless for the batch that one large transaction wrote. Ranges of ids balance whatever the transactions were, and
-keep PgQ's order: slice after slice, a batch is read in order of ev_id.
+Ranges of transaction ids would be useless for the batch that one large transaction
+wrote. Ranges of event ids balance whatever the transactions were, and keep PgQ's
+order: slice after slice, a batch is read in order of ev_id.
 """
 
 from __future__ import annotations
