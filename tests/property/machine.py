@@ -506,6 +506,26 @@ class QueueMachine(RuleBasedStateMachine):
                         break
             self.tables_rotate(1)
 
+    @rule(
+        number=st.integers(0, 2),
+        isolation=ISOLATION,
+        hours=st.integers(1, 4),
+        way=WAYS_TO_INSERT,
+        table=st.integers(0, 3),
+    )
+    def writer_dawdles(self, number: int, isolation: str, hours: int, way: str, table: int) -> None:
+        """Its snapshot is older than rotations when it inserts at last."""
+        self.writer_begins(number, isolation)
+        self.an_hour_passes(hours)
+        self.writer_inserts_events(number, way, 1, table)
+
+    @rule(times=st.integers(2, 4))
+    def ticker_is_alone(self, times: int) -> None:
+        """Rotation as far as the positions of consumers let it happen, who do nothing."""
+        for _ in range(times):
+            self.ticker_ticks()
+            self.tables_rotate(1)
+
     @precondition(lambda self: not self.old_snapshot)
     @rule(isolation=ISOLATION)
     def somebody_takes_a_snapshot(self, isolation: str) -> None:
