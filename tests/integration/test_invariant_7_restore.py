@@ -61,8 +61,10 @@ def dump(server: Server) -> bytes:
         with psycopg.connect(source.dsn) as conn:
             conn.execute(schema_sql().encode())
         with psycopg.connect(source.dsn, autocommit=True) as conn:
-            for _ in range(2000):
-                conn.execute("select txid_current()")
+            # More than pg_restore uses up, which takes one for each object.
+            conn.execute(
+                "do $$ begin for i in 1..20000 loop perform txid_current(); commit; end loop; end $$"
+            )
             # A transaction that is open at all the ticks and commits before the dump.
             with psycopg.connect(source.dsn) as slow:
                 slow.execute("select txid_current()")

@@ -224,7 +224,7 @@ as $$
 --      x_param_name    - ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused,
 --                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert
 --      x_param_value   - the value as text; null where that means something
---                        (rotation_period: never, ticker_latency: no early ticks, per_tx_limit: none)
+--                        (ticker_latency: no early ticks, per_tx_limit: none)
 -- Returns:
 --      1
 -- Errors:
