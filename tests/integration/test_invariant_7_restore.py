@@ -63,7 +63,8 @@ def dump(server: Server) -> bytes:
         with psycopg.connect(source.dsn, autocommit=True) as conn:
             # More than pg_restore uses up, which takes one for each object.
             conn.execute(
-                "do $$ begin for i in 1..20000 loop perform txid_current(); commit; end loop; end $$"
+                "do $$ begin for i in 1..20000 loop"
+                " perform txid_current(); commit; end loop; end $$"
             )
             # A transaction that is open at all the ticks and commits before the dump.
             with psycopg.connect(source.dsn) as slow:

@@ -88,6 +88,11 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 begin
+    -- Also where no tick is due; cheap, since it draws no transaction id unless there is a suspicion.
+    if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
+        perform pgq.check_native_txid();
+    end if;
+
     -- not a function in SQL, which would be planned at each call
     return query
     select q.queue_id, q.queue_name, d.event_seq,
