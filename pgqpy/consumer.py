@@ -165,17 +165,26 @@ class Consumer:
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
 
+        Registers the consumer first if it is not: it then gets what comes from now on.
+
         Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed
-        if it cannot connect to begin with, and later only what waiting does not mend, for
-        instance ConsumerNotRegistered; with ``until_empty`` any error.
+        if it cannot connect and QueueNotFound if there is no queue to begin with, and later only
+        what waiting does not mend, for instance ConsumerNotRegistered when somebody has
+        unregistered it; with ``until_empty`` any error.
 
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
         """
         signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
         with signals, self._session() as session:
-            session.working()
-            logger.info("consumer %s started", self.consumer_name, extra=self._fields())
+            admin = Admin(session.working())
+            new = admin.register_consumer(self.queue_name, self.consumer_name)
+            logger.info(
+                "consumer %s %s",
+                self.consumer_name,
+                "registered and started" if new else "started",
+                extra=self._fields(),
+            )
             while not self._stopping:
                 if self._next(session, tolerant=not until_empty):
                     continue

@@ -564,13 +564,22 @@ def test_a_lost_listening_connection_is_replaced(
         conn.execute("select pg_terminate_backend(%s, 10000)", pids)
 
 
-def test_a_consumer_that_is_not_registered_is_told_so(dsn: str, queue: str) -> None:
+def test_run_registers_a_consumer_that_is_not(dsn: str, queue: str) -> None:
     consumer = Counter(dsn, queue_name=queue)
     with pytest.raises(errors.ConsumerNotRegistered) as info:
-        consumer.run()
+        consumer.run_once()
     assert info.value.hint
-    with pytest.raises(errors.QueueNotFound):
-        Counter(dsn, queue_name="missing").register()
+    consumer.run(until_empty=True)
+    assert not consumer.run_once()
+    assert not consumer.register()
+
+
+def test_a_queue_that_is_not_there_is_told_so(dsn: str) -> None:
+    consumer = Counter(dsn, queue_name="missing")
+    for start in (consumer.register, consumer.run):
+        with pytest.raises(errors.QueueNotFound) as info:
+            start()
+        assert info.value.hint
 
 
 def test_a_database_without_the_schema_is_told_so(empty_dsn: str) -> None:

@@ -59,12 +59,18 @@ begin
         perform pgq.raise_tick_not_found(x_queue_name, pos);
     end if;
 
-    insert into pgq.consumer (co_name) values (x_consumer_name) on conflict do nothing;
-    -- The lock keeps unregister_consumer() from removing it meanwhile.
-    select co_id into co from pgq.consumer where co_name = x_consumer_name for key share;
+    loop
+        -- The lock keeps unregister_consumer() from removing it meanwhile.
+        select co_id into co from pgq.consumer where co_name = x_consumer_name for key share;
+        exit when found;
+        insert into pgq.consumer (co_name) values (x_consumer_name) on conflict do nothing;
+    end loop;
 
-    insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
-    if found then
+    -- Not the insert alone: also where it does nothing it would use up ids.
+    if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
+        insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
+    end if;
+    if r.reg_id is not null then
         pos := coalesce(pos, (pgq.last_tick(q.queue_id)).tick_id);
         if pos is null then
             raise exception using
