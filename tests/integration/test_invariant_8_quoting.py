@@ -133,3 +133,21 @@ def test_the_names_of_a_queues_tables_cannot_be_changed_into_sql(
         " queue_per_tx_limit = null, queue_extra_maint = null where queue_name = %s",
         [queue],
     )
+
+
+def test_a_cursors_condition_finds_the_callers_own_functions(conn: Connection, queue: str) -> None:
+    conn.execute(
+        "create function public.is_wanted(text) returns boolean language sql"
+        " as $$ select $1 = 'wanted' $$"
+    )
+    ops.register(conn, queue, "c")
+    for data in ("wanted", "other"):
+        ops.insert(conn, queue, data)
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    with conn.transaction():
+        found = conn.execute(
+            "select ev_data from pgq.get_batch_cursor(%s, 'cursor', 10, 'is_wanted(ev_data)')",
+            [batch],
+        ).fetchall()
+    assert found == [("wanted",)]
