@@ -162,7 +162,7 @@ begin
         if not found then
             perform pgq.raise_stale_snapshot();
         end if;
-        -- Now we hold a lock on the table; see pgq.append_tick(). A row in both tables does no harm.
+        -- Now we hold a lock on the table; see pgq.append_ticks(). A row in both tables does no harm.
         exit when pg_sequence_last_value('pgq.position_log_seq') = rotations;
     end loop;
 end;

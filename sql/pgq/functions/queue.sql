@@ -96,7 +96,7 @@ begin
 
     perform pgq.grant_perms(i_queue_name);
     perform pgq.tune_storage(i_queue_name);
-    perform pgq.make_tick(id, false, 0);
+    perform pgq.make_ticks(array[id], array[false], array[0], null);
     return 1;
 end;
 $$;

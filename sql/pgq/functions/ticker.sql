@@ -1,84 +1,82 @@
 -- A tick is nominal where PgQ would make it: enough events, enough time, or a heartbeat of an idle queue.
 -- Between nominal ticks the daemon makes early ones, so that no event waits longer than ticker_latency.
 
-create or replace function pgq.make_tick(i_queue_id int4, i_early boolean, i_event_seq bigint)
-returns bigint
+create or replace function pgq.make_ticks(i_queues int4[], i_early boolean[], i_event_seqs bigint[], i_fences bigint[])
+returns bigint[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.make_tick(3)
+-- Function: pgq.make_ticks(4)
 --
---      Ticks a queue. Ticks of one queue are made one after another: each is committed before the next
---      takes its snapshot, or a later tick could see less than an earlier one. Internal.
+--      Ticks queues, all with one snapshot. Ticks of one queue are made one after another: each is
+--      committed before the next takes its snapshot, or a later tick could see less than an earlier
+--      one. So whoever does not get a queue's lock leaves it to the other. Internal.
 --
 -- Parameters:
---      i_queue_id  - queue
---      i_early     - not a nominal tick
---      i_event_seq - the queue's event sequence, read before this transaction had an id
+--      i_queues        - queues
+--      i_early         - for each, whether it is not a nominal tick
+--      i_event_seqs    - for each, its event sequence, read before this transaction had an id
+--      i_fences        - for each, where an earlier fence still holds; null for a new one
 -- Returns:
---      The tick id; null if somebody else is ticking this queue right now.
+--      The tick ids; without those of queues that somebody else is ticking right now.
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 -- Tables:
---      reads pgq.queue; appends a tick; notifies
+--      appends ticks; notifies
 -- ----------------------------------------------------------------------
 declare
-    q           pgq.queue;
-    before      record;
-    tick_id     bigint;
-    xmax        bigint;
+    xmax    bigint;
+    ticks   bigint[];
 begin
     perform pgq.require_read_committed('a tick');
-    if not pg_try_advisory_xact_lock(1886875906, i_queue_id) then
-        return null;
+    select array_agg(due.queue_id), array_agg(due.early), array_agg(due.event_seq), array_agg(due.fence)
+      into i_queues, i_early, i_event_seqs, i_fences
+      from unnest(i_queues, i_early, i_event_seqs, i_fences) due (queue_id, early, event_seq, fence)
+     where pg_try_advisory_xact_lock(1886875906, due.queue_id);
+    if i_queues is null then
+        return '{}';
     end if;
     perform pgq.check_native_txid();
-    select * into q from pgq.queue where queue_id = i_queue_id;
-    if not found then
-        return null;
-    end if;
 
     -- A tick that consumers have acted on must not come again with the same id after a crash.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-
-    select tick_event_seq, tick_fence into before
-      from pgq.tick_log
-     where tick_queue = i_queue_id
-     order by tick_log.tick_id desc limit 1;
-    tick_id := nextval(q.queue_tick_seq_id);
-    -- Producers draw their transaction id before the event id. So who has drawn an event id up to
-    -- i_event_seq has a transaction id below ours.
-    perform pgq.append_tick(i_queue_id, tick_id, now(), i_event_seq, i_early,
-                            case when before.tick_event_seq = i_event_seq then before.tick_fence else txid_current() end);
+    -- The statement that takes the snapshot is a new one: it sees what those have committed who had the locks before.
+    ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences);
 
     xmax := txid_snapshot_xmax(txid_current_snapshot());
     if xmax > pg_sequence_last_value('pgq.txid_high_seq') then
         perform setval('pgq.txid_high_seq', xmax);
     end if;
-    perform pg_notify('pgq_tick_' || i_queue_id, tick_id::text);
-    return tick_id;
+    return ticks;
 end;
 $$;
 
 create or replace function pgq.due_queues(
-    i_queue_name text default null,
-    out queue_id int4, out queue_name text, out event_seq bigint, out nominal boolean, out early boolean, out next_due interval)
+    i_queue_name text default null, i_idle boolean default true,
+    out queue_id int4, out queue_name text, out event_seq bigint, out fence bigint,
+    out nominal boolean, out early boolean, out next_due interval)
 returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
+-- Planning takes longer than looking at fifty queues, so once a session is enough. Made while a log is
+-- empty the plan must be right when it is full: by index, never by sorting.
+set plan_cache_mode = force_generic_plan
+set enable_sort = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.due_queues(1)
+-- Function: pgq.due_queues(2)
 --
 --      Which queues need a tick. Internal.
 --
 -- Parameters:
 --      i_queue_name    - which to look at; null for all that tick by themselves
+--      i_idle          - false to leave out those that at most need a heartbeat, which costs more to tell
 -- Returns:
 --      event_seq   - the queue's event sequence
+--      fence       - the newest tick's, if there are no new events
 --      nominal     - by the rules of PgQ: with new events after ticker_max_count events or
 --                    ticker_max_lag; without, ever more rarely up to ticker_idle_period
 --      early       - new events have waited for ticker_latency. Events are new if the sequence has moved,
@@ -96,6 +94,7 @@ begin
     -- not a function in SQL, which would be planned at each call
     return query
     select q.queue_id, q.queue_name, d.event_seq,
+           case when d.new_events = 0 then newest.tick_fence end,
            case
                when newest.tick_id is null then true
                when d.new_events <> 0 then
@@ -152,41 +151,45 @@ begin
             where x < newest.tick_fence) u on txid_snapshot_xmin(newest.tick_snapshot) < newest.tick_fence
      where case when i_queue_name is null
                 then not q.queue_external_ticker and not q.queue_ticker_paused
-                else q.queue_name = i_queue_name end;
+                else q.queue_name = i_queue_name end
+       and (i_idle
+            or newest.tick_event_seq = s.event_seq is not true
+            or txid_snapshot_xmin(newest.tick_snapshot) < newest.tick_fence);
 end;
 $$;
 
-create or replace function pgq.ticker_round(out ticks int4, out fresh int4, out wait interval)
+create or replace function pgq.ticker_round(i_idle boolean default true, out ticks int4, out fresh int4, out wait interval)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.ticker_round(0)
+-- Function: pgq.ticker_round(1)
 --
 --      Ticks all queues that are due, nominally or early: what the daemon calls.
 --
+-- Parameters:
+--      i_idle  - whether to look for queues that are due for a heartbeat too
 -- Returns:
 --      ticks   - number of ticks made
---      fresh   - how many of them because of new events; the others are heartbeats of idle queues
+--      fresh   - how many queues were due because of new events; the others are heartbeats of idle queues
 --      wait    - when to call again, if nothing else happens; null if there is no need to
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
 declare
-    d   record;
+    due record;
 begin
-    ticks := 0;
-    fresh := 0;
-    for d in select * from pgq.due_queues() loop
-        if d.nominal or d.early then
-            if pgq.make_tick(d.queue_id, not d.nominal, d.event_seq) is not null then
-                ticks := ticks + 1;
-                fresh := fresh + (d.next_due is not null)::int4;
-            end if;
-        else
-            wait := least(wait, d.next_due);
-        end if;
-    end loop;
+    select array_agg(d.queue_id) filter (where d.nominal or d.early) as queues,
+           array_agg(not d.nominal) filter (where d.nominal or d.early) as early,
+           array_agg(d.event_seq) filter (where d.nominal or d.early) as event_seqs,
+           array_agg(d.fence) filter (where d.nominal or d.early) as fences,
+           count(d.next_due) filter (where d.nominal or d.early) as fresh,
+           min(d.next_due) filter (where not (d.nominal or d.early)) as wait
+      into due
+      from pgq.due_queues(null, i_idle) d;
+    ticks := cardinality(pgq.make_ticks(due.queues, due.early, due.event_seqs, due.fences));
+    fresh := due.fresh;
+    wait := due.wait;
 end;
 $$;
 
@@ -205,17 +208,11 @@ as $$
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
-declare
-    n   bigint := 0;
-    d   record;
 begin
     perform pgq.ticker_awake();
-    for d in select * from pgq.due_queues() due where due.nominal order by due.queue_name loop
-        if pgq.make_tick(d.queue_id, false, d.event_seq) is not null then
-            n := n + 1;
-        end if;
-    end loop;
-    return n;
+    return (select cardinality(pgq.make_ticks(array_agg(d.queue_id), array_agg(false), array_agg(d.event_seq), array_agg(d.fence)))
+              from pgq.due_queues() d
+             where d.nominal);
 end;
 $$;
 
@@ -257,7 +254,7 @@ begin
     select * into d from pgq.due_queues(i_queue_name);
     perform pgq.check_native_txid();
     if d.nominal then
-        return pgq.make_tick(q.queue_id, false, d.event_seq);
+        return (pgq.make_ticks(array[q.queue_id], array[false], array[d.event_seq], array[d.fence]))[1];
     end if;
     return null;
 end;
@@ -308,10 +305,10 @@ begin
             message = format('tick %s of queue %L does not come after tick %s', coalesce(i_tick_id::text, 'NULL'), i_queue_name, newest),
             hint = 'Tick ids must ascend.';
     end if;
-    perform pgq.append_tick(q.queue_id, i_tick_id, coalesce(i_orig_timestamp, now()), i_event_seq, false, 0);
+    perform pgq.append_ticks(array[q.queue_id], array[i_tick_id], coalesce(i_orig_timestamp, now()),
+                             array[i_event_seq], array[false], array[0]);
     perform pgq.seq_setval(q.queue_tick_seq, i_tick_id);
     perform pgq.seq_setval(q.queue_event_seq, i_event_seq);
-    perform pg_notify('pgq_tick_' || q.queue_id, i_tick_id::text);
     return i_tick_id;
 end;
 $$;

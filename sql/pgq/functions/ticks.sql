@@ -151,41 +151,70 @@ begin
 end;
 $$;
 
-create or replace function pgq.append_tick(
-    i_queue_id int4, i_tick_id bigint, i_time timestamptz, i_event_seq bigint, i_early boolean, i_fence bigint)
-returns void
+create or replace function pgq.append_ticks(
+    i_queues int4[], i_ticks bigint[], i_time timestamptz, i_event_seqs bigint[], i_early boolean[], i_fences bigint[])
+returns bigint[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.append_tick(6)
+-- Function: pgq.append_ticks(6)
 --
---      Stores a tick with the snapshot of this moment. The caller holds the
---      queue's tick lock. Internal.
+--      Stores ticks with the snapshot of this moment, and notifies. The caller holds the queues' tick
+--      locks and has a transaction id. Internal.
 --
+-- Parameters:
+--      i_queues, i_event_seqs, i_early     - what ticks are made of, one for each queue
+--      i_ticks                             - the same; null for the queue's next id
+--      i_fences                            - the same; null for the id of this transaction. Producers draw
+--                                            theirs before the event id: who has drawn an event id up to
+--                                            the event sequence has a transaction id below ours
+--      i_time                              - when
+-- Returns:
+--      The tick ids.
 -- Tables:
---      inserts into pgq.tick_0 or pgq.tick_1
+--      reads pgq.queue; inserts into pgq.tick_0 or pgq.tick_1
 -- ----------------------------------------------------------------------
 declare
     rotations   bigint;
+    res         bigint[];
 begin
+    -- Rotation of the log empties a table only if nobody else has a lock on it, and not the current one.
     loop
         rotations := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq');
         if rotations % 2 = 0 then
-            insert into pgq.tick_0 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
-            values (i_queue_id, i_tick_id, i_time, i_event_seq, i_early, i_fence);
+            lock table pgq.tick_0 in row exclusive mode;
         else
-            insert into pgq.tick_1 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
-            values (i_queue_id, i_tick_id, i_time, i_event_seq, i_early, i_fence);
+            lock table pgq.tick_1 in row exclusive mode;
         end if;
-        -- From here we hold a lock on the table. If the log was rotated before we had it, the row may
-        -- stand in a table that is already left: then once more, in the new one.
         exit when pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') = rotations;
-        if rotations % 2 = 0 then
-            delete from pgq.tick_0 where tick_queue = i_queue_id and tick_id = i_tick_id;
-        else
-            delete from pgq.tick_1 where tick_queue = i_queue_id and tick_id = i_tick_id;
-        end if;
     end loop;
+
+    if rotations % 2 = 0 then
+        with tick as (
+            insert into pgq.tick_0 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
+            select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,
+                   n.event_seq, n.early, coalesce(n.fence, pg_catalog.txid_current())
+              from rows from (pg_catalog.unnest(i_queues), pg_catalog.unnest(i_ticks), pg_catalog.unnest(i_event_seqs),
+                              pg_catalog.unnest(i_early), pg_catalog.unnest(i_fences))
+                   n (queue_id, tick_id, event_seq, early, fence)
+             cross join lateral (select * from pgq.queue where pgq.queue.queue_id = n.queue_id limit 1) q
+            returning tick_queue, tick_id)
+        select pg_catalog.array_agg(tick_id) filter (where notified is not null) into res
+          from tick, pg_catalog.pg_notify('pgq_tick_' || tick_queue, tick_id::text) notified;
+    else
+        with tick as (
+            insert into pgq.tick_1 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
+            select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,
+                   n.event_seq, n.early, coalesce(n.fence, pg_catalog.txid_current())
+              from rows from (pg_catalog.unnest(i_queues), pg_catalog.unnest(i_ticks), pg_catalog.unnest(i_event_seqs),
+                              pg_catalog.unnest(i_early), pg_catalog.unnest(i_fences))
+                   n (queue_id, tick_id, event_seq, early, fence)
+             cross join lateral (select * from pgq.queue where pgq.queue.queue_id = n.queue_id limit 1) q
+            returning tick_queue, tick_id)
+        select pg_catalog.array_agg(tick_id) filter (where notified is not null) into res
+          from tick, pg_catalog.pg_notify('pgq_tick_' || tick_queue, tick_id::text) notified;
+    end if;
+    return coalesce(res, '{}');
 end;
 $$;
 
