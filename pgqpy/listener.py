@@ -28,8 +28,8 @@ class Listener:
         self._queue = queue
         self._conn: Connection | None = None
         self._pause = Backoff(1, 60)
-        #: Whether it has heard anything on its present connection, so that it is known to work.
-        self.heard = False
+        #: The newest tick heard of on the present connection. 0: none, so that it may not work.
+        self.newest = 0
 
     @property
     def fileno(self) -> int | None:
@@ -38,7 +38,7 @@ class Listener:
 
     def open(self) -> float | None:
         """Try to listen; the seconds to leave it alone if that failed, else None."""
-        self.heard = False
+        self.newest = 0
         try:
             conn = connect(
                 self._dsn,
@@ -69,13 +69,14 @@ class Listener:
         return None
 
     def drain(self) -> None:
-        """Take what has arrived, after the socket became readable."""
+        """Take what has arrived; it does not wait."""
         if self._conn is None:
             return
         try:
             self._conn.pgconn.consume_input()
-            while self._conn.pgconn.notifies():
-                self.heard = True
+            while notice := self._conn.pgconn.notifies():
+                if notice.extra.isdigit():  # anybody may notify
+                    self.newest = max(self.newest, int(notice.extra))
         except psycopg.OperationalError:
             self.close()
 

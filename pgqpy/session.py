@@ -70,6 +70,13 @@ class Session:
         self._listen_at = monotonic() + pause
         return False
 
+    def up_to_date(self, tick: int) -> bool:
+        """Whether there is known to be nothing after ``tick``, for having listened since."""
+        if self._listener is None:
+            return False
+        self._listener.drain()
+        return 0 < self._listener.newest <= tick
+
     def wait(self, waker: Waker, seconds: float) -> None:
         """Wait for a tick, for `waker`, or so long.
 
@@ -79,7 +86,7 @@ class Session:
         fileno = None
         if self._listener is not None:
             fileno = self._listener.fileno
-            if self._listener.heard:
+            if self._listener.newest:
                 seconds *= _TRUST
         if waker.wait(seconds, fileno) and self._listener is not None:
             self._listener.drain()

@@ -67,6 +67,13 @@ class AsyncSession:
         self._listen_at = monotonic() + pause
         return False
 
+    async def up_to_date(self, tick: int) -> bool:
+        """Whether there is known to be nothing after ``tick``, for having listened since."""
+        if self._listener is None:
+            return False
+        await self._listener.drain()
+        return 0 < self._listener.newest <= tick
+
     async def wait(self, waker: AsyncWaker, seconds: float) -> None:
         """Wait for a tick, for `waker`, or so long.
 
@@ -76,7 +83,7 @@ class AsyncSession:
         fileno = None
         if self._listener is not None:
             fileno = self._listener.fileno
-            if self._listener.heard:
+            if self._listener.newest:
                 seconds *= _TRUST
         if await waker.wait(seconds, fileno) and self._listener is not None:
             await self._listener.drain()

@@ -33,7 +33,7 @@ declare
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
         'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
         'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
-        'ticker_round(boolean)', 'ticker_sleep()', 'ticker_awake()',
+        'ticker_round(boolean, integer)', 'ticker_sleep()', 'ticker_awake()',
         'maint_operations()', 'maint_retry_events()', 'maint_tables_to_vacuum()', 'maint_rotate_logs()',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
         'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',

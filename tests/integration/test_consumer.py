@@ -500,6 +500,44 @@ def test_a_tick_wakes_a_consumer_by_notify_whatever_the_poll_interval(
             done.get(timeout=PATIENCE)
 
 
+def test_a_tick_during_a_batch_is_followed_by_its_batch_whatever_the_poll_interval(
+    dsn: str,
+    conn: Connection,
+    queue: str,
+    producer: Producer,
+    tick: Tick,
+    background: Background,
+) -> None:
+    """It was told of while nobody was listening."""
+    done: queues.Queue[BatchStats] = queues.Queue()
+    more = ["b", "c", "d"]
+
+    class Busy(Counter):
+        poll_interval = 3600
+
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            super().process_event(conn, event)
+            if event.data in {"a", "b", "c"}:
+                producer.insert_event(outside, "t", more.pop(0))
+                tick()
+
+        def on_batch(self, stats: BatchStats) -> None:
+            done.put(stats)
+
+    outside = conn
+    consumer = Busy(dsn, queue_name=queue)
+    consumer.register()
+    background(consumer)
+    # The third is heard of for certain: the consumer listens when it first has to wait.
+    for data in "12a":
+        producer.insert_event(conn, "t", data)
+        tick()
+        while data not in counts(conn):
+            done.get(timeout=PATIENCE)
+    while "d" not in counts(conn):
+        done.get(timeout=PATIENCE)
+
+
 def test_a_consumer_that_cannot_listen_polls(
     dsn: str,
     conn: Connection,

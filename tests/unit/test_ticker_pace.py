@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgqpy_ticker.pace import SHORTEST, Pace, Rest
+from pgqpy_ticker.pace import BURST, REST, ROUNDS, SHORTEST, Budget, Pace, Rest
 
 BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.003, 0.05, 0.25, 1.0
 
@@ -19,10 +19,12 @@ def rest(
     found: bool = False,
     wait: float | None = None,
     took: float = 0.0,
+    work: float = 0.0,
 ) -> Rest:
     return pace.after_round(
         now,
         took=took,
+        work=work,
         found=found,
         wait=wait,
         busy=BUSY,
@@ -54,6 +56,48 @@ def test_there_is_no_sleep_for_what_is_due_within_a_poll() -> None:
 
 def test_a_round_that_takes_long_is_followed_by_a_pause_of_half_its_time() -> None:
     assert rest(Pace(0), 100, found=True, wait=0.002, took=0.5) == Rest(0.25, asleep=False)
+
+
+def test_rounds_that_are_much_work_are_followed_by_pauses_of_several_times_that() -> None:
+    assert rest(Pace(0), 100, found=True, took=0.02, work=0.01) == Rest(0.01 * REST, asleep=False)
+
+
+def test_a_round_that_others_held_up_does_not_count_as_work() -> None:
+    pace = Pace(0)
+    rest(pace, 100, found=True, work=0.001)
+    assert rest(pace, 100, found=True, work=0.5) == Rest(0.001 * REST, asleep=False)
+    for _ in range(ROUNDS):
+        pause = rest(pace, 100, found=True, work=0.5)
+    assert pause == Rest(0.5 * REST, asleep=False)
+
+
+def test_one_busy_queue_is_ticked_in_every_round() -> None:
+    budget = Budget(0)
+    for number in range(1, 10_000):
+        assert budget.early(number * BUSY, 0.0016) >= 1
+        budget.spend(1, 0.0016)
+
+
+def test_a_round_may_always_make_a_tick() -> None:
+    budget = Budget(0)
+    budget.spend(1_000_000, 1)
+    assert budget.early(0, 1) == 1
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.001, 2), st.integers(0, 1_000)), min_size=1),
+    st.floats(0.0005, 0.001),
+)
+def test_ticks_of_many_queues_keep_their_distance_on_average(
+    rounds: list[tuple[float, int]], spacing: float
+) -> None:
+    budget, now, made = Budget(0), 0.0, 0
+    for elapsed, due in rounds:
+        now += elapsed
+        ticks = min(due, budget.early(now, spacing))
+        budget.spend(ticks, spacing)
+        made += ticks
+        assert made * spacing <= now + BURST + spacing
 
 
 def test_before_sleep_polling_slows_down_with_the_time_since_the_last_event() -> None:

@@ -35,14 +35,16 @@ _HOLDER: LiteralString = """
       and database = (select oid from pg_catalog.pg_database
                       where datname = pg_catalog.current_database())
 """
-_SCHEMA: LiteralString = "select pg_catalog.to_regprocedure('pgq.ticker_round(boolean)') is not null"
+_SCHEMA: LiteralString = (
+    "select pg_catalog.to_regprocedure('pgq.ticker_round(boolean, integer)') is not null"
+)
 
 
 async def check_schema(connection: Connection) -> None:
     """Raises SchemaMissing unless this database has our ticker's functions."""
     row = await (await connection.execute(_SCHEMA)).fetchone()
     if row != (True,):
-        raise SchemaMissing("there is no function pgq.ticker_round(boolean)")
+        raise SchemaMissing("there is no function pgq.ticker_round(boolean, integer)")
 
 
 async def check_session(connection: Connection, database: Database) -> None:

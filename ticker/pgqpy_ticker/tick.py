@@ -6,6 +6,7 @@ or sleeps until a producer wakes it; see pace.py for which.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import LiteralString
@@ -14,13 +15,14 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, politely
 from pgqpy_ticker.health import Pulse
 from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.pace import Pace
+from pgqpy_ticker.pace import Budget, Pace
 from pgqpy_ticker.trouble import Pooled
 
 # The process id is what tells a session of our own from one that a pooler lends us.
 _ROUND: LiteralString = """
-    select ticks, fresh > 0, extract(epoch from wait)::float8, pg_catalog.pg_backend_pid()
-    from pgq.ticker_round()
+    select ticks, early, fresh > 0, extract(epoch from wait)::float8,
+           extract(epoch from work)::float8, pg_catalog.pg_backend_pid()
+    from pgq.ticker_round(%s, %s)
 """
 
 _LISTEN: LiteralString = "listen pgq_wake"
@@ -47,24 +49,32 @@ class Tick:
         self._pulse = pulse
         self._metrics = metrics
         self._pace = Pace(time.monotonic())
+        self._budget = Budget(time.monotonic())
+        self._looked_at_idle = -math.inf
         self._declared = False
         self._ask_again = 0.0
 
     async def run(self) -> float:
+        database = self._database()
         started = time.monotonic()
-        cursor = await self._connection.execute(_ROUND)
+        idle_too = started - self._looked_at_idle >= database.sleep_at_most
+        most_early = self._budget.early(started, database.tick_spacing)
+        cursor = await self._connection.execute(_ROUND, (idle_too, most_early))
         row = await cursor.fetchone()
         assert row is not None
-        ticks, found, wait, pid = row
+        ticks, early, found, wait, work, pid = row
         if pid != self._pid:
             raise Pooled
         now = time.monotonic()
-        database = self._database()
+        if idle_too:
+            self._looked_at_idle = started
+        self._budget.spend(early, database.tick_spacing)
         self._pulse.beat(now)
         self._metrics.round(database.name, ticks, now - started)
         rest = self._pace.after_round(
             now,
             took=now - started,
+            work=work,
             found=found,
             wait=wait,
             busy=database.poll_busy,

@@ -57,7 +57,7 @@ $$;
 create or replace function pgq.due_queues(
     i_queue_name text default null, i_idle boolean default true,
     out queue_id int4, out queue_name text, out event_seq bigint, out fence bigint,
-    out nominal boolean, out early boolean, out next_due interval)
+    out nominal boolean, out early boolean, out lag interval, out next_due interval)
 returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
@@ -82,6 +82,7 @@ as $$
 --      early       - new events have waited for ticker_latency. Events are new if the sequence has moved,
 --                    or if a transaction has ended that may have drawn from it before the newest tick
 --                    and was running then
+--      lag         - since the newest tick
 --      next_due    - null if nothing is to be expected, else how long until one of the two may be true
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
@@ -108,7 +109,8 @@ begin
                    or (d.lag >= q.queue_ticker_max_lag / 2
                        and (d.lag >= (newest.tick_time - before.tick_time) * 2 or d.lag >= q.queue_ticker_idle_period))
            end,
-           (d.new_events <> 0 or u.ended) and not d.lag between interval '0' and q.queue_ticker_latency,
+           coalesce((d.new_events <> 0 or u.ended) and not d.lag between interval '0' and q.queue_ticker_latency, false),
+           d.lag,
            case
                when d.new_events <> 0 or u.ended then
                    greatest(interval '0', least(q.queue_ticker_latency - d.lag, q.queue_ticker_max_lag - d.nominal_lag))
@@ -158,38 +160,51 @@ begin
 end;
 $$;
 
-create or replace function pgq.ticker_round(i_idle boolean default true, out ticks int4, out fresh int4, out wait interval)
+create or replace function pgq.ticker_round(
+    i_idle boolean default true, i_most_early int4 default null,
+    out ticks int4, out early int4, out fresh int4, out wait interval, out work interval)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.ticker_round(1)
+-- Function: pgq.ticker_round(2)
 --
 --      Ticks all queues that are due, nominally or early: what the daemon calls.
 --
 -- Parameters:
---      i_idle  - whether to look for queues that are due for a heartbeat too
+--      i_idle          - whether to look for queues that are due for a heartbeat too
+--      i_most_early    - most early ticks to make, for the queues that have waited longest; null for all
 -- Returns:
 --      ticks   - number of ticks made
+--      early   - how many queues were due early, of those taken up
 --      fresh   - how many queues were due because of new events; the others are heartbeats of idle queues
 --      wait    - when to call again, if nothing else happens; null if there is no need to
+--      work    - how long this took, without the commit
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
 declare
-    due record;
+    started constant timestamptz := clock_timestamp();
+    due     record;
 begin
-    select array_agg(d.queue_id) filter (where d.nominal or d.early) as queues,
-           array_agg(not d.nominal) filter (where d.nominal or d.early) as early,
-           array_agg(d.event_seq) filter (where d.nominal or d.early) as event_seqs,
-           array_agg(d.fence) filter (where d.nominal or d.early) as fences,
-           count(d.next_due) filter (where d.nominal or d.early) as fresh,
-           min(d.next_due) filter (where not (d.nominal or d.early)) as wait
+    select array_agg(d.queue_id) filter (where d.chosen) as queues,
+           array_agg(not d.nominal) filter (where d.chosen) as early,
+           array_agg(d.event_seq) filter (where d.chosen) as event_seqs,
+           array_agg(d.fence) filter (where d.chosen) as fences,
+           count(*) filter (where d.chosen and not d.nominal) as n_early,
+           count(d.next_due) filter (where d.chosen) as n_fresh,
+           min(d.next_due) filter (where not d.chosen) as wait
       into due
-      from pgq.due_queues(null, i_idle) d;
+      from (select q.*,
+                   q.nominal
+                   or q.early and row_number() over (partition by q.early and not q.nominal order by q.lag desc)
+                                  <= coalesce(i_most_early, 2147483647) as chosen
+              from pgq.due_queues(null, i_idle) q) d;
     ticks := cardinality(pgq.make_ticks(due.queues, due.early, due.event_seqs, due.fences));
-    fresh := due.fresh;
+    early := due.n_early;
+    fresh := due.n_fresh;
     wait := due.wait;
+    work := clock_timestamp() - started;
 end;
 $$;
 

@@ -1,0 +1,152 @@
+"""What a round of the daemon looks at, what it puts off, and what it leaves to others."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+ROUND = "select ticks, early, fresh, wait from pgq.ticker_round(%s, %s)"
+
+
+def round_of_ticks(
+    conn: Connection, *, idle: bool = True, most: int | None = None
+) -> tuple[int, int, int, timedelta | None]:
+    row = conn.execute(ROUND.encode(), [idle, most]).fetchone()
+    assert row is not None
+    return row[0], row[1], row[2], row[3]
+
+
+def newest_ticks(conn: Connection) -> dict[str, int]:
+    return dict(
+        conn.execute("select queue_name, last_tick_id from pgq.get_queue_info()").fetchall()
+    )
+
+
+@pytest.fixture
+def queues(conn: Connection) -> list[str]:
+    """Three, whose ticks from now on are early ones or heartbeats that are far off."""
+    names = ["a", "b", "c"]
+    for name in names:
+        conn.execute("select pgq.create_queue(%s)", [name])
+    conn.execute("update pgq.tick_0 set tick_time = tick_time - interval '10 seconds'")
+    conn.execute("select pgq.ticker_round()")
+    assert round_of_ticks(conn) == (0, 0, 0, None)
+    return names
+
+
+def pass_by(conn: Connection, seconds: float, *names: str) -> None:
+    """As if so much time had gone by for these queues."""
+    conn.execute(
+        "update pgq.tick_0 t set tick_time = tick_time - make_interval(secs => %s) from pgq.queue"
+        " where queue_id = tick_queue and queue_name = any (%s)",
+        [seconds, list(names)],
+    )
+
+
+def test_new_events_are_ticked_also_by_a_round_that_leaves_out_idle_queues(
+    conn: Connection, queues: list[str]
+) -> None:
+    before = newest_ticks(conn)
+    ops.insert(conn, "b", "event")
+    pass_by(conn, 0.01, *queues)
+    assert round_of_ticks(conn, idle=False)[:3] == (1, 1, 1)
+    assert newest_ticks(conn) == before | {"b": before["b"] + 1}
+
+
+def test_an_event_that_comes_to_light_late_is_ticked_without_looking_at_idle_queues(
+    conn: Connection, connect: Connect, queues: list[str]
+) -> None:
+    slow = connect(autocommit=False)
+    ops.insert(slow, "b", "event")
+    pass_by(conn, 0.01, *queues)
+    assert round_of_ticks(conn, idle=False)[:3] == (1, 1, 1)
+    ticks, *_, wait = round_of_ticks(conn, idle=False)
+    assert (ticks, wait is None) == (0, False)
+    slow.commit()
+    pass_by(conn, 0.01, *queues)
+    assert round_of_ticks(conn, idle=False)[:3] == (1, 1, 1)
+    assert round_of_ticks(conn, idle=False) == (0, 0, 0, None)
+
+
+def test_heartbeats_are_for_rounds_that_look_at_idle_queues(
+    conn: Connection, queues: list[str]
+) -> None:
+    pass_by(conn, 3600, *queues)
+    assert round_of_ticks(conn, idle=False)[:3] == (0, 0, 0)
+    assert round_of_ticks(conn, idle=True)[:3] == (3, 0, 0)
+
+
+def test_who_has_waited_longest_is_ticked_first(conn: Connection, queues: list[str]) -> None:
+    before = newest_ticks(conn)
+    for name in queues:
+        ops.insert(conn, name, "event")
+    pass_by(conn, 0.1, "c")
+    pass_by(conn, 0.2, "a")
+    pass_by(conn, 0.01, "b")
+    ticks, early, fresh, wait = round_of_ticks(conn, idle=False, most=2)
+    assert (ticks, early, fresh) == (2, 2, 2)
+    assert wait == timedelta(0), "there is one more that is due"
+    assert newest_ticks(conn) == before | {"a": before["a"] + 1, "c": before["c"] + 1}
+    assert round_of_ticks(conn, idle=False, most=2)[:3] == (1, 1, 1)
+    assert newest_ticks(conn)["b"] == before["b"] + 1
+
+
+def test_nominal_ticks_are_made_however_few_early_ones_are_allowed(
+    conn: Connection, queues: list[str]
+) -> None:
+    for name in queues:
+        ops.insert(conn, name, "event")
+    pass_by(conn, 3600, "a", "c")
+    pass_by(conn, 0.01, "b")
+    assert round_of_ticks(conn, most=0)[:3] == (2, 0, 2)
+
+
+def test_without_early_ticks_the_round_says_when_the_nominal_one_is_due(
+    conn: Connection, queues: list[str]
+) -> None:
+    conn.execute("select pgq.set_queue_config('b', 'ticker_max_lag', '1 hour')")
+    ops.insert(conn, "b", "event")
+    ticks, *_, wait = round_of_ticks(conn, idle=False)
+    assert ticks == 0
+    assert wait is not None
+    assert timedelta(minutes=59) < wait <= timedelta(hours=1)
+
+
+def test_a_queue_that_somebody_else_is_ticking_does_not_hold_up_the_others(
+    conn: Connection, connect: Connect, queues: list[str]
+) -> None:
+    for name in queues:
+        ops.insert(conn, name, "event")
+    other = connect(autocommit=False)
+    ops.tick(other, "a")
+    pass_by(conn, 0.01, *queues)
+    assert round_of_ticks(conn, idle=False)[0] == 2
+    other.commit()
+
+
+def test_a_tick_is_stored_in_the_log_that_is_current_when_it_is_stored(
+    conn: Connection, connect: Connect, queues: list[str]
+) -> None:
+    """The ticker waits for the lock on a table; meanwhile the log moves on to the other one."""
+    ops.insert(conn, "b", "event")
+    pass_by(conn, 0.01, *queues)
+    rotation = connect(autocommit=False)
+    rotation.execute("lock table pgq.tick_0 in share mode")
+    ticker = connect()
+    ticker.execute("select pgq.check_native_txid()")
+    pid = ticker.info.backend_pid
+    ticker.pgconn.send_query(b"select ticks from pgq.ticker_round()")
+    waiting = "select exists (select from pg_locks where pid = %s and not granted)"
+    while not ops.value(conn, waiting, pid):
+        time.sleep(0.01)
+    rotation.execute("update pgq.log set log_rotations = 1 where log_name = 'tick'")
+    rotation.execute("select setval('pgq.tick_log_seq', 1)")
+    rotation.commit()
+    while (result := ticker.pgconn.get_result()) is not None:
+        assert result.get_value(0, 0) == b"1", result.error_message
+    assert ops.value(conn, "select count(*) from pgq.tick_1") == 1
