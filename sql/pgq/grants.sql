@@ -75,7 +75,7 @@ grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 
 -- For the triggers that PgQ has, and for the functions that pgq.capture_table() generates, which run as the
 -- captured table's owner.
-grant select on pgq.row_layout, pgq.write_slot to pgq_writer;
+grant select on pgq.row_layout to pgq_writer;
 grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
 grant select on pgq.capture to pgq_writer;
 grant usage, create on schema pgq_capture to pgq_writer;

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.fix_capture import changes, last_event, raw_events, short
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 
 TABLE = "create table flight (id int primary key, carrier text, delay real, note json)"
 
@@ -191,6 +191,37 @@ def test_a_closed_queue_refuses_the_change(conn: Connection, queue: str) -> None
         assert error.value.sqlstate == "PQ006"
     conn.execute("update flight set delay = 1 where false")
     assert short(conn) == [("I", 1)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "sqlstate"),
+    [
+        ("queue_disable_insert = true", "PQ006"),
+        ("queue_per_tx_limit = 0", "PQ010"),
+        ("queue_name = 'renamed'", "PQ001"),
+    ],
+)
+def test_a_session_that_has_written_before_notices_the_queues_settings(
+    connect: Connect, conn: Connection, queue: str, setting: str, sqlstate: str
+) -> None:
+    capture(conn, queue)
+    writer = connect()
+    for n in range(7):
+        writer.execute("insert into flight values (%s)", [n])
+    [old] = conn.execute(
+        "select queue_disable_insert, queue_per_tx_limit, queue_name from pgq.queue"
+    )
+    conn.execute(f"update pgq.queue set {setting}")
+    for statement in ("insert into flight values (8)", "update flight set delay = 1"):
+        with pytest.raises(psycopg.Error) as error:
+            writer.execute(statement)
+        assert error.value.sqlstate == sqlstate
+    conn.execute(
+        "update pgq.queue set queue_disable_insert = %s, queue_per_tx_limit = %s, queue_name = %s",
+        old,
+    )
+    writer.execute("insert into flight values (9)")
+    assert len(raw_events(conn)) == 8
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_owner_captures_and_who_may_only_write_to_the_table_makes_events(
     for _ in range(2):
         clerk.execute("insert into shop.item values (1, 'a'), (2, 'b')")
         clerk.execute("update shop.item set v = 'c'")
-        clerk.execute("update shop.item set id = 3 where id = 1")
+        clerk.execute("update shop.item set id = 3 where id operator(pg_catalog.=) 1")
         clerk.execute("delete from shop.item where id = 2")
         clerk.execute("truncate shop.item")
         owner.execute("alter table shop.item add column if not exists extra int")
@@ -206,30 +206,139 @@ def test_nobody_else_can_put_the_function_on_a_table_of_theirs(
         )
 
 
+# In schema evil: namesakes of every function, operator and type that a trigger function names.
+EVIL = """
+do $$
+declare
+    source text := (select string_agg(prosrc, ' ')
+                      from pg_proc where pronamespace = 'pgq_capture'::regnamespace);
+    f record;
+begin
+    for f in
+        select proname, oidvectortypes(proargtypes) as arguments, prorettype::regtype as result
+          from pg_proc p
+         where pronamespace = 'pg_catalog'::regnamespace and prokind = 'f' and not proretset
+           and source ~ ('\\m' || proname || '\\s*\\(')
+           and prorettype::regtype::text !~ 'any' and not '"any"'::regtype = any (proargtypes)
+    loop
+        execute format('create function evil.%I(%s) returns %s language plpgsql as %L',
+                       f.proname, f.arguments, f.result, 'begin raise exception $x$called$x$; end');
+    end loop;
+    for f in
+        select o.oprname, l.type, row_number() over () as n
+          from unnest('{text,int4,int8,record,json,bool}'::regtype[]) l (type)
+         cross join unnest('{=,<>,*=,*<>,||,+,-,%,>=,<=,<,>}'::text[]) o (oprname)
+    loop
+        execute format('create function evil.f%s(%s, %2$s) returns boolean language plpgsql as %L',
+                       f.n, f.type, 'begin raise exception $x$called$x$; end');
+        execute format('create operator evil.%s'
+                       ' (leftarg = %s, rightarg = %2$s, function = evil.f%s)',
+                       f.oprname, f.type, f.n);
+    end loop;
+    for f in select unnest('{text,int4,int8,record,json,regclass,bool}'::name[]) as type
+    loop
+        execute format('create domain evil.%I as date', f.type);
+    end loop;
+end $$
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "format => 'jsontriga', exclude => '{day}'",
+        "format => 'logutriga', old_values => 'row'",
+        "old_values => 'changed'",
+        "key => '{id,v}', key_changes => 'error'",
+    ],
+)
 def test_a_search_path_of_the_writer_leads_nowhere(
     conn: Connection,
     queue: str,
     shop: str,
     make_role: MakeRole,
     as_role: Callable[[str], Connection],
+    options: str,
 ) -> None:
-    as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
+    conn.execute("alter table shop.item add day date, add ok boolean, add n numeric")
+    as_role(shop).execute(
+        f"select pgq.capture_table('shop.item', %s, {options or 'key => null'})", [queue]
+    )
+    conn.execute(f"create schema evil; {EVIL}")
     role = make_role("clerk")
-    conn.execute(f"create schema evil authorization {role}; grant usage on schema shop to {role}")
-    conn.execute(f"grant all on shop.item to {role}")
+    conn.execute(f"grant usage on schema evil, shop to public; grant all on shop.item to {role}")
     clerk = as_role(role)
     clerk.execute(
-        "create function evil.same(text, text) returns boolean language plpgsql as"
-        " $$begin raise exception 'called'; end$$;"
-        "create operator evil.= (leftarg = text, rightarg = text, function = evil.same);"
-        "create function evil.row_to_json(record) returns json language plpgsql as"
-        " $$begin raise exception 'called'; end$$;"
         "create temp table new_rows (x int); create temp table old_rows (x int);"
         "set search_path = evil, pg_temp, pg_catalog"
     )
-    clerk.execute("insert into shop.item values (1); update shop.item set v = 'x'")
-    clerk.execute("update shop.item set id = 2; delete from shop.item; truncate shop.item")
-    assert "".join(c.op[0] for c in changes(conn)) == "IUDIDT"
+    for isolation in ("read committed", "repeatable read"):
+        clerk.execute(f"set default_transaction_isolation = '{isolation}'")
+        clerk.execute(
+            "insert into shop.item select n, 'a', '2020-01-01', true, 1.5"
+            " from generate_series(1, 2) n"
+        )
+        clerk.execute("update shop.item set ok = false")
+        if "error" not in options:
+            clerk.execute("update shop.item set id = 3 where id operator(pg_catalog.=) 1")
+        clerk.execute("delete from shop.item; truncate shop.item")
+    altering = as_role(shop)
+    altering.execute("alter table shop.item add more text")
+    with clerk.transaction():
+        clerk.execute("insert into shop.item (id) values (1)")
+        assert clerk.execute("show search_path").fetchall() == [("evil, pg_temp, pg_catalog",)]
+    moved = "" if "error" in options else "DI"
+    kinds = conn.execute("select ev_type from pgq.event_template order by ev_id").fetchall()
+    letters = "".join(kind[7] if kind[0] == "{" else kind[0] for (kind,) in kinds)
+    assert letters.replace("R", "T") == f"IIUU{moved}DDT" * 2 + "I"
+
+
+@pytest.mark.parametrize("when", ["from the start", "added later"])
+def test_casts_of_users_run_on_no_search_path_but_the_servers(
+    conn: Connection,
+    queue: str,
+    shop: str,
+    make_role: MakeRole,
+    as_role: Callable[[str], Connection],
+    when: str,
+) -> None:
+    owner = as_role(shop)
+    owner.execute(
+        "create type shop.mood as enum ('good', 'bad');"
+        "create function shop.mood_json(shop.mood) returns json language plpgsql as"
+        " $$begin return to_json(upper('good')); end$$;"
+        "create cast (shop.mood as json) with function shop.mood_json(shop.mood)"
+    )
+    add = "alter table shop.item add m shop.mood"
+    if when == "from the start":
+        owner.execute(add)
+    owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    role = make_role("clerk")
+    conn.execute(f"create schema evil; {EVIL}")
+    conn.execute(
+        "create function evil.upper(text) returns text language plpgsql as"
+        " $$begin raise exception 'called'; end$$"
+    )
+    conn.execute(f"grant usage on schema evil, shop to public; grant all on shop.item to {role}")
+    clerk = as_role(role)
+    clerk.execute("set search_path = evil, pg_catalog")
+    if when == "added later":
+        clerk.execute("insert into shop.item values (1)")
+        owner.execute(add)
+    for n in (2, 3):
+        clerk.execute(f"insert into shop.item values ({n}, 'a', 'bad')")
+    assert [change.row["m"] for change in changes(conn)[-2:]] == ["GOOD", "GOOD"]
+
+
+def test_names_of_relations_have_their_schema_whatever_the_search_path(
+    conn: Connection, queue: str
+) -> None:
+    conn.execute("create table t (id int primary key, of regclass, many regclass[])")
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    conn.execute("set search_path = public")
+    conn.execute("insert into t values (1, 't', '{t}')")
+    assert [(c.row["of"], c.row["many"]) for c in changes(conn)] == [("public.t", ["public.t"])]
 
 
 def test_junk_in_the_schema_of_functions_hurts_nobody(

@@ -89,16 +89,3 @@ as $$
 -- ----------------------------------------------------------------------
     select pgq.capture_options(p.prosrc) from pg_proc p where p.oid = to_regproc(i_function);
 $$;
-
--- Where events go now, of queues that are open and need no special care; for all others there is
--- pgq.write_target(), which does the same and says what is wrong. Read in a transaction that has its id
--- already, as any that fires a trigger has: the id must come before the look at which table is current.
-create or replace view pgq.write_slot as
-select q.queue_name,
-       q.queue_slot0 + (pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables)::int4 as ev_slot,
-       q.queue_event_seq_id                                                                              as event_seq
-  from pgq.queue q
- where not q.queue_disable_insert
-   and q.queue_per_tx_limit is null
-   and pg_catalog.txid_current() >= pg_catalog.pg_sequence_last_value('pgq.txid_high_seq')
-   and pg_catalog.pg_sequence_last_value('pgq.ticker_sleep_seq') <> 2;

@@ -1,5 +1,5 @@
 -- SQL expressions, as text, for the fields of an event. Everything that comes from the catalog goes through
--- %I or %L.
+-- %I or %L. They mean the same on any search_path: functions, operators and types are named with their schema.
 
 create or replace function pgq.capture_type(i_shape jsonb, i_options jsonb, i_operation text)
 returns text
@@ -53,10 +53,10 @@ as $$
     select format('case when %s is distinct from null then %s end', i_value,
         format(
             case
-            when i_format = 'logutriga' then $q$'=' || pgq._urlencode(format('%%s', %1$s))$q$
-            when i_type in ('bool'::regtype, 'int2', 'int4', 'int8') then '%1$s::text'
-            when i_type in ('date'::regtype, 'timestamp', 'timestamptz') then 'to_json(%1$s)::text'
-            else $q$to_json(format('%%s', %1$s))::text$q$
+            when i_format = 'logutriga' then $q$pg_catalog.textcat('=', pgq._urlencode(pg_catalog.format('%%s', %1$s)))$q$
+            when i_type in ('bool'::regtype, 'int2', 'int4', 'int8') then '%1$s::pg_catalog.text'
+            when i_type in ('date'::regtype, 'timestamp', 'timestamptz') then 'pg_catalog.to_json(%1$s)::pg_catalog.text'
+            else $q$pg_catalog.to_json(pg_catalog.format('%%s', %1$s))::pg_catalog.text$q$
             end, i_value));
 $$;
 
@@ -84,7 +84,7 @@ declare
     v_from      text;
 begin
     if i_shape -> 'columns' = 'null' then
-        return format('row_to_json(%s)::text', i_whole_row);
+        return format('pg_catalog.row_to_json(%s)::pg_catalog.text', i_whole_row);
     end if;
 
     select bool_or(c.expression is not null),
@@ -93,11 +93,11 @@ begin
                string_agg(format('%s as %I', c.value, c.name), ', ' order by c.n)
            when 'jsontriga' then
                string_agg(
-                   format('%L || coalesce(%s, ''null'')', to_json(c.name)::text || ':',
+                   format('pg_catalog.textcat(%L, coalesce(%s, ''null''))', to_json(c.name)::text || ':',
                                      pgq.capture_value(v_format, c.type::regtype, c.value)), ', ' order by c.n)
            when 'logutriga' then
                string_agg(
-                   format('%L || coalesce(%s, '''')', pgq._urlencode(c.name),
+                   format('pg_catalog.textcat(%L, coalesce(%s, ''''))', pgq._urlencode(c.name),
                                      pgq.capture_value(v_format, c.type::regtype, c.value)), ', ' order by c.n)
            end
       into v_virtual, v_list
@@ -108,9 +108,10 @@ begin
     -- The expression of a virtual column names other columns without their row.
     v_from := case when v_virtual then format(' from (select %s.*) x', i_row) else '' end;
     return case v_format
-           when 'row_json' then format('(select row_to_json(c.*)::text from (select %s%s) c)', v_list, v_from)
-           when 'jsontriga' then format('(select ''{'' || array_to_string(array[%s]::text[], '','') || ''}''%s)', v_list, v_from)
-           when 'logutriga' then format('(select array_to_string(array[%s]::text[], ''&'')%s)', v_list, v_from)
+           when 'row_json' then format('(select pg_catalog.row_to_json(c.*)::pg_catalog.text from (select %s%s) c)', v_list, v_from)
+           when 'jsontriga' then format('(select pg_catalog.concat(''{'', pg_catalog.array_to_string(array[%s]::pg_catalog.text[], '',''), ''}'')%s)',
+                                         v_list, v_from)
+           when 'logutriga' then format('(select pg_catalog.array_to_string(array[%s]::pg_catalog.text[], ''&'')%s)', v_list, v_from)
            end;
 end;
 $$;
@@ -131,7 +132,9 @@ as $$
 --      i_old, i_new    - expressions for the rows as JSON text
 -- ----------------------------------------------------------------------
     select format(
-        $q$(select '{' || coalesce(string_agg(to_json(d.k)::text || ':' || d.o::text, ',' order by d.n), '') || '}'
-              from rows from (json_each(%s::json), json_each(%s::json)) with ordinality as d (k, o, k2, v, n)
-             where d.o::text <> d.v::text)$q$, i_old, i_new);
+        $q$(select pg_catalog.concat('{', pg_catalog.string_agg(
+                                 pg_catalog.concat(pg_catalog.to_json(d.k), ':', d.o), ',' order by d.n), '}')
+              from rows from (pg_catalog.json_each(%s::pg_catalog.json), pg_catalog.json_each(%s::pg_catalog.json))
+                   with ordinality as d (k, o, k2, v, n)
+             where pg_catalog.textne(d.o::pg_catalog.text, d.v::pg_catalog.text))$q$, i_old, i_new);
 $$;

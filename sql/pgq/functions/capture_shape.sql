@@ -86,6 +86,9 @@ as $$
 --      columns         - [{name, type, expression}, ...]; null when the row can be taken as it is
 --                        (expression: of a column that is computed when read)
 --      key_in_arrays   - whether array_agg() takes the key's columns: not those that are arrays themselves
+--      plain           - whether only the server's own code writes a row as text, and the same on any search_path
+--      slot            - pgq.capture_slot(1)
+--      event_seq       - sequence of ev_id
 -- ----------------------------------------------------------------------
 declare
     then_oid    oid := (i_options ->> 'table_oid')::oid;
@@ -157,7 +160,18 @@ begin
         'schema', names[1], 'table', names[2], 'key', key_columns, 'columns', columns,
         'key_in_arrays', not exists (
             select from pg_attribute a join pg_type t on t.oid = a.atttypid
-             where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'));
+             where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'),
+        -- Types of users may have casts to json, names of relations come with a schema or without, and
+        -- urlencoding is not in C.
+        'plain', not i_options ? 'condition' and i_options ->> 'format' <> 'logutriga' and not exists (
+            select
+              from pg_attribute a
+              join pg_type t on t.oid = a.atttypid
+              join pg_type e on e.oid = case when t.typcategory = 'A' then t.typelem else t.oid end
+             where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped
+               and (e.oid >= 16384 or e.typtype not in ('b', 'r', 'm') or e.typname like 'reg%' or a.attgenerated = 'v')),
+        'slot', pgq.capture_slot(i_options ->> 'queue'),
+        'event_seq', (select q.queue_event_seq_id from pgq.queue q where q.queue_name = i_options ->> 'queue'));
 end;
 $$;
 

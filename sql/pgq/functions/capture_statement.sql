@@ -1,15 +1,16 @@
 create or replace function pgq.capture_statement(
-    i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text, i_target text)
+    i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_statement(7)
+-- Function: pgq.capture_statement(6)
 --
 --      One of the statements of a generated trigger function, which reads the
---      transition tables new_rows and old_rows. All events of a user's
+--      transition tables new_rows and old_rows, and means the same on any
+--      search_path unless a condition of the user's does not. All events of a user's
 --      statement are written by one INSERT, in the order of the rows.
 --
 --      An UPDATE that changes the key of a row is a DELETE of the old row and
@@ -28,8 +29,6 @@ as $$
 --      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
 --      i_paired        - expression: there are as many old rows as new ones, so
 --                        that they belong together by position
---      i_target        - FROM item of one row that i_slot and i_seq refer to; null if
---                        they stand for themselves
 -- Returns:
 --      The statement.
 -- ----------------------------------------------------------------------
@@ -59,13 +58,15 @@ begin
       into v_key_new, v_key_old, v_keys_new, v_keys_old
       from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n);
     -- As images, byte by byte: what is merely equal may be another key to the consumer ('a' and 'A' in citext).
-    v_same := coalesce(format('row(%s)::record *= row(%s)::record', v_key_new, v_key_old), 'true');
+    v_same := coalesce(format('row(%s)::pg_catalog.record operator(pg_catalog.*=) row(%s)::pg_catalog.record',
+                              v_key_new, v_key_old), 'true');
     v_kept := case i_form
         when 'update_one' then
             v_same || ' and not exists (select from old_rows offset 1) and not exists (select from new_rows offset 1)'
         -- All keys as one array: much faster than a join, but it has to fit into 1 GB.
         when 'update' then
-            format('not exists (select from new_rows offset 200000) and row(%s)::record *= row(%s)::record', v_keys_new, v_keys_old)
+            format('not exists (select from new_rows offset 200000) and row(%s)::pg_catalog.record '
+                   'operator(pg_catalog.*=) row(%s)::pg_catalog.record', v_keys_new, v_keys_old)
         end;
 
     v_data_new := pgq.capture_data(i_shape, i_options, 'new', v_new);
@@ -78,7 +79,8 @@ begin
             end;
         -- Of the columns that are captured; an UPDATE that changes nothing at all counts, as it does in PgQ.
         if i_options ?| array['columns', 'exclude'] then
-            select format('(row(%s)::record *<> row(%s)::record or %s *= %s)',
+            select format('(row(%s)::pg_catalog.record operator(pg_catalog.*<>) row(%s)::pg_catalog.record '
+                          'or %s operator(pg_catalog.*=) %s)',
                           string_agg(format('new.%I', c.value ->> 'name'), ', '),
                           string_agg(format('old.%I', c.value ->> 'name'), ', '), v_new, v_old)
               into v_some
@@ -96,11 +98,12 @@ begin
         when 'update_one' then 'old_rows old cross join (select * from new_rows limit 1) new'
         when 'update_any' then
             -- a row by its table's name is the row unless there is a column of this name
-            '(select row_number() over () as n, "pgq:row" as old_row from old_rows "pgq:row") o '
-            'full join (select row_number() over () as n, "pgq:row" as new_row from new_rows "pgq:row") n using (n)'
+            '(select pg_catalog.row_number() over () as n, "pgq:row" as old_row from old_rows "pgq:row") o '
+            'full join (select pg_catalog.row_number() over () as n, "pgq:row" as new_row from new_rows "pgq:row") n '
+            'on o.n operator(pg_catalog.=) n.n'
         end;
     if i_form = 'update_any' then
-        v_from := format('(select n, old_row, new_row from %s) p cross join lateral (select (p.old_row).*) old '
+        v_from := format('(select coalesce(o.n, n.n) as n, o.old_row, n.new_row from %s) p cross join lateral (select (p.old_row).*) old '
                          'cross join lateral (select (p.new_row).*) new '
                          'cross join lateral (select %s and %s as kept) k', v_from, i_paired, v_same);
     end if;
@@ -136,8 +139,8 @@ begin
     end if;
     return format(
         'insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_slot) '
-        'select nextval(%s), e.type, e.data, %s, e.extra2, %s from %s(%s) e',
-        i_seq, v_extra1, i_slot, coalesce(i_target || ' cross join ', ''), v_events);
+        'select pg_catalog.nextval(%s), e.type, e.data, %s, e.extra2, %s from (%s) e',
+        i_seq, v_extra1, i_slot, v_events);
 end;
 $$;
 
