@@ -1,6 +1,16 @@
-"""Commands that compare what pgqpy does with doing the same by hand, or with PgQ's C code.
+"""How fast pgqpy is, next to doing the same by hand, and next to its peers.
 
-Each (``python -m benchmarks.insert --help``) starts a server of its own, lets the contestants
-take turns, and prints medians and, what matters more, their ratio. Times depend on the machine
-and on what else runs on it; ratios from one run far less. Nothing here is a test.
+``make bench`` runs everything, ``python -m benchmarks insert`` one of them, ``--quick`` in seconds
+to see that it works. Each module here that `NAMES` lists is a benchmark: its docstring says what it
+measures, and its function ``run(bench)`` measures it. What comes out is in ``results/``, and
+``docs/benchmarks.md`` is made from that. Nothing here is a test.
 """
+
+# In the order in which they run.
+NAMES = (
+    "insert",
+    "bulk",
+    "capture",
+    "consume",
+    "latency",
+)

@@ -1,87 +1,120 @@
-"""Changing a table whose changes are events: many rows in one statement, and row by row."""
+"""Changes of a table become events: by a statement trigger, by row triggers, and by PgQ's.
+
+`pgq.capture_table` next to `jsontriga`, ours in PL/pgSQL and PgQ's in C and in PL/pgSQL, as row
+triggers of the same table, and to no trigger at all. First INSERT and UPDATE of 100,000 rows in one
+statement; then single rows, one a transaction, by pgbench with 8 clients. What a statement costs
+above no trigger at all is compared as well. Autovacuum is off. PgQ's PL/pgSQL is so slow that
+one round has to be enough.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from time import perf_counter
 
-import click
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.pgbench import contestant
+from benchmarks.place import CREATE_QUEUE, OURS, PGQ_C, PGQ_PL, connect, database, implementations
 
-from benchmarks.contest import Contestant, show, take_turns
-from benchmarks.place import Connection, connect, database, options, ours, pgq_c, pgq_without_c
-from benchmarks.place import start as start_server
+NONE, CAPTURE, ROW = "no trigger", "pgq.capture_table", "jsontriga of pgqpy"
+ROW_C, ROW_PL = "jsontriga of PgQ, C", "jsontriga of PgQ, PL/pgSQL"
 
-SETUP = """
+TABLE = """
 create table flight (
     id int primary key, origin text not null, carrier text, delay int, left_at timestamptz
 );
+create sequence flight_id;
 """
-QUEUE = "select pgq.create_queue('q');"
-CAPTURE = "select pgq.capture_table('flight', 'q', operations => 'insert,update,delete');"
-TRIGGER = """
+BY_STATEMENT = "select pgq.capture_table('flight', 'q', operations => 'insert,update,delete')"
+BY_ROW = """
 create trigger to_queue after insert or update or delete on flight
     for each row execute function pgq.jsontriga('q');
 """
+
 INSERT = """
 insert into flight
 select n, 'EWR', 'UA', mod(n, 60), timestamptz '2013-01-01 00:00Z' + n * interval '1 minute'
   from generate_series(1, %d) n
 """
-INSERT_ONE_BY_ONE = """
-do $$
-begin
-    for i in 1 .. %d loop
-        insert into flight values (i, 'EWR', 'UA', mod(i, 60), now());
-        commit;
-    end loop;
-end $$
-"""
 UPDATE = "update flight set delay = delay + 1"
+INSERT_ONE = "insert into flight values (nextval('flight_id'), 'EWR', 'UA', 5, now());"
+UPDATE_ONE = """\\set id random(1, %d)
+update flight set delay = delay + 1 where id = :id;
+"""
 
 
-def timed(conn: Connection, statement: str) -> float:
-    began = perf_counter()
-    conn.execute(statement.encode())
-    return perf_counter() - began
+def run(bench: Bench) -> None:
+    rows, rounds = bench.choose((100_000, 5), quick=(500, 1))
+    transactions, single_rounds = bench.choose((16_000, 9), quick=(400, 1))
+    with bench.server(autovacuum=False) as server:
+        scripts = implementations(server)
+        ways = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
+        for name, implementation in ((ROW, OURS), (ROW_C, PGQ_C), (ROW_PL, PGQ_PL)):
+            if implementation in scripts:
+                ways[name] = [scripts[implementation], CREATE_QUEUE, TABLE, BY_ROW]
+        databases = {
+            name: database(server, f"capture_{number}", *ways[name])
+            for number, name in enumerate(ways)
+        }
+        conns = {name: connect(dsn) for name, dsn in databases.items()}
 
+        def statement(name: str, text: str, before: str = "select") -> Callable[[], float]:
+            def run() -> float:
+                conns[name].execute(before.encode())
+                began = perf_counter()
+                conns[name].execute(text.encode())
+                return perf_counter() - began
 
-@click.command(help=__doc__)
-@options
-def main(quick: bool, version: int | None) -> None:
-    rows, transactions, rounds = (1_000, 100, 1) if quick else (100_000, 10_000, 3)
-    inserts: list[Contestant] = []
-    updates: list[Contestant] = []
-    singles: list[Contestant] = []
+            return run
 
-    with start_server(version) as server:
+        inserts = bench.contest(
+            f"INSERT of {rows:,} rows",
+            {name: statement(name, INSERT % rows, "truncate flight") for name in databases},
+            rounds=rounds,
+            items=rows,
+            unit="rows",
+            once=[ROW_PL],
+        )
+        updates = bench.contest(
+            f"UPDATE of {rows:,} rows",
+            # The rows that the last UPDATE has left behind are not what is compared.
+            {name: statement(name, UPDATE, "vacuum flight") for name in databases},
+            rounds=rounds,
+            items=rows,
+            unit="rows",
+            once=[ROW_PL],
+        )
+        for conn in conns.values():
+            conn.execute("vacuum full analyze flight")
+            conn.execute("select setval('flight_id', max(id)) from flight")
+        singles = [
+            bench.contest(
+                f"{what} of single rows, 8 clients",
+                {
+                    name: contestant(server, dsn, script, clients=8, transactions=transactions)
+                    for name, dsn in databases.items()
+                },
+                rounds=single_rounds,
+                items=transactions,
+                unit="rows",
+            )
+            for what, script in (("INSERT", INSERT_ONE), ("UPDATE", UPDATE_ONE % rows))
+        ]
 
-        def add(name: str, *scripts: str, share: int = 1) -> None:
-            """``share``: of the slow ones, one in so many rows has to be enough."""
-            conn = connect(database(server, f"capture_{len(inserts)}", *scripts))
-
-            def insert(statement: str, rows: int) -> float:
-                conn.execute("truncate flight")
-                return share * timed(conn, statement % (rows // share))
-
-            inserts.append(Contestant(name, partial(insert, INSERT, rows)))
-            singles.append(Contestant(name, partial(insert, INSERT_ONE_BY_ONE, transactions)))
-            updates.append(Contestant(name, lambda: share * timed(conn, UPDATE)))
-
-        add("no trigger", SETUP)
-        add("pgq.capture_table", ours(), QUEUE, SETUP, CAPTURE)
-        add("jsontriga of pgqpy", ours(), QUEUE, SETUP, TRIGGER)
-        if pgq := pgq_c(server):
-            add("jsontriga of PgQ, C", pgq, QUEUE, SETUP, TRIGGER)
-        if pgq := pgq_without_c(server):
-            add("the same, PL/pgSQL (scaled)", pgq, QUEUE, SETUP, TRIGGER, share=100)
-
-        take_turns(inserts, rounds)
-        take_turns(updates, rounds)
-        take_turns(singles, rounds)
-    show(f"INSERT of {rows:,} rows", inserts, items=rows, unit="rows")
-    show(f"UPDATE of {rows:,} rows", updates, items=rows, unit="rows")
-    show("INSERT of one row a transaction", singles, items=transactions, unit="rows")
+    many = [("a", inserts), ("b", updates)]
+    if ROW_C in databases:
+        for part, contest in many:
+            bench.at_least(f"4{part}", contest.title, contest.ratio(CAPTURE, ROW_C), 2.0)
+        for part, contest in zip("cd", (inserts, updates), strict=True):
+            above = contest.ratio(CAPTURE, ROW_C, above=NONE)
+            bench.at_least(f"4{part}", f"{contest.title}, above {NONE}", above, 2.0)
+        for part, contest in zip("ab", singles, strict=True):
+            bench.at_least(f"5{part}", contest.title, contest.ratio(CAPTURE, ROW_C), 0.9)
+    if ROW_PL in databases:
+        for part, contest in many:
+            bench.at_least(f"6{part}", contest.title, contest.ratio(ROW, ROW_PL), 8.0)
 
 
 if __name__ == "__main__":
-    main()
+    runner.only("capture")

@@ -1,63 +1,70 @@
-"""pgq.insert_event(), one event a transaction, eight clients."""
+"""One event a transaction, by `pgq.insert_event`.
+
+Next to PgQ, in C and in PL/pgSQL, and to a plain INSERT into a table with the same columns and
+the same index: by pgbench with prepared statements and a payload of 130 bytes, from 8 clients and
+from 1, with synchronous_commit and without. Autovacuum is off, because it would hit somebody's
+round and not another's.
+"""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
-from functools import partial
-from pathlib import Path
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.pgbench import contestant
+from benchmarks.place import (
+    CREATE_QUEUE,
+    OURS,
+    PGQ_C,
+    PLAIN_TABLE,
+    database,
+    implementations,
+    with_settings,
+)
+from benchmarks.result import Contest
 
-import click
+PLAIN = "plain INSERT"
 
-from benchmarks.contest import Contestant, show, take_turns
-from benchmarks.place import PLAIN_TABLE, database, options, ours, pgq_c, start
-
-CLIENTS = 8
-DATA = "x" * 100
+DATA = "x" * 130
 BY_HAND = f"insert into plain (ev_type, ev_data) values ('type', '{DATA}');"
 BY_FUNCTION = f"select pgq.insert_event('q', 'type', '{DATA}');"
-CREATE_QUEUE = "select pgq.create_queue('q')"
 
 
-def pgbench(program: Path, script: Path, transactions: int, dsn: str) -> float:
-    """Seconds for so many transactions of each client, connecting left out."""
-    done = subprocess.run(
-        [
-            *(str(program), "--no-vacuum", "--protocol=prepared", f"--file={script}"),
-            *(f"--client={CLIENTS}", "--jobs=2", f"--transactions={transactions}", dsn),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rate = re.search(r"tps = ([\d.]+) \(without", done.stdout)
-    assert rate is not None, done.stdout
-    return transactions * CLIENTS / float(rate[1])
+def run(bench: Bench) -> None:
+    transactions, rounds = bench.choose((32_000, 9), quick=(400, 1))
+    with bench.server(autovacuum=False) as server:
+        databases = {PLAIN: database(server, "plain", PLAIN_TABLE)}
+        for number, (name, script) in enumerate(implementations(server).items()):
+            databases[name] = database(server, f"pgq_{number}", script, CREATE_QUEUE)
 
+        def contest(clients: int, synchronous_commit: str, share: int = 1) -> Contest:
+            """``share``: with one client, and when each waits for the disk, less has to do."""
+            contestants = {
+                name: contestant(
+                    server,
+                    with_settings(dsn, synchronous_commit=synchronous_commit),
+                    BY_HAND if name == PLAIN else BY_FUNCTION,
+                    clients=clients,
+                    transactions=transactions // share,
+                )
+                for name, dsn in databases.items()
+            }
+            return bench.contest(
+                f"{clients} client{'s' * (clients > 1)}, synchronous_commit {synchronous_commit}",
+                contestants,
+                rounds=rounds,
+                items=transactions // share,
+                unit="events",
+            )
 
-@click.command(help=__doc__)
-@options
-def main(quick: bool, version: int | None) -> None:
-    transactions, rounds = (100, 1) if quick else (4_000, 9)
-    with start(version) as server, tempfile.TemporaryDirectory() as directory:
+        many, many_sync = contest(8, "off"), contest(8, "on", 2)
+        one, one_sync = contest(1, "off", 4), contest(1, "on", 8)
 
-        def contestant(name: str, statement: str, *scripts: str) -> Contestant:
-            number = len(contestants)
-            script = Path(directory) / f"{number}.sql"
-            script.write_text(statement)
-            dsn = database(server, f"insert_{number}", *scripts)
-            program = server.bin_dir / "pgbench"
-            return Contestant(name, partial(pgbench, program, script, transactions, dsn))
-
-        contestants: list[Contestant] = []
-        contestants.append(contestant("plain INSERT", BY_HAND, PLAIN_TABLE))
-        contestants.append(contestant("pgqpy", BY_FUNCTION, ours(), CREATE_QUEUE))
-        if pgq := pgq_c(server):
-            contestants.append(contestant("PgQ, C", BY_FUNCTION, pgq, CREATE_QUEUE))
-        take_turns(contestants, rounds)
-        show(str(__doc__), contestants, items=transactions * CLIENTS, unit="events")
+    bench.at_least("1b", f"times a {PLAIN}", many.ratio(OURS, PLAIN), 0.8)
+    if PGQ_C in databases:
+        bench.at_least("1a", f"times {PGQ_C}", many.ratio(OURS, PGQ_C), 1.15)
+        for part, what in (("2a", many_sync), ("2b", one), ("2c", one_sync)):
+            bench.at_least(part, what.title, what.ratio(OURS, PGQ_C), 1.0)
 
 
 if __name__ == "__main__":
-    main()
+    runner.only("insert")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
-import click
 import psycopg
 from psycopg import sql
 
@@ -16,7 +16,9 @@ from pgqpy.schema import schema_sql
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
-PGQ_C = "create extension pgq"
+OURS, PGQ_C, PGQ_PL = "pgqpy", "PgQ, C", "PgQ, PL/pgSQL"
+
+CREATE_QUEUE = "select pgq.create_queue('q')"
 
 # What an event table is without a queue, for those who do the work by hand.
 PLAIN_TABLE = """
@@ -38,36 +40,52 @@ create index plain_txid on plain (ev_txid);
 """
 
 
-def options(command: Callable[..., None]) -> Callable[..., None]:
-    """What all benchmarks can be told."""
-    quick = click.option("--quick", is_flag=True, help="See that it works; the figures say little.")
-    version = click.option(
-        "--pg",
-        "version",
-        type=int,
-        help="Major version of PostgreSQL. [default: 15, whose PgQ is in Debian, or else 18]",
-    )
-    return quick(version(command))
+# What a server of some size has, and disks that it waits for: those of a temporary `Server` are not
+# synced. Nothing is asked for that a commit would not do anyway.
+SETTINGS: dict[str, str | int | bool] = {
+    "fsync": True,
+    "full_page_writes": True,
+    "synchronous_commit": False,
+    "shared_buffers": "512MB",
+    "max_wal_size": "4GB",
+}
+
+
+def default_version() -> int:
+    """15, whose PgQ is in Debian, or else 18."""
+    try:
+        find_bin_dir(15)
+    except EmbeddedError:
+        return 18
+    return 15
 
 
 @contextmanager
 def start(version: int | None, **settings: str | int | bool) -> Iterator[Server]:
-    """A server that is gone afterwards. It does not wait for disks: those are not compared."""
-    if version is None:
-        try:
-            find_bin_dir(15)
-            version = 15
-        except EmbeddedError:
-            version = 18
-    defaults: dict[str, str | int | bool] = {
-        "synchronous_commit": False,
-        "autovacuum": False,
-        "shared_buffers": "512MB",
-        "max_wal_size": "4GB",
-    }
-    with Server(version=version, settings=defaults | settings) as server:
-        click.echo(f"PostgreSQL {version}", err=True)
+    """A server that is gone afterwards, with `SETTINGS` where ``settings`` do not say otherwise."""
+    with Server(version=version or default_version(), settings=SETTINGS | settings) as server:
         yield server
+
+
+def describe(server: Server, names: Iterable[str] = ()) -> dict[str, str]:
+    """What it says of the settings that we have made."""
+    with connect(server.dsn) as conn:
+        shown = conn.execute(
+            "select name, current_setting(name) from pg_settings where name = any(%s)",
+            [[*SETTINGS, *names]],
+        )
+        return dict(shown.fetchall())
+
+
+def versions(server: Server) -> dict[str, str]:
+    """Of what there is in it."""
+    with connect(server.dsn) as conn:
+        found = conn.execute(
+            "select 'PostgreSQL', current_setting('server_version')"
+            " union all select 'PgQ', default_version from pg_available_extensions"
+            " where name = 'pgq'"
+        )
+        return dict(found.fetchall())
 
 
 def database(server: Server, name: str, *scripts: str) -> str:
@@ -81,24 +99,24 @@ def database(server: Server, name: str, *scripts: str) -> str:
     return server.dsn_of(name)
 
 
-def ours() -> str:
-    """The script that installs our schema."""
-    return schema_sql()
+def with_settings(dsn: str, **settings: str | bool) -> str:
+    """The same database, for sessions with other settings."""
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    return f"{dsn}&options={quote(options)}"
 
 
-def pgq_c(server: Server) -> str | None:
-    """The script that installs PgQ with its C code; None where that is not to be had."""
+def implementations(server: Server) -> dict[str, str]:
+    """The scripts that install the schema, by name: ours, and PgQ's where that is to be had."""
+    scripts = {OURS: schema_sql()}
     with connect(server.dsn) as conn:
         found = conn.execute("select from pg_available_extensions where name = 'pgq'").fetchone()
-    return None if found is None else PGQ_C
-
-
-def pgq_without_c(server: Server) -> str | None:
-    """The script that installs PgQ's own PL/pgSQL instead; None where that is not to be had."""
-    with connect(server.dsn) as conn:
-        [share] = conn.execute("select setting from pg_config where name = 'SHAREDIR'").fetchall()
-    script = Path(share[0]) / "contrib" / "pgq_pl_only.sql"
-    return script.read_text() if script.exists() else None
+        [(share,)] = conn.execute("select setting from pg_config where name = 'SHAREDIR'")
+    if found is not None:
+        scripts[PGQ_C] = "create extension pgq"
+    without_c = Path(share) / "contrib" / "pgq_pl_only.sql"
+    if without_c.exists():
+        scripts[PGQ_PL] = without_c.read_text()
+    return scripts
 
 
 def connect(dsn: str) -> Connection:

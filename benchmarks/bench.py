@@ -1,0 +1,164 @@
+"""What a benchmark is handed: servers to run on, and where to leave what it has measured."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+import pgqpy
+from benchmarks import machine, place
+from benchmarks.contest import take_turns
+from benchmarks.result import Cell, Contest, Delays, Figure, Part, Ratio, Result, Series, Table
+from benchmarks.show import show
+from pgqpy.embedded import Server
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What all benchmarks can be told."""
+
+    quick: bool = False
+    """Only see that it works; the figures say little."""
+    version: int | None = None
+    """Of PostgreSQL; by default 15, whose PgQ is in Debian, or else 18."""
+    peer_sql: Mapping[str, Path] | None = None
+    """For peers that are an SQL file where that is."""
+
+
+class Bench:
+    """One run of one benchmark."""
+
+    def __init__(self, name: str, about: str, options: Options) -> None:
+        self.options = options
+        self.result = Result(
+            name=name,
+            about=about,
+            quick=options.quick,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            commit=machine.commit(),
+            machine=machine.machine(),
+            versions={"pgqpy": pgqpy.__version__, "Python": platform.python_version()},
+        )
+        self._began = time.monotonic()
+
+    @property
+    def quick(self) -> bool:
+        return self.options.quick
+
+    def say(self, text: str) -> None:
+        """How it goes on."""
+        click.echo(text, err=True)
+
+    def choose(self, full: T, *, quick: T) -> T:
+        """How much to do."""
+        return quick if self.options.quick else full
+
+    @contextmanager
+    def server(self, **settings: str | int | bool) -> Iterator[Server]:
+        """A server of our own, gone afterwards; see `place.SETTINGS` for what is set anyway."""
+        with place.start(self.options.version, **settings) as server:
+            self.result.versions |= place.versions(server)
+            self.result.settings |= place.describe(server, settings)
+            self.say(f"PostgreSQL {self.result.versions['PostgreSQL']}")
+            yield server
+
+    def uses(self, program: str, version: str, settings: str = "") -> None:
+        """Notes the version of something, and how it was set up."""
+        self.result.versions[program] = version
+        if settings:
+            self.result.settings[program] = settings
+
+    def contest(
+        self,
+        title: str,
+        contestants: Mapping[str, Callable[[], float]],
+        *,
+        rounds: int,
+        items: int,
+        unit: str,
+        once: Collection[str] = (),
+    ) -> Contest:
+        """Each contestant does ``items`` pieces of work and returns the seconds they took.
+
+        The first is the yardstick. Those named in ``once`` only take part in the first round.
+        """
+        contest = Contest(title, items, unit, take_turns(contestants, rounds, once=once))
+        self.add(contest)
+        return contest
+
+    def delays(self, title: str, seconds: Mapping[str, Sequence[float]]) -> Delays:
+        """Percentiles of many durations, by name."""
+        delays = Delays.of(title, dict(seconds))
+        self.add(delays)
+        return delays
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        self.add(Table(title, list(columns), [list(row) for row in rows]))
+
+    def series(
+        self, title: str, *, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]
+    ) -> None:
+        """Something that goes on for a while: becomes a line chart."""
+        self.add(Series(title, x, y, {name: list(points) for name, points in lines.items()}))
+
+    def add(self, part: Part) -> None:
+        self.result.parts.append(part)
+        show(part)
+
+    def at_least(
+        self,
+        number: str,
+        what: str,
+        value: Ratio | float,
+        target: float,
+        unit: str = "x",
+        note: str = "",
+    ) -> None:
+        """A figure to reach; ``number`` as in `benchmarks.figures`, a letter for its parts."""
+        self._figure(number, what, "at least", value, target, unit, note)
+
+    def at_most(
+        self,
+        number: str,
+        what: str,
+        value: Ratio | float,
+        target: float,
+        unit: str = "x",
+        note: str = "",
+    ) -> None:
+        """The same for what should be small."""
+        self._figure(number, what, "at most", value, target, unit, note)
+
+    def _figure(
+        self,
+        number: str,
+        what: str,
+        bound: str,
+        value: Ratio | float,
+        target: float,
+        unit: str,
+        note: str,
+    ) -> None:
+        spread = None
+        if isinstance(value, Ratio):
+            value, spread = value.value, (value.low, value.high)
+        self.result.figures.append(Figure(number, what, bound, target, value, unit, spread, note))
+
+    def done(self) -> Result:
+        self.result.seconds = time.monotonic() - self._began
+        self.result.figures.sort(
+            key=lambda figure: (len(figure.number.rstrip("abcdefgh")), figure.number)
+        )
+        if self.result.figures:
+            show(self.result.figures)
+        return self.result

@@ -1,0 +1,105 @@
+"""200,000 events in one transaction: `pgq.insert_events`, and the Python producer's COPY.
+
+The first next to an INSERT..SELECT of the same rows into a plain table with the same columns and
+the same index, the second next to psycopg's binary COPY into that table. Payloads have 120 bytes.
+Tables grow from round to round, a queue's as the plain one; commits count. Autovacuum is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import perf_counter
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.place import (
+    CREATE_QUEUE,
+    OURS,
+    PLAIN_TABLE,
+    Connection,
+    connect,
+    database,
+    implementations,
+)
+from pgqpy import Producer
+
+INSERT, FUNCTION = "INSERT..SELECT", "pgq.insert_events"
+COPY, PRODUCER = "psycopg's COPY", "Producer.insert_events"
+
+DATA = '{"id": %07d, "origin": "EWR", "rest": "' + 78 * "x" + '"}'
+
+COPY_IN = (
+    "copy plain (ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) from stdin binary"
+)
+BY_HAND = "insert into plain (ev_type, ev_data) select ev_type, ev_data from source"
+BY_FUNCTION = """
+select count(*)
+  from (select array_agg(ev_type) as types, array_agg(ev_data) as data from source) s,
+       pgq.insert_events('q', s.types, s.data)
+"""
+
+
+def events(count: int) -> Iterator[tuple[str, str, None, None, None, None]]:
+    for n in range(count):
+        yield "flight", DATA % n, None, None, None, None
+
+
+def copy_by_hand(conn: Connection, count: int) -> None:
+    with conn.transaction(), conn.cursor() as cursor, cursor.copy(COPY_IN) as copy:
+        copy.set_types(["text"] * 6)
+        for event in events(count):
+            copy.write_row(event)
+
+
+def copy_by_producer(conn: Connection, count: int) -> None:
+    with conn.transaction():
+        Producer("q").insert_events(conn, events(count))
+
+
+def timed(work: Callable[..., object], *arguments: object) -> Callable[[], float]:
+    def run() -> float:
+        began = perf_counter()
+        work(*arguments)
+        return perf_counter() - began
+
+    return run
+
+
+def run(bench: Bench) -> None:
+    count, rounds = bench.choose((200_000, 7), quick=(2_000, 1))
+    with bench.server(autovacuum=False) as server:
+        dsn = database(server, "bulk", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE)
+        with connect(dsn) as conn:
+            # What is inserted is there already: making it is not what is compared.
+            conn.execute("create table source (ev_type text, ev_data text)")
+            with conn.cursor().copy("copy source from stdin") as copy:
+                for event in events(count):
+                    copy.write_row(event[:2])
+            conn.execute("vacuum analyze source")
+
+            statements = bench.contest(
+                "One statement",
+                {
+                    INSERT: timed(conn.execute, BY_HAND),
+                    FUNCTION: timed(conn.execute, BY_FUNCTION),
+                },
+                rounds=rounds,
+                items=count,
+                unit="events",
+            )
+            copies = bench.contest(
+                "From Python",
+                {
+                    COPY: timed(copy_by_hand, conn, count),
+                    PRODUCER: timed(copy_by_producer, conn, count),
+                },
+                rounds=rounds,
+                items=count,
+                unit="events",
+            )
+    bench.at_least("3a", f"{FUNCTION}, times {INSERT}", statements.ratio(FUNCTION, INSERT), 0.8)
+    bench.at_least("3b", f"{PRODUCER}, times {COPY}", copies.ratio(PRODUCER, COPY), 0.8)
+
+
+if __name__ == "__main__":
+    runner.only("bulk")

@@ -1,0 +1,51 @@
+"""The figures to reach: what each is about, and how much it should be."""
+
+from __future__ import annotations
+
+import re
+
+_FIGURES = """
+1 | `insert_event`, one a transaction, 8 clients, synchronous_commit off, payload 130 bytes
+  | at least 1.15 x PgQ C and 0.80 x a plain INSERT into a table with the same columns and index
+2 | the same with synchronous_commit on, and with 1 client
+  | at least 1.0 x PgQ C
+3 | 200,000 events in one transaction: `insert_events`, and the Python producer's COPY
+  | at least 0.8 x INSERT..SELECT, and 0.8 x COPY, into the plain table
+4 | capture of an INSERT and of an UPDATE of 100,000 rows, by our statement-level capture
+  | at least 2 x PgQ's C jsontriga
+5 | capture of single-row statements, 8 clients
+  | at least 0.9 x PgQ's C jsontriga
+6 | our row trigger jsontriga on 100,000 rows
+  | at least 8 x PgQ's PL/pgSQL one
+7 | a Python consumer that streams 1,000,000 events
+  | at least 0.8 x a psycopg binary COPY of the same rows out of a plain table; 2 x a python3-pgq
+    consumer; memory flat
+8 | delivery, insert to consumer's method, 1,000 events/s, default settings
+  | p50 at most 5 ms, p99 at most 20 ms; first event after a minute idle at most 15 ms
+9 | the same at the highest rate that the machine can insert, for 60 s
+  | the backlog does not grow once producers pause: latency degrades into bigger batches and
+    recovers within 2 s
+10 | idle: 100 queues, 200 consumers, no events, 5 minutes
+  | ticker plus consumers below 2% of a core together, WAL below 100 kB a minute
+11 | a writing and a reading transaction held open for 15 minutes under 1,000 events/s
+  | consumer cycles/s and latency at the end at least 0.95 of before; dead rows in every `pgq`
+    relation bounded
+12 | batch fetch time with 10,000,000 events of backlog, and with a transaction open since before
+    them
+  | within 1.2 x of an empty queue's
+13 | 1,000 queues with 3 registered consumers each; 100 of the queues busy (10 events/s each), one
+    consumer reading each of those
+  | delivery p99 at most 250 ms, ticker below 30% of a core; a new connection's first insert below
+    10 ms; creating and dropping queues meanwhile stalls no insert over 50 ms
+14 | 24 hours of rotation in fast forward (short rotation period, 100,000,000 events in all or what
+    an hour allows)
+  | size on disk bounded by the rotation settings, throughput of the last tenth at least 0.95 of
+    the first
+"""
+
+
+FIGURES = {
+    int(number): (" ".join(what.split()), " ".join(target.split()))
+    for number, what, target in re.findall(r"(?ms)^(\d+) \|(.+?)^  \|(.+?)(?=^\d|\Z)", _FIGURES)
+}
+"""By number: what, and the target."""

@@ -1,0 +1,1 @@
+"""Other queues, each at work as its own documentation wants it."""

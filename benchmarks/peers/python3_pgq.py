@@ -1,0 +1,46 @@
+"""A consumer on PgQ's Python client. Debian's Python runs this file, since that has the client.
+
+    python3 python3_pgq.py CONFIG_FILE
+
+It reads until the queue is empty if ``loop_delay`` is 0, and prints as JSON what it took.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pgq
+
+
+def most_memory():
+    """kB that this process has had at most."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+class Counter(pgq.Consumer):
+    """Looks at each event."""
+
+    events = 0
+    memory = ()
+
+    def process_event(self, db, ev):
+        self.events += 1
+
+    def process_batch(self, db, batch_id, event_list):
+        super().process_batch(db, batch_id, event_list)
+        if not self.memory and self.events >= self.cf.getint("a_tenth"):
+            self.memory = (most_memory(),)
+
+
+if __name__ == "__main__":
+    counter = Counter("counter", "db", sys.argv[1:])
+    before = most_memory()
+    began = time.perf_counter()
+    try:
+        counter.start()
+    finally:
+        took = time.perf_counter() - began
+        memory = [kilobytes - before for kilobytes in (*counter.memory, most_memory())]
+        print(json.dumps({"seconds": took, "events": counter.events, "memory": memory}))

@@ -1,0 +1,174 @@
+"""What a benchmark has measured: kept as JSON, every single value of every round."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+PERCENTS = (0, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9, 100)
+
+Cell: TypeAlias = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Median of the ratios of all rounds, and how far they spread.
+
+    Not the ratio of medians: what slows the machine for a while slows both contestants of a
+    round, and cancels.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Ratio:
+        return cls(statistics.median(ratios), min(ratios), max(ratios))
+
+
+@dataclass(slots=True)
+class Contest:
+    """Contestants took turns at the same work. The first one is the yardstick."""
+
+    kind: ClassVar = "contest"
+    title: str
+    items: int
+    """How much work it was each time."""
+    unit: str
+    """Of what."""
+    seconds: dict[str, list[float]]
+    """For each contestant what each round took; whoever is slow has fewer of them."""
+
+    def rate(self, name: str) -> float:
+        """Items a second, the median."""
+        return self.items / statistics.median(self.seconds[name])
+
+    def ratio(self, name: str, to: str, *, above: str | None = None) -> Ratio:
+        """How many times as fast as ``to``; both only by what they take more than ``above``."""
+        ours, theirs = self.seconds[name], self.seconds[to]
+        floor = self.seconds[above] if above else [0.0] * len(ours)
+        rounds = zip(ours, theirs, floor, strict=False)
+        return Ratio.of([(other - least) / (own - least) for own, other, least in rounds])
+
+
+@dataclass(slots=True)
+class Table:
+    """Anything with a name in the first column and numbers in the others."""
+
+    kind: ClassVar = "table"
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+@dataclass(slots=True)
+class Delays:
+    """How long things took: for each name as many values as `PERCENTS`, in ms."""
+
+    kind: ClassVar = "delays"
+    title: str
+    percentiles: dict[str, list[float]]
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, title: str, seconds: dict[str, Sequence[float]]) -> Delays:
+        percentiles, counts = {}, {}
+        for name, values in seconds.items():
+            ordered = sorted(values)
+            last = len(ordered) - 1
+            percentiles[name] = [1000 * ordered[round(last * p / 100)] for p in PERCENTS]
+            counts[name] = len(ordered)
+        return cls(title, percentiles, counts)
+
+    def ms(self, name: str, percent: float) -> float:
+        return self.percentiles[name][PERCENTS.index(percent)]
+
+
+@dataclass(slots=True)
+class Series:
+    """How something went on: for each line its points (x, y)."""
+
+    kind: ClassVar = "series"
+    title: str
+    x: str
+    """What and in which unit."""
+    y: str
+    lines: dict[str, list[tuple[float, float]]]
+
+
+Part: TypeAlias = Contest | Table | Delays | Series
+PARTS: dict[str, type[Part]] = {part.kind: part for part in (Contest, Table, Delays, Series)}
+
+
+@dataclass(slots=True)
+class Figure:
+    """One of the figures to reach (`benchmarks.figures`), or a part of one."""
+
+    number: str
+    """"1a" is a part of number 1."""
+    what: str
+    bound: str
+    """"at least" or "at most"."""
+    target: float
+    value: float
+    unit: str = "x"
+    spread: tuple[float, float] | None = None
+    note: str = ""
+    met: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        at_least = self.bound == "at least"
+        self.met = self.value >= self.target if at_least else self.value <= self.target
+
+
+@dataclass(slots=True)
+class Result:
+    """What one benchmark has measured, when, where, and of what."""
+
+    name: str
+    about: str
+    quick: bool
+    date: str
+    commit: str
+    machine: dict[str, Any]
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    """Of the server and of the peers, where not the default."""
+    seconds: float = 0.0
+    """How long it all took."""
+    figures: list[Figure] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+    def write(self, directory: Path) -> None:
+        document = dataclasses.asdict(self)
+        kinds = [{"kind": part.kind} for part in self.parts]
+        document["parts"] = [k | p for k, p in zip(kinds, document["parts"], strict=True)]
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(rounded(document), indent=1, ensure_ascii=False)
+        (directory / f"{self.name}.json").write_text(text + "\n")
+
+    @classmethod
+    def read(cls, file: Path) -> Result:
+        document = json.loads(file.read_text())
+        for figure in document["figures"]:
+            del figure["met"]
+        document["figures"] = [Figure(**figure) for figure in document["figures"]]
+        document["parts"] = [PARTS[part.pop("kind")](**part) for part in document["parts"]]
+        return cls(**document)
+
+
+def rounded(value: Any) -> Any:
+    """Six digits are more than anybody can measure."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return value

@@ -1,0 +1,77 @@
+"""The command that runs benchmarks, keeps their results, and writes the page."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from benchmarks import NAMES
+from benchmarks.bench import Bench, Options
+from benchmarks.machine import CHECKOUT
+from benchmarks.page import write_page
+from benchmarks.result import Result
+
+RESULTS = CHECKOUT / "benchmarks" / "results"
+DOCS = CHECKOUT / "docs"
+# Of no interest to anybody: not in git.
+QUICK = CHECKOUT / ".bench" / "quick"
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=click.Choice(NAMES))
+@click.option("--quick", is_flag=True, help="See that it works; the figures say little.")
+@click.option(
+    "--pg",
+    "version",
+    type=int,
+    help="Major version of PostgreSQL. [default: 15, whose PgQ is in Debian, or else 18]",
+)
+@click.option(
+    "--pgque-sql",
+    type=click.Path(exists=True, path_type=Path),
+    help="Where PgQue's SQL file is, to compare with it.",
+)
+@click.option(
+    "--pgmq-sql",
+    type=click.Path(exists=True, path_type=Path),
+    help="Where pgmq's SQL file is, to compare with it.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results and page go, instead of benchmarks/results and docs.",
+)
+def main(
+    names: tuple[str, ...],
+    quick: bool,
+    version: int | None,
+    pgque_sql: Path | None,
+    pgmq_sql: Path | None,
+    output: Path | None,
+) -> None:
+    """Run the benchmarks NAME, or all of them, and write docs/benchmarks.md from the results."""
+    peer_sql = {"PgQue": pgque_sql, "pgmq": pgmq_sql}
+    options = Options(quick, version, {name: path for name, path in peer_sql.items() if path})
+    if output is None and quick:
+        output = QUICK
+    results = output / "results" if output else RESULTS
+    for name in names or NAMES:
+        run(name, options).write(results)
+    write_page(results, output or DOCS)
+
+
+def run(name: str, options: Options) -> Result:
+    module = import_module(f"benchmarks.{name}")
+    about = str(module.__doc__).strip()
+    bench = Bench(name, about, options)
+    bench.say(f"{name}: {about.splitlines()[0]}")
+    module.run(bench)
+    return bench.done()
+
+
+def only(name: str) -> None:
+    """``python -m benchmarks.NAME`` is ``python -m benchmarks NAME``."""
+    main([name, *sys.argv[1:]])

@@ -1,0 +1,109 @@
+"""What was measured, as tables of text: on the terminal here, and in `benchmarks.page`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.result import PERCENTS, Cell, Contest, Delays, Figure, Part, Series, Table
+
+SHOWN_PERCENTS = (50, 90, 99, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A table, ready to be shown."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def as_text(part: Part) -> Text:
+    match part:
+        case Contest():
+            return contest(part)
+        case Delays():
+            return delays(part)
+        case Series():
+            return series(part)
+        case Table():
+            rows = [[number(cell) for cell in row] for row in part.rows]
+            return Text(part.title, part.columns, rows)
+
+
+def contest(part: Contest) -> Text:
+    first = next(iter(part.seconds))
+    rows = []
+    for name, seconds in part.seconds.items():
+        ratio = part.ratio(name, first)
+        spread = f"{ratio.low:.2f} to {ratio.high:.2f}" if len(seconds) > 1 else ""
+        median = number(1000 * statistics.median(seconds))
+        rows.append((name, f"{part.rate(name):,.0f}", median, f"{ratio.value:.2f}", spread))
+    columns = ("", f"{part.unit} a second", "ms", f"x {first}", "in single rounds")
+    return Text(part.title, columns, rows)
+
+
+def delays(part: Delays) -> Text:
+    columns = ["", *("max" if p == 100 else f"p{p}" for p in SHOWN_PERCENTS), "of"]
+    rows = [
+        [
+            name,
+            *(number(values[PERCENTS.index(p)]) for p in SHOWN_PERCENTS),
+            f"{part.counts[name]:,}",
+        ]
+        for name, values in part.percentiles.items()
+    ]
+    return Text(f"{part.title}, ms", columns, rows)
+
+
+def series(part: Series) -> Text:
+    """Only where the lines begin and end."""
+    rows = [
+        [name, number(points[0][1]), number(points[-1][1]), number(max(y for _, y in points))]
+        for name, points in part.lines.items()
+    ]
+    return Text(f"{part.title}: {part.y}", ("", "at first", "at last", "at most"), rows)
+
+
+def figures(these: Sequence[Figure]) -> Text:
+    rows = [
+        (
+            figure.number,
+            figure.what,
+            f"{figure.bound} {quantity(figure.target, figure.unit)}",
+            quantity(figure.value, figure.unit),
+            "yes" if figure.met else "**no**",
+        )
+        for figure in these
+    ]
+    return Text("Figures", ("", "what", "target", "value", "met"), rows)
+
+
+def quantity(value: float, unit: str) -> str:
+    return f"{value:.2f} x" if unit == "x" else f"{number(value)} {unit}"
+
+
+def number(cell: Cell) -> str:
+    """Three digits are enough for anybody."""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, int) or abs(cell) >= 100:
+        return f"{cell:,.0f}"
+    return f"{cell:.1f}" if abs(cell) >= 10 else f"{cell:.2f}"
+
+
+def show(what: Part | Sequence[Figure]) -> None:
+    text = as_text(what) if isinstance(what, Part) else figures(what)
+    table = RichTable(title=text.title, title_justify="left")
+    for place, column in enumerate(text.columns):
+        table.add_column(column, justify="right" if place else "left")
+    for row in text.rows:
+        table.add_row(*(cell.strip("*") for cell in row))
+    Console().print(table)
