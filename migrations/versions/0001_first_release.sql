@@ -37,12 +37,13 @@ create table pgq.queue (
 
     -- The leaf for table n of this queue is the partition of pgq.event for ev_slot = queue_slot0 + n.
     queue_slot0                 int4            not null,
-    -- How often the queue has been rotated. The sequence is the same number, but outside of snapshots:
-    -- a producer in REPEATABLE READ learns from it which table is current now.
+    -- How often the queue has been rotated.
     queue_rotations             bigint          not null default 0,
     -- queue_switch_step2 of the rotation before the last one
     queue_previous_step2        bigint          not null default txid_current(),
-    queue_rotation_seq          regclass        not null,
+    -- Where producers write: pgq_slots.<queue>, see functions/slot_state.sql.
+    queue_slot_seq              regclass        not null,
+    -- pgq_ids.<queue>
     queue_event_seq_id          regclass        not null,
     queue_tick_seq_id           regclass        not null,
     -- The oldest tick after which no event has been truncated.
@@ -50,6 +51,7 @@ create table pgq.queue (
 
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
+    constraint queue_slot0_uq unique (queue_slot0),
     constraint queue_ntables_range check (queue_ntables between 2 and 16),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)
 );
@@ -61,8 +63,9 @@ create table pgq.spare_slots (
     ntables                     int4            not null
 );
 
--- ev_slot numbers, 16 for each queue, so that its tables are neighbours.
-create sequence pgq.slot_seq as int4 minvalue 0 start 0 increment 16;
+-- ev_slot numbers, 16 for each queue, so that its tables are neighbours. From 262144 on they mean something
+-- else.
+create sequence pgq.slot_seq as int4 minvalue 0 start 0 increment 16 maxvalue 262143;
 
 -- pgq/structure/event.sql
 
@@ -70,11 +73,14 @@ create sequence pgq.slot_seq as int4 minvalue 0 start 0 increment 16;
 -- tuple routing finds the queue's current table by ev_slot:
 --
 --   pgq.event                     by range of ev_slot
---     pgq.event_bucket_<k>        32 queues, by list of ev_slot
---       pgq.event_<queue>_<n>     a table that is filled, read, truncated and filled again
+--     pgq.event_<queue>_<n>       a table that is filled, read, truncated and filled again, of one
+--                                 of the first 32 queues
+--     pgq.event_bucket_<k>        32 queues more, by list of ev_slot
+--       pgq.event_<queue>_<n>
+--     pgq.event_guard_<n>         stays empty; its trigger sees to whatever is not a plain insert
 --
--- The buckets keep a new connection's first insert cheap when there are thousands of queues, and confine
--- the locks of create_queue.
+-- The buckets keep a new connection's first insert cheap when there are thousands of queues. They cost a
+-- second routing, so the first 32 queues are without.
 
 create table pgq.event (
     ev_id       bigint          not null,
@@ -90,6 +96,10 @@ create table pgq.event (
     ev_extra4   text,
     ev_slot     int4            not null
 ) partition by range (ev_slot);
+
+-- What is not a slot: see functions/slot_state.sql.
+create table pgq.event_guard_0 partition of pgq.event for values from (minvalue) to (0);
+create table pgq.event_guard_1 partition of pgq.event for values from (262144) to (maxvalue);
 
 create view pgq.event_template as
 select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
@@ -109,7 +119,7 @@ create table pgq.late_write (
 -- mean that this database came from a dump of a cluster that was further on.
 create sequence pgq.txid_high_seq minvalue 0 start 0;
 
--- 1: the ticker polls; 2: the ticker sleeps until it hears from producers.
+-- 1: the ticker polls; 2: the ticker sleeps until it hears from producers, and all queues are guarded.
 create sequence pgq.ticker_sleep_seq;
 
 -- Events that shall come again later, one row for each and consumer.

@@ -32,18 +32,20 @@ declare
     others      bigint[] := '{}';
     res         text;
 begin
-    for x in
-        select a from pg_catalog.txid_snapshot_xip(i_last) a
-        except
-        select b from pg_catalog.txid_snapshot_xip(i_cur) b
-        order by 1 desc
-    loop
-        if x >= range_from - near then
-            range_from := x;
-        else
-            others := others || x;
-        end if;
-    end loop;
+    if pg_catalog.txid_snapshot_xmin(i_last) < range_from then
+        for x in
+            select a from pg_catalog.txid_snapshot_xip(i_last) a
+            except
+            select b from pg_catalog.txid_snapshot_xip(i_cur) b
+            order by 1 desc
+        loop
+            if x >= range_from - near then
+                range_from := x;
+            else
+                others := others || x;
+            end if;
+        end loop;
+    end if;
 
     res := pg_catalog.format('%1$s.ev_txid >= %2$s and %1$s.ev_txid < %3$s', i_alias, range_from, range_to);
     if range_from < pg_catalog.txid_snapshot_xmax(i_last) then
@@ -100,7 +102,7 @@ begin
         union
         -- If a rotation fails at its very end producers are in the next table already.
         select (q.queue_cur_table + 1) % q.queue_ntables
-         where pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) = q.queue_rotations + 1
+         where pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1
         union
         select late_table
           from pgq.late_write
@@ -135,7 +137,7 @@ declare
     q   pgq.queue;
 begin
     select * into q from pgq.queue where queue_id = i_queue_id;
-    if q.queue_id is null or pg_sequence_last_value(q.queue_rotation_seq) >= i_rotation then
+    if q.queue_id is null or pgq.state_rotations(q.queue_slot_seq) >= i_rotation then
         raise exception using
             errcode = 'PQ008',
             message = format('rotation has removed events of this range from queue %s', coalesce(quote_literal(q.queue_name), i_queue_id::text)),
@@ -168,23 +170,28 @@ declare
     -- The rotation that has been. One that we do not see yet (it is on its way, has failed at its end, or
     -- is newer than our snapshot) takes nothing from a range that begins after the last one we see.
     rotation    constant bigint := q.queue_rotations
-        + (pg_catalog.pg_sequence_last_value(q.queue_rotation_seq) = q.queue_rotations + 1
+        + (pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1
            and pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot) > coalesce(q.queue_switch_step2, 9223372036854775807))::int4;
     gone        bigint;
+    n           int4;
+    condition   text;
+    res         text;
 begin
     -- Table n is truncated by the next rotation whose number is n modulo queue_ntables.
-    select pg_catalog.min(rotation + 1 + (n - (rotation + 1) % q.queue_ntables + q.queue_ntables) % q.queue_ntables)
-      into gone
-      from pg_catalog.unnest(tables) n;
+    foreach n in array tables loop
+        gone := least(gone, rotation + 1 + (n - (rotation + 1) % q.queue_ntables + q.queue_ntables) % q.queue_ntables);
+    end loop;
 
-    return (
-        select pg_catalog.string_agg(pg_catalog.format(
-                   'select ev.ev_id, ev.ev_time, ev.ev_txid, ev.ev_retry, ev.ev_type, ev.ev_data,'
-                   ' ev.ev_extra1, ev.ev_extra2, ev.ev_extra3, ev.ev_extra4'
-                   ' from %s ev where %s and %s and (select pgq.assert_readable(%s, %s))',
-                   pgq.quote_fqname(q.queue_data_pfx || '_' || n), condition, owner, q.queue_id, gone), ' union all ')
-          from pg_catalog.unnest(tables) n, pg_catalog.unnest(conditions) condition)
-        || ' order by 1';
+    foreach n in array tables loop
+        foreach condition in array conditions loop
+            res := pg_catalog.concat(res || ' union all ', pg_catalog.format(
+                'select ev.ev_id, ev.ev_time, ev.ev_txid, ev.ev_retry, ev.ev_type, ev.ev_data,'
+                ' ev.ev_extra1, ev.ev_extra2, ev.ev_extra3, ev.ev_extra4'
+                ' from %s ev where %s and %s and (select pgq.assert_readable(%s, %s))',
+                pgq.quote_fqname(q.queue_data_pfx || '_' || n), condition, owner, q.queue_id, gone));
+        end loop;
+    end loop;
+    return res || ' order by 1';
 end;
 $$;
 

@@ -81,6 +81,7 @@ declare
     fresh   pgq.tick_0[];
 begin
     perform pgq.require_read_committed('pgq.adopt_restored()');
+    perform pg_advisory_xact_lock(1886875907);
     lock table pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;
 
     for q in select * from pgq.queue order by queue_id for update loop
@@ -133,6 +134,7 @@ begin
                queue_switch_time = now(),
                queue_horizon_tick = coalesce((select min(tick_id) from pgq.tick_log where tick_queue = q.queue_id), 1)
          where queue_id = q.queue_id;
+        perform setval(q.queue_slot_seq, pgq.slot_state(pgq.state_rotations(q.queue_slot_seq), true, pgq.state_slot(q.queue_slot_seq)));
         n := n + 1;
     end loop;
 

@@ -1,9 +1,12 @@
+-- Every instruction counts in the first two. They run as the caller, and without a search_path of their own:
+-- entering a function with either costs a third of what writing the event does. So every name is written in
+-- full; what is read is two sequences. See docs/decisions.md.
+
 create or replace function pgq.insert_event(
     queue_name text, ev_type text, ev_data text,
     ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_event(7)
@@ -21,48 +24,75 @@ as $$
 --      PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign
 --      cluster, PQ010 too many events in one transaction
 -- Tables:
---      reads pgq.queue; inserts into pgq.event
+--      inserts into pgq.event
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_id bigint;
+    v_id    bigint;
 begin
-    -- One statement, planned once a session. The conditions come first, and with them the transaction
-    -- id; then the table that is current now. This order is what lets a batch leave out a table: whoever
-    -- has an id above the one drawn after a rotation writes into the new table.
-    insert into pgq.event (ev_id, ev_txid, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
-    select nextval(q.queue_event_seq_id), txid_current(),
-           insert_event.ev_type, insert_event.ev_data, insert_event.ev_extra1,
-           insert_event.ev_extra2, insert_event.ev_extra3, insert_event.ev_extra4,
-           q.queue_slot0 + (pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables)::int4
-      from pgq.queue q
-     where q.queue_name = insert_event.queue_name
-       and not q.queue_disable_insert
-       and q.queue_per_tx_limit is null
-       and (txid_current() >= pg_sequence_last_value('pgq.txid_high_seq') or pgq.is_native_txid())
-    returning ev_id into v_id;
-
+    -- The order matters. The transaction id comes before the event id: a tick that counts an event knows
+    -- which transactions may have drawn it. The slot comes last: whoever guards a queue looks afterwards
+    -- whether it has new ids, and whoever has a transaction id above the one that a rotation has drawn
+    -- writes into the new table, so that batches can leave out the old one.
+    v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
     if v_id is null then
-        v_id := pgq.insert_event_raw(insert_event.queue_name, null, null, null, null,
-                                     insert_event.ev_type, insert_event.ev_data, insert_event.ev_extra1,
-                                     insert_event.ev_extra2, insert_event.ev_extra3, insert_event.ev_extra4);
-    elsif pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
-        perform pg_notify('pgq_wake', '');
+        return pgq.insert_event_slowly(queue_name, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4);
     end if;
+    insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+    values (v_id, insert_event.ev_type, insert_event.ev_data, insert_event.ev_extra1,
+            insert_event.ev_extra2, insert_event.ev_extra3, insert_event.ev_extra4,
+            pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_slots.', pg_catalog.quote_ident(insert_event.queue_name)))), 2147483647)),
+                pgq.cluster_tag()));
     return v_id;
 end;
 $$;
 
 create or replace function pgq.insert_event(queue_name text, ev_type text, ev_data text)
 returns bigint
-language sql
+language plpgsql
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_event(3)
 --
 --      Puts an event without further fields into a queue; see pgq.insert_event(7).
 -- ----------------------------------------------------------------------
-    select pgq.insert_event($1, $2, $3, null, null, null, null);
+#variable_conflict use_column
+declare
+    v_id    bigint;
+begin
+    v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
+    if v_id is null then
+        return pgq.insert_event_slowly(queue_name, ev_type, ev_data);
+    end if;
+    insert into pgq.event (ev_id, ev_type, ev_data, ev_slot)
+    values (v_id, insert_event.ev_type, insert_event.ev_data,
+            pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_slots.', pg_catalog.quote_ident(insert_event.queue_name)))), 2147483647)),
+                pgq.cluster_tag()));
+    return v_id;
+end;
+$$;
+
+create or replace function pgq.insert_event_slowly(
+    i_queue_name text, i_type text, i_data text,
+    i_extra1 text default null, i_extra2 text default null, i_extra3 text default null, i_extra4 text default null)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_event_slowly(7)
+--
+--      As pgq.insert_event(7), for queues whose names are too long for a sequence's, and for those that do
+--      not exist. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return pgq.insert_event_raw(i_queue_name, null, null, null, null,
+                                i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);
+end;
 $$;
 
 create or replace function pgq.insert_event_raw(

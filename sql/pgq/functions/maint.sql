@@ -111,7 +111,7 @@ begin
     if not found then
         perform pgq.raise_queue_not_found(x_queue_name);
     end if;
-    execute format('grant select on %s, %s, %s to public', q.queue_event_seq, q.queue_tick_seq, q.queue_rotation_seq);
+    execute format('grant select on %s, %s, %s to public', q.queue_event_seq, q.queue_tick_seq, q.queue_slot_seq);
     execute format('grant usage on %s to pgq_writer, pgq_admin', q.queue_event_seq);
     execute format('grant select on %s to pgq_reader', q.queue_data_pfx);
     for n in 0 .. q.queue_ntables - 1 loop

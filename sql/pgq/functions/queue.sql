@@ -41,10 +41,11 @@ as $$
 --      inserts into pgq.queue; creates pgq.event_<id>*, attaches them to pgq.event
 -- ----------------------------------------------------------------------
 declare
-    id      int4;
-    prefix  text;
-    q       pgq.queue;
-    spare   pgq.spare_slots;
+    id          int4;
+    prefix      text;
+    seq_name    text;
+    q           pgq.queue;
+    spare       pgq.spare_slots;
 begin
     perform pgq.check_name('queue', i_queue_name);
     -- Somebody may be creating it now: the name decides, before anything is made.
@@ -59,15 +60,16 @@ begin
 
     id := nextval('pgq.queue_queue_id_seq');
     prefix := 'pgq.event_' || id;
-    execute format('create sequence %s_id_seq', prefix);
+    -- PostgreSQL cuts longer names off, so that two might become one. Padded, the id is no other's name.
+    seq_name := case when octet_length(i_queue_name) < 60 then i_queue_name else lpad(id::text, 62, '#') end;
+    execute format('create sequence pgq_ids.%I', seq_name);
+    execute format('create sequence pgq_slots.%I', seq_name);
     execute format('create sequence %s_tick_seq', prefix);
-    execute format('create sequence %s_rotation_seq minvalue 0 start 0', prefix);
-    perform setval((prefix || '_rotation_seq')::regclass, 0);
 
     insert into pgq.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq,
-                           queue_slot0, queue_rotation_seq, queue_event_seq_id, queue_tick_seq_id)
-    values (id, i_queue_name, prefix, prefix || '_id_seq', prefix || '_tick_seq',
-            -1, (prefix || '_rotation_seq')::regclass, (prefix || '_id_seq')::regclass, (prefix || '_tick_seq')::regclass)
+                           queue_slot0, queue_slot_seq, queue_event_seq_id, queue_tick_seq_id)
+    values (id, i_queue_name, prefix, format('pgq_ids.%I', seq_name), prefix || '_tick_seq',
+            - id, format('pgq_slots.%I', seq_name)::regclass, format('pgq_ids.%I', seq_name)::regclass, (prefix || '_tick_seq')::regclass)
     returning * into q;
 
     delete from pgq.spare_slots
@@ -77,6 +79,8 @@ begin
     returning * into spare;
     q.queue_slot0 := coalesce(spare.slot0, nextval('pgq.slot_seq'));
     update pgq.queue set queue_slot0 = q.queue_slot0 where queue_id = id;
+    -- Guarded, for the ticker may be asleep.
+    perform setval(q.queue_slot_seq, pgq.slot_state(0, true, q.queue_slot0));
 
     for n in 0 .. q.queue_ntables - 1 loop
         if spare.slot0 is null then
@@ -96,7 +100,7 @@ begin
 
     perform pgq.grant_perms(i_queue_name);
     perform pgq.tune_storage(i_queue_name);
-    perform pgq.make_ticks(array[id], array[false], array[0], null);
+    perform pgq.make_ticks(array[id], array[false], array[0], array[0]);
     return 1;
 end;
 $$;
@@ -116,6 +120,14 @@ declare
     bucket_size constant int4 := 32 * 16;
     bucket      constant int4 := i_slot / bucket_size;
 begin
+    execute format('create table pgq.event_spare_%s (like pgq.event including defaults)', i_slot);
+    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s', i_slot, i_slot);
+    execute format('create index event_spare_%s_txid_idx on pgq.event_spare_%s (ev_txid)', i_slot, i_slot);
+    if bucket = 0 then
+        execute format('alter table pgq.event attach partition pgq.event_spare_%s for values from (%s) to (%s)',
+                       i_slot, i_slot, i_slot + 1);
+        return;
+    end if;
     if to_regclass('pgq.event_bucket_' || bucket) is null then
         perform pg_advisory_xact_lock(1886875905, bucket);
         if to_regclass('pgq.event_bucket_' || bucket) is null then
@@ -124,9 +136,6 @@ begin
                            bucket, bucket * bucket_size, (bucket + 1) * bucket_size);
         end if;
     end if;
-    execute format('create table pgq.event_spare_%s (like pgq.event including defaults)', i_slot);
-    execute format('alter table pgq.event_spare_%s alter column ev_slot set default %s', i_slot, i_slot);
-    execute format('create index event_spare_%s_txid_idx on pgq.event_spare_%s (ev_txid)', i_slot, i_slot);
     execute format('alter table pgq.event_bucket_%s attach partition pgq.event_spare_%s for values in (%s)', bucket, i_slot, i_slot);
 end;
 $$;
@@ -189,7 +198,7 @@ begin
     delete from pgq.tick_0 where tick_queue = q.queue_id;
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
-    execute format('drop sequence %s, %s, %s', q.queue_event_seq, q.queue_tick_seq, q.queue_rotation_seq);
+    execute format('drop sequence %s, %s, %s', q.queue_event_seq, q.queue_tick_seq, q.queue_slot_seq);
     return 1;
 end;
 $$;

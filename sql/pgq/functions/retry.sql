@@ -202,7 +202,7 @@ begin
                                ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
         select m.ev_id, m.ev_time, m.ev_owner, m.ev_retry, m.ev_type, m.ev_data,
                m.ev_extra1, m.ev_extra2, m.ev_extra3, m.ev_extra4,
-               q.queue_slot0 + (pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables)::int4
+               pgq.state_slot(q.queue_slot_seq)
           from moved m
           join pgq.queue q on q.queue_id = m.ev_queue),
     -- Events keep their ids. The sequence has to move all the same, so that a tick becomes due.

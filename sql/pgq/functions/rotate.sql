@@ -41,12 +41,16 @@ begin
     end if;
     perform pgq.check_native_txid();
 
-    if q.queue_rotations <> pg_sequence_last_value(q.queue_rotation_seq) then
+    if not pgq.lock_slots() then
+        return 0;
+    end if;
+
+    if q.queue_rotations <> pgq.state_rotations(q.queue_slot_seq) then
         -- An earlier rotation failed at its very end: producers have moved on, the row has not. Let the row
         -- follow. A negative step 1 makes batches look into both tables.
         update pgq.queue
-           set queue_rotations = pg_sequence_last_value(q.queue_rotation_seq),
-               queue_cur_table = pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables,
+           set queue_rotations = pgq.state_rotations(q.queue_slot_seq),
+               queue_cur_table = pgq.state_rotations(q.queue_slot_seq) % q.queue_ntables,
                queue_switch_time = current_timestamp,
                queue_previous_step2 = queue_switch_step2,
                queue_switch_step1 = - txid_current(),
@@ -115,7 +119,8 @@ begin
            queue_horizon_tick = greatest(queue_horizon_tick, horizon)
      where queue_id = q.queue_id;
     -- Last of all, since it is not undone by a rollback. Producers that follow it wait for our lock.
-    perform setval(q.queue_rotation_seq, q.queue_rotations + 1);
+    perform setval(q.queue_slot_seq,
+                   pgq.slot_state(q.queue_rotations + 1, pgq.state_guarded(q.queue_slot_seq), q.queue_slot0 + nr));
     return 0;
 end;
 $$;

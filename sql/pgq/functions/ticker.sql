@@ -50,6 +50,7 @@ begin
     if xmax > pg_sequence_last_value('pgq.txid_high_seq') then
         perform setval('pgq.txid_high_seq', xmax);
     end if;
+    perform pgq.unguard_queues(array(select queue_id from unnest(i_queues, i_fences) due (queue_id, fence) where fence is null));
     return ticks;
 end;
 $$;
@@ -381,8 +382,8 @@ begin
         return false;
     end if;
     perform setval('pgq.ticker_sleep_seq', 2);
-    -- Who read the sequence before that has drawn an event id: look once more.
-    if exists (select from pgq.due_queues() due where due.nominal or due.early) then
+    -- Whose event is not guarded has drawn its id before: look once more.
+    if not pgq.guard_queues() or exists (select from pgq.due_queues() due where due.nominal or due.early) then
         perform pgq.ticker_awake();
         return false;
     end if;

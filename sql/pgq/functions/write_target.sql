@@ -60,7 +60,7 @@ begin
     end if;
 
     queue_id := q.queue_id;
-    ev_slot := q.queue_slot0 + (pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables)::int4;
+    ev_slot := pgq.state_slot(q.queue_slot_seq);
     event_seq := q.queue_event_seq_id;
 end;
 $$;
@@ -114,7 +114,7 @@ declare
 begin
     perform pgq.check_native_txid();
     select * into q from pgq.queue where queue_id = tg_argv[0]::int4;
-    if q.queue_id is null or pg_sequence_last_value(q.queue_rotation_seq) % q.queue_ntables <> tg_argv[1]::int4 then
+    if q.queue_id is null or pgq.state_slot(q.queue_slot_seq) <> q.queue_slot0 + tg_argv[1]::int4 then
         insert into pgq.late_write (late_queue, late_table, late_txid)
         values (tg_argv[0]::int4, tg_argv[1]::int4, txid_current())
         on conflict do nothing;

@@ -2,11 +2,14 @@
 -- tuple routing finds the queue's current table by ev_slot:
 --
 --   pgq.event                     by range of ev_slot
---     pgq.event_bucket_<k>        32 queues, by list of ev_slot
---       pgq.event_<queue>_<n>     a table that is filled, read, truncated and filled again
+--     pgq.event_<queue>_<n>       a table that is filled, read, truncated and filled again, of one
+--                                 of the first 32 queues
+--     pgq.event_bucket_<k>        32 queues more, by list of ev_slot
+--       pgq.event_<queue>_<n>
+--     pgq.event_guard_<n>         stays empty; its trigger sees to whatever is not a plain insert
 --
--- The buckets keep a new connection's first insert cheap when there are thousands of queues, and confine
--- the locks of create_queue.
+-- The buckets keep a new connection's first insert cheap when there are thousands of queues. They cost a
+-- second routing, so the first 32 queues are without.
 
 create table pgq.event (
     ev_id       bigint          not null,
@@ -22,6 +25,10 @@ create table pgq.event (
     ev_extra4   text,
     ev_slot     int4            not null
 ) partition by range (ev_slot);
+
+-- What is not a slot: see functions/slot_state.sql.
+create table pgq.event_guard_0 partition of pgq.event for values from (minvalue) to (0);
+create table pgq.event_guard_1 partition of pgq.event for values from (262144) to (maxvalue);
 
 create view pgq.event_template as
 select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
@@ -41,7 +48,7 @@ create table pgq.late_write (
 -- mean that this database came from a dump of a cluster that was further on.
 create sequence pgq.txid_high_seq minvalue 0 start 0;
 
--- 1: the ticker polls; 2: the ticker sleeps until it hears from producers.
+-- 1: the ticker polls; 2: the ticker sleeps until it hears from producers, and all queues are guarded.
 create sequence pgq.ticker_sleep_seq;
 
 -- Events that shall come again later, one row for each and consumer.

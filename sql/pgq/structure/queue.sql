@@ -35,12 +35,13 @@ create table pgq.queue (
 
     -- The leaf for table n of this queue is the partition of pgq.event for ev_slot = queue_slot0 + n.
     queue_slot0                 int4            not null,
-    -- How often the queue has been rotated. The sequence is the same number, but outside of snapshots:
-    -- a producer in REPEATABLE READ learns from it which table is current now.
+    -- How often the queue has been rotated.
     queue_rotations             bigint          not null default 0,
     -- queue_switch_step2 of the rotation before the last one
     queue_previous_step2        bigint          not null default txid_current(),
-    queue_rotation_seq          regclass        not null,
+    -- Where producers write: pgq_slots.<queue>, see functions/slot_state.sql.
+    queue_slot_seq              regclass        not null,
+    -- pgq_ids.<queue>
     queue_event_seq_id          regclass        not null,
     queue_tick_seq_id           regclass        not null,
     -- The oldest tick after which no event has been truncated.
@@ -48,6 +49,7 @@ create table pgq.queue (
 
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
+    constraint queue_slot0_uq unique (queue_slot0),
     constraint queue_ntables_range check (queue_ntables between 2 and 16),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)
 );
@@ -59,5 +61,6 @@ create table pgq.spare_slots (
     ntables                     int4            not null
 );
 
--- ev_slot numbers, 16 for each queue, so that its tables are neighbours.
-create sequence pgq.slot_seq as int4 minvalue 0 start 0 increment 16;
+-- ev_slot numbers, 16 for each queue, so that its tables are neighbours. From 262144 on they mean something
+-- else.
+create sequence pgq.slot_seq as int4 minvalue 0 start 0 increment 16 maxvalue 262143;

@@ -13,5 +13,5 @@ end;
 $$;
 set local role pgq_owner;
 
-grant usage on schema pgq to public;
+grant usage on schema pgq, pgq_ids, pgq_slots to public;
 alter default privileges for role pgq_owner revoke execute on functions from public;

@@ -1,0 +1,174 @@
+-- Where producers write is the value of one sequence for each queue, pgq_slots.<queue>. Sequences are outside of
+-- snapshots: a producer in REPEATABLE READ learns from it which table is current now. From the highest bit:
+--
+--      rotations   how often the queue has been rotated
+--      12 bits     tag of the cluster (not of the next one, in which a dump of this one is restored)
+--      1 bit       the queue is guarded
+--      18 bits     ev_slot of the current table
+--
+-- A producer takes the lower 31 bits, subtracts the tag, and inserts at that slot without any further look. With
+-- another cluster's tag, or if the queue is guarded, the result is none of the slots that tables have, and
+-- tuple routing hands the event to the trigger pgq.insert_guarded(0), which has the time to look.
+--
+-- Whoever changes a state that others may change too holds an advisory lock, pgq.lock_slots(0).
+
+create or replace function pgq.cluster_tag()
+returns int4
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.cluster_tag(0)
+--
+--      A number that another cluster most likely does not have. Declared immutable, so that it is a constant
+--      in producers' plans: no session sees it change. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return (hashint8(system_identifier) & 4095) << 19 from pg_control_system();
+end;
+$$;
+
+create or replace function pgq.slot_state(i_rotations bigint, i_guarded boolean, i_slot int4)
+returns bigint
+language sql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.slot_state(3)
+--
+--      The state with these parts. Internal.
+-- ----------------------------------------------------------------------
+    select (i_rotations << 31) + pgq.cluster_tag() + (case when i_guarded then 262144 else 0 end) + i_slot;
+$$;
+
+create or replace function pgq.state_rotations(i_slot_seq regclass)
+returns bigint
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.state_rotations(1)
+--
+--      How often the queue has been rotated, whatever the snapshot. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.>>) 31;
+$$;
+
+create or replace function pgq.state_slot(i_slot_seq regclass)
+returns int4
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.state_slot(1)
+--
+--      The ev_slot that is current, for those who have made all checks. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.int4(pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.&) 262143);
+$$;
+
+create or replace function pgq.state_guarded(i_slot_seq regclass)
+returns boolean
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.state_guarded(1)
+--
+--      Whether the queue is guarded. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.int8and(pg_catalog.pg_sequence_last_value(i_slot_seq), 262144) operator(pg_catalog.<>) 0;
+$$;
+
+create or replace function pgq.lock_slots()
+returns boolean
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.lock_slots(0)
+--
+--      The right to change slot states, until the end of the transaction. Returns false, at once, if
+--      somebody else has it. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.pg_try_advisory_xact_lock(1886875907);
+$$;
+
+create or replace function pgq.guard_queue()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.guard_queue(0)
+--
+--      Trigger of pgq.queue: a setting that inserts have to obey takes effect with its commit, so the queue is
+--      guarded before. It stays so until pgq.unguard_queues(1) sees what was committed.
+-- ----------------------------------------------------------------------
+begin
+    perform pg_advisory_xact_lock(1886875907);
+    perform setval(new.queue_slot_seq, pg_sequence_last_value(new.queue_slot_seq) | 262144);
+    return null;
+end;
+$$;
+
+create or replace trigger guard_queue
+    after update of queue_disable_insert, queue_per_tx_limit on pgq.queue
+    for each row execute function pgq.guard_queue();
+
+create or replace function pgq.guard_queues()
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.guard_queues(0)
+--
+--      Guards all queues. Internal.
+--
+-- Returns:
+--      false if that is not possible now
+-- ----------------------------------------------------------------------
+begin
+    if not pgq.lock_slots() then
+        return false;
+    end if;
+    perform setval(queue_slot_seq, pg_sequence_last_value(queue_slot_seq) | 262144)
+       from pgq.queue
+      where pg_sequence_last_value(queue_slot_seq) & 262144 = 0;
+    return true;
+end;
+$$;
+
+create or replace function pgq.unguard_queues(i_queues int4[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.unguard_queues(1)
+--
+--      Lets producers insert without further checks, where none are needed. Not while the ticker sleeps.
+--      Internal.
+--
+-- Parameters:
+--      i_queues    - queues
+-- ----------------------------------------------------------------------
+declare
+    -- of the state's lower 31 bits, all but the slot
+    marks   constant bigint := 2147221504;
+begin
+    if not exists (select from pgq.queue
+                    where queue_id = any (i_queues)
+                      and pg_sequence_last_value(queue_slot_seq) & marks <> pgq.cluster_tag())
+       or not pgq.lock_slots()
+    then
+        return;
+    end if;
+    -- a statement of its own, so that it sees what was committed before we got the lock
+    perform setval(queue_slot_seq, (pg_sequence_last_value(queue_slot_seq) & ~ marks) | pgq.cluster_tag())
+       from pgq.queue
+      where queue_id = any (i_queues)
+        and not queue_disable_insert
+        and queue_per_tx_limit is null
+        and pg_sequence_last_value('pgq.ticker_sleep_seq') = 1
+        and pg_sequence_last_value(queue_slot_seq) & marks <> pgq.cluster_tag();
+end;
+$$;
