@@ -21,7 +21,8 @@ declare
         'event_retry(bigint, bigint, integer)', 'event_retry(bigint, bigint, timestamptz)',
         'event_retry_many(bigint, bigint[], timestamptz[])', 'batch_retry(bigint, integer)', 'force_tick(text)'];
     writer_functions constant text[] := array[
-        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)',
+        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)', 'cluster_tag()',
+        'insert_event_slowly(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
         'write_target(text, bigint)',
         'sqltriga()', 'logutriga()', 'jsontriga()',
