@@ -24,6 +24,7 @@ from typing import TypeAlias
 import pgqpy
 from benchmarks import runner
 from benchmarks.bench import Bench
+from benchmarks.machine import CHECKOUT
 from benchmarks.place import (
     CREATE_QUEUE,
     OURS,
@@ -55,7 +56,6 @@ COLUMNS = (
 TYPES = ["int8", "timestamptz", "int8", "int4", *["text"] * 6]
 
 DEBIAN_PYTHON = "/usr/bin/python3"
-CLIENT_SCRIPT = Path(__file__).parent / "peers" / "python3_pgq.py"
 CLIENT_CONFIG = """
 [counter]
 job_name = counter
@@ -161,7 +161,8 @@ def read_by_client(lazy_fetch: int, a_tenth: int, dsn: str) -> Reading:
             )
         )
         done = subprocess.run(
-            [DEBIAN_PYTHON, str(CLIENT_SCRIPT), "-q", str(config)],
+            [DEBIAN_PYTHON, "-m", "benchmarks.programs.pgq_counter", "-q", str(config)],
+            cwd=CHECKOUT,
             stdout=subprocess.PIPE,
             text=True,
             check=True,

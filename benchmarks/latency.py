@@ -1,46 +1,36 @@
-"""From commit to consumer with the ticker daemon as it comes; and what the daemon costs."""
+"""From an insert to the consumer's method, everything with default settings.
+
+Producer, consumer, ticker and whoever listens are processes of their own. The clock starts before
+the insert is sent, so the insert and its commit are part of the delay; it stops when
+`process_event` is called, or when the notification of the first tick that shows the event comes.
+First 1,000 events a second, each a transaction. Then, in several databases with a ticker
+and a consumer each, one event a minute, and nothing in between.
+"""
 
 from __future__ import annotations
 
-import random
 import re
-import statistics
-import subprocess
-import sys
-import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
 
-import click
-import psutil
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.meter import Meter, Party
+from benchmarks.place import connect, database
+from benchmarks.program import Handled, python_program
+from pgqpy.embedded import Server
 
-import pgqpy
-from benchmarks.contest import show_rows
-from benchmarks.place import Connection, connect, database, options, ours, start
+PGQPY = python_program("pgqpy")
+SPAWN = get_context("spawn")
 
-QUEUE = "select pgq.create_queue('q'); select pgq.register_consumer('q', 'c');"
-TICKER = "select pid from pg_stat_activity where application_name like 'pgqpy ticker%'"
-
-Moments = dict[int, float]
-"""When something happened, by event or tick."""
-
-
-class Watch(pgqpy.Consumer):
-    """Notes when each event arrives."""
-
-    queue_name = "q"
-    consumer_name = "c"
-
-    def __init__(self, dsn: str) -> None:
-        super().__init__(dsn)
-        self.seen: Moments = {}
-
-    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
-        self.seen[event.id] = time.monotonic()
+TO_EVENT, TO_NOTIFY = "to process_event", "to NOTIFY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,137 +50,114 @@ class Snapshot:
         return txid < self.xmax and txid not in self.running
 
 
-class Listener(threading.Thread):
-    """Notes when it hears of each tick."""
+def first_tick(dsn: str) -> Iterator[tuple[float, int]]:
+    """When each event was sent, and the first tick that shows it."""
+    with connect(dsn) as conn:
+        rows = conn.execute("select tick_id, tick_snapshot::text from pgq.tick order by tick_id")
+        ticks = [Snapshot.parse(*row) for row in rows]
+        for data, txid in conn.execute("select ev_data, ev_txid from pgq.event_template"):
+            place = bisect_left(ticks, True, key=lambda tick: tick.sees(txid))
+            if place < len(ticks):
+                yield float(data), ticks[place].tick_id
 
-    def __init__(self, dsn: str) -> None:
-        super().__init__(daemon=True)
-        self.heard: Moments = {}
-        self.done = threading.Event()
-        self._conn = connect(dsn)
-        [(channel,)] = self._conn.execute("select pgq.tick_channel('q')").fetchall()
-        self._conn.execute(f'listen "{channel}"'.encode())
 
-    def run(self) -> None:
-        while not self.done.is_set():
-            for notice in self._conn.notifies(timeout=0.2):
-                self.heard[int(notice.payload)] = time.monotonic()
+def listen(dsn: str, pipe: Pipe) -> None:
+    """Notes when it hears of each tick; sends that when it is asked to."""
+    heard: dict[int, float] = {}
+    with connect(dsn) as conn:
+        [(channel,)] = conn.execute("select pgq.tick_channel('q')").fetchall()
+        conn.execute(f'listen "{channel}"'.encode())
+        pipe.send(None)
+        while not pipe.poll():
+            for notice in conn.notifies(timeout=0.2, stop_after=1):
+                heard[int(notice.payload)] = time.monotonic()
+    pipe.send(heard)
 
 
 @contextmanager
-def daemon(dsn: str) -> Iterator[psutil.Process]:
-    """The ticker with default settings."""
-    command = [sys.executable, "-m", "pgqpy_ticker", "--dsn", dsn]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "message=leading" in line:
-                break
-        try:
-            yield psutil.Process(process.pid)
-        finally:
-            process.terminate()
+def listener(dsn: str) -> Iterator[Pipe]:
+    ours, theirs = SPAWN.Pipe()
+    process = SPAWN.Process(target=listen, args=(dsn, theirs), daemon=True)
+    process.start()
+    try:
+        ours.recv()
+        yield ours
+    finally:
+        process.terminate()
+        process.join()
 
 
-def processor_time(processes: Sequence[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
-
-
-def produce(conn: Connection, pauses: Iterator[float]) -> Moments:
-    """One event after each pause; when its commit had returned."""
-    committed: Moments = {}
-    due = time.monotonic()
-    for pause in pauses:
-        due = max(due + pause, time.monotonic() - pause)
-        time.sleep(max(due - time.monotonic(), 0))
-        row = conn.execute("select pgq.insert_event('q', 'type', 'data')").fetchone()
-        assert row is not None
-        committed[row[0]] = time.monotonic()
-    return committed
-
-
-def first_tick(conn: Connection) -> dict[int, int]:
-    """For each event the first tick that shows it."""
-    ticks = [
-        Snapshot.parse(*row)
-        for row in conn.execute(
-            "select tick_id, tick_snapshot::text from pgq.tick order by tick_id"
-        )
-    ]
-    first = {}
-    for ev_id, txid in conn.execute("select ev_id, ev_txid from pgq.event_template"):
-        place = bisect_left(ticks, True, key=lambda tick: tick.sees(txid))
-        if place < len(ticks):
-            first[ev_id] = ticks[place].tick_id
-    return first
-
-
-def delays(committed: Moments, arrived: Moments) -> tuple[str, ...]:
-    """Median, 99th percentile and maximum in ms, of those that can be told."""
-    ms = [
-        1000 * (arrived[event] - moment) for event, moment in committed.items() if event in arrived
-    ]
-    return tuple(
-        f"{value:.1f}"
-        for value in (
-            statistics.median(ms),
-            statistics.quantiles(ms, n=100, method="inclusive")[98],
-            max(ms),
-        )
+def busy(bench: Bench, server: Server, rate: int, count: int) -> None:
+    dsn = database(server, "busy")
+    PGQPY.install(dsn)
+    seconds = count / rate
+    with (
+        ticker(dsn) as daemon,
+        PGQPY.work(dsn, count, seconds + 30) as work,
+        listener(dsn) as pipe,
+        connect(dsn) as conn,
+    ):
+        time.sleep(1)
+        meter = Meter(conn, {"ticker": Party([daemon], ("pgqpy ticker",))})
+        took = PGQPY.send(dsn, count, rate)
+        shares, _ = meter.shares()
+        handled = work.result()
+        pipe.send(None)
+        heard: dict[int, float] = pipe.recv()
+    assert len(handled.handled) == count, f"{len(handled.handled):,} events have arrived"
+    assert took < seconds * 1.05, f"the producer needed {took:.1f} s"
+    to_notify = [heard[tick] - sent for sent, tick in first_tick(dsn) if tick in heard]
+    delays = bench.delays(
+        f"{rate:,} events a second", {TO_NOTIFY: to_notify, TO_EVENT: handled.delays}
     )
-
-
-@click.command(help=__doc__)
-@options
-def main(quick: bool, version: int | None) -> None:
-    rate, events, first_events, idle = (100, 50, 3, 1) if quick else (1_000, 20_000, 30, 20)
-    delay_rows: list[tuple[str, ...]] = []
-    # By default the ticker sleeps until a producer wakes it, which prepared transactions forbid.
-    with start(version, max_prepared_transactions=0) as server:
-        dsn = database(server, "latency", ours(), QUEUE)
-        with connect(dsn) as conn, daemon(dsn) as process:
-            backends = [psutil.Process(pid) for (pid,) in conn.execute(TICKER)]
-
-            def load(name: str, pauses: Sequence[float]) -> tuple[float, float]:
-                """Returns how busy daemon and backends were; what it took goes into the table."""
-                listener, watch = Listener(dsn), Watch(dsn)
-                consumer = threading.Thread(target=partial(watch.run, handle_signals=False))
-                listener.start()
-                consumer.start()
-                before = processor_time([process]), processor_time(backends)
-                began = time.monotonic()
-                committed = produce(conn, iter(pauses))
-                took = time.monotonic() - began
-                after = processor_time([process]), processor_time(backends)
-                while watch.seen.keys() < committed.keys():
-                    time.sleep(0.01)
-                watch.stop()
-                consumer.join()
-                listener.done.set()
-                listener.join()
-                ticks = first_tick(conn)
-                told = {e: listener.heard[t] for e, t in ticks.items() if t in listener.heard}
-                delay_rows.append((f"{name}: to NOTIFY", *delays(committed, told)))
-                delay_rows.append((f"{name}: to process_event", *delays(committed, watch.seen)))
-                return (after[0] - before[0]) / took, (after[1] - before[1]) / took
-
-            busy = load(f"{rate:,} events a second", [1 / rate] * events)
-            load("an event after 1 to 2 s", [random.uniform(1, 2) for _ in range(first_events)])
-            before = processor_time([process]), processor_time(backends)
-            time.sleep(idle)
-            after = processor_time([process]), processor_time(backends)
-            quiet = [(now - then) / idle for now, then in zip(after, before, strict=True)]
-
-    show_rows("Delay after the commit, ms", ("", "median", "p99", "max"), delay_rows)
-    show_rows(
-        "Processor time of the ticker, of one core",
+    bench.table(
+        f"Processor time at {rate:,} events a second, of one core",
         ("", "daemon", "its sessions"),
-        [
-            (f"{rate:,} events a second", *(f"{share:.1%}" for share in busy)),
-            ("idle", *(f"{share:.1%}" for share in quiet)),
-        ],
+        [["ticker", shares["ticker"].program, shares["ticker"].sessions]],
     )
+    bench.at_most("8a", f"{TO_EVENT}, p50", delays.ms(TO_EVENT, 50), 5, "ms")
+    bench.at_most("8b", f"{TO_EVENT}, p99", delays.ms(TO_EVENT, 99), 20, "ms")
+
+
+def idle(bench: Bench, server: Server, databases: int, pause: float, events: int) -> None:
+    dsns = [database(server, f"idle_{number}") for number in range(databases)]
+
+    def first_events(dsn: str) -> Handled:
+        """The producer's connection stays open; its first event only gets things going."""
+        with PGQPY.work(dsn, events + 1, events * pause + 60) as work:
+            time.sleep(1)
+            PGQPY.send(dsn, events + 1, 1 / pause)
+            return work.result()
+
+    with ExitStack() as stack, ThreadPoolExecutor(databases) as threads:
+        waiting = []
+        for dsn in dsns:
+            PGQPY.install(dsn)
+            stack.enter_context(ticker(dsn))
+            # Not all at the same time.
+            time.sleep(pause / databases / 4)
+            waiting.append(threads.submit(first_events, dsn))
+        delays = [delay for each in waiting for delay in each.result().delays[1:]]
+    first = bench.delays(f"The first event after {pause:.0f} s", {TO_EVENT: delays})
+    bench.at_most(
+        "8c",
+        f"first event after {pause:.0f} s idle, the slowest",
+        first.ms(TO_EVENT, 100),
+        15,
+        "ms",
+        note=f"{len(delays)} events; the median is {first.ms(TO_EVENT, 50):.1f} ms.",
+    )
+
+
+def run(bench: Bench) -> None:
+    rate, count = bench.choose((1_000, 30_000), quick=(100, 100))
+    databases, pause, events = bench.choose((4, 60.0, 3), quick=(2, 1.0, 1))
+    with bench.server() as server:
+        busy(bench, server, rate, count)
+    # Another one, so that nothing of the first is left to be cleaned up.
+    with bench.server() as server:
+        idle(bench, server, databases, pause, events)
 
 
 if __name__ == "__main__":
-    main()
+    runner.only("latency")

@@ -1,6 +1,7 @@
-"""A consumer on PgQ's Python client. Debian's Python runs this file, since that has the client.
+"""For `benchmarks.consume`: a consumer on PgQ's Python client. Debian's Python runs it, since that
+has the client.
 
-    python3 python3_pgq.py CONFIG_FILE
+    python3 -m benchmarks.programs.pgq_counter CONFIG_FILE
 
 It reads until the queue is empty if ``loop_delay`` is 0, and prints as JSON what it took.
 """

@@ -1,1 +1,0 @@
-"""Other queues, each at work as its own documentation wants it."""

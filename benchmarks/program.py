@@ -1,0 +1,96 @@
+"""Starts the programs of `benchmarks.programs`, each call a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.machine import CHECKOUT
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a worker has handled; times by the clock that all processes share."""
+
+    began: float
+    sent: list[float]
+    handled: list[float]
+
+    @property
+    def delays(self) -> list[float]:
+        """In seconds, from before an item was sent until its handler was called."""
+        return [then - sent for sent, then in zip(self.sent, self.handled, strict=True)]
+
+    @property
+    def rate(self) -> float:
+        """Items a second, since the worker was started."""
+        return len(self.handled) / (max(self.handled) - self.began) if self.handled else 0.0
+
+
+class Work:
+    """A worker at work."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def result(self) -> Handled:
+        """Waits until it has handled all, or its time is over."""
+        output, _ = self._process.communicate()
+        if self._process.returncode:
+            raise RuntimeError(f"{self._process.args!r} has failed")
+        return Handled(**json.loads(output.splitlines()[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One of the programs."""
+
+    command: Sequence[str]
+
+    def install(self, dsn: str) -> None:
+        self._run("install", dsn)
+
+    def send(self, dsn: str, count: int, rate: float = 0) -> float:
+        """Items one after the other, or at a rate; the seconds it took."""
+        return self._seconds("send", dsn, str(count), str(rate))
+
+    def bulk(self, dsn: str, count: int) -> float:
+        """Items at once; the seconds it took."""
+        return self._seconds("bulk", dsn, str(count))
+
+    @contextmanager
+    def work(self, dsn: str, count: int, seconds: float) -> Iterator[Work]:
+        """It is ready when the block begins, and killed at its end if it is not done."""
+        process = self._start("work", dsn, str(count), str(seconds))
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip() == "ready":
+                    break
+            yield Work(process)
+        finally:
+            process.kill()
+            process.wait()
+
+    def _seconds(self, *arguments: str) -> float:
+        return float(json.loads(self._run(*arguments).splitlines()[-1])["seconds"])
+
+    def _run(self, *arguments: str) -> str:
+        process = self._start(*arguments)
+        output, _ = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{process.args!r} has failed")
+        return output
+
+    def _start(self, *arguments: str) -> subprocess.Popen[str]:
+        options: dict[str, Any] = {"cwd": CHECKOUT, "stdout": subprocess.PIPE, "text": True}
+        return subprocess.Popen([*self.command, *arguments], **options)
+
+
+def python_program(name: str, python: str = sys.executable) -> Program:
+    return Program([python, "-m", f"benchmarks.programs.{name}"])
