@@ -68,7 +68,7 @@ class Consumer:
     listen: bool = True
     """Hear of new ticks by LISTEN, where that is possible."""
     poll_interval: float = 1.0
-    """Seconds between looks for a batch; ten times that while LISTEN is known to work."""
+    """Seconds between looks for a batch; sixty times that while LISTEN is known to work."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """Of the transactions in which batches are processed."""
@@ -193,7 +193,7 @@ class Consumer:
                 # What came before the first LISTEN was not heard: look once more.
                 if not session.listen():
                     assert self._waker is not None
-                    session.wait(self._waker, self.poll_interval)
+                    session.wait(self._waker, self.poll_interval, for_tick=self.min_lag is None)
             logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
 
     def stop(self) -> None:

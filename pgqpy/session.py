@@ -14,7 +14,7 @@ from pgqpy.connection import Connection, connect
 from pgqpy.listener import Listener
 
 #: Polls are so much rarer while ticks are known to be heard.
-_TRUST = 10
+_TRUST = 60
 
 
 class Session:
@@ -77,16 +77,16 @@ class Session:
         self._listener.drain()
         return 0 < self._listener.newest <= tick
 
-    def wait(self, waker: Waker, seconds: float) -> None:
+    def wait(self, waker: Waker, seconds: float, *, for_tick: bool) -> None:
         """Wait for a tick, for `waker`, or so long.
 
-        Ten times as long while LISTEN is known to work: then polling is for the case that the
-        connection dies unnoticed.
+        Sixty times as long if only a tick can end the wait and LISTEN is known to work: then
+        polling is for the case that the connection dies unnoticed.
         """
         fileno = None
         if self._listener is not None:
             fileno = self._listener.fileno
-            if self._listener.newest:
+            if for_tick and self._listener.newest:
                 seconds *= _TRUST
         if waker.wait(seconds, fileno) and self._listener is not None:
             self._listener.drain()

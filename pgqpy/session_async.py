@@ -11,7 +11,7 @@ from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.listener_async import AsyncListener
 
 #: Polls are so much rarer while ticks are known to be heard.
-_TRUST = 10
+_TRUST = 60
 
 
 class AsyncSession:
@@ -74,16 +74,16 @@ class AsyncSession:
         await self._listener.drain()
         return 0 < self._listener.newest <= tick
 
-    async def wait(self, waker: AsyncWaker, seconds: float) -> None:
+    async def wait(self, waker: AsyncWaker, seconds: float, *, for_tick: bool) -> None:
         """Wait for a tick, for `waker`, or so long.
 
-        Ten times as long while LISTEN is known to work: then polling is for the case that the
-        connection dies unnoticed.
+        Sixty times as long if only a tick can end the wait and LISTEN is known to work: then
+        polling is for the case that the connection dies unnoticed.
         """
         fileno = None
         if self._listener is not None:
             fileno = self._listener.fileno
-            if self._listener.newest:
+            if for_tick and self._listener.newest:
                 seconds *= _TRUST
         if await waker.wait(seconds, fileno) and self._listener is not None:
             await self._listener.drain()

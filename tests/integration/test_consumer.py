@@ -538,6 +538,34 @@ def test_a_tick_during_a_batch_is_followed_by_its_batch_whatever_the_poll_interv
         done.get(timeout=PATIENCE)
 
 
+def test_what_has_become_old_enough_is_found_by_polling_though_listen_works(
+    dsn: str,
+    conn: Connection,
+    queue: str,
+    producer: Producer,
+    tick: Tick,
+    background: Background,
+) -> None:
+    done: queues.Queue[BatchStats] = queues.Queue()
+
+    class Behind(Counter):
+        min_lag = timedelta(milliseconds=100)
+        poll_interval = 1  # and not the minute that it would be until somebody is sure to be told
+
+        def on_batch(self, stats: BatchStats) -> None:
+            done.put(stats)
+
+    consumer = Behind(dsn, queue_name=queue)
+    consumer.register()
+    background(consumer)
+    # Of the third tick it has heard for certain: it listens when it first has to wait.
+    for data in "abc":
+        producer.insert_event(conn, "t", data)
+        tick()
+        while data not in counts(conn):
+            done.get(timeout=PATIENCE)
+
+
 def test_a_consumer_that_cannot_listen_polls(
     dsn: str,
     conn: Connection,

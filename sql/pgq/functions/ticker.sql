@@ -381,7 +381,10 @@ begin
     if current_setting('max_prepared_transactions')::int4 > 0 then
         return false;
     end if;
-    perform setval('pgq.ticker_sleep_seq', 2);
+    -- A sleeping ticker says so each second; only the first time is a write.
+    if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 2 then
+        perform setval('pgq.ticker_sleep_seq', 2);
+    end if;
     -- Whose event is not guarded has drawn its id before: look once more.
     if not pgq.guard_queues() or exists (select from pgq.due_queues() due where due.nominal or due.early) then
         perform pgq.ticker_awake();
