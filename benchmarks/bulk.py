@@ -23,8 +23,8 @@ from benchmarks.place import (
 )
 from pgqpy import Producer
 
-INSERT, FUNCTION = "INSERT..SELECT", "pgq.insert_events"
-COPY, PRODUCER = "psycopg's COPY", "Producer.insert_events"
+INSERT, FUNCTION = "INSERT..SELECT", "pgqpy, insert_events"
+COPY, PRODUCER = "psycopg's COPY", "pgqpy, Producer"
 
 DATA = '{"id": %07d, "origin": "EWR", "rest": "' + 78 * "x" + '"}'
 

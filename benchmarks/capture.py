@@ -17,8 +17,8 @@ from benchmarks.bench import Bench
 from benchmarks.pgbench import contestant
 from benchmarks.place import CREATE_QUEUE, OURS, PGQ_C, PGQ_PL, connect, database, implementations
 
-NONE, CAPTURE, ROW = "no trigger", "pgq.capture_table", "jsontriga of pgqpy"
-ROW_C, ROW_PL = "jsontriga of PgQ, C", "jsontriga of PgQ, PL/pgSQL"
+NONE, CAPTURE, ROW = "no trigger", "pgqpy, capture_table", "pgqpy, jsontriga"
+ROW_C, ROW_PL = "PgQ, jsontriga in C", "PgQ, jsontriga in PL/pgSQL"
 
 TABLE = """
 create table flight (

@@ -11,11 +11,9 @@ import click
 from benchmarks import NAMES
 from benchmarks.bench import Bench, Options
 from benchmarks.machine import CHECKOUT
-from benchmarks.page import write_page
+from benchmarks.page import DOCS, RESULTS, write_page
 from benchmarks.result import Result
 
-RESULTS = CHECKOUT / "benchmarks" / "results"
-DOCS = CHECKOUT / "docs"
 # Of no interest to anybody: not in git.
 QUICK = CHECKOUT / ".bench" / "quick"
 

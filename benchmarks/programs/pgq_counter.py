@@ -6,30 +6,33 @@ has the client.
 It reads until the queue is empty if ``loop_delay`` is 0, and prints as JSON what it took.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pgq
 
 
-def most_memory():
+def most_memory() -> int:
     """kB that this process has had at most."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-class Counter(pgq.Consumer):
+class Counter(pgq.Consumer):  # type: ignore[misc]
     """Looks at each event."""
 
     events = 0
-    memory = ()
+    memory: tuple[int, ...] = ()
 
-    def process_event(self, db, ev):
+    def process_event(self, db: Any, ev: Any) -> None:
         self.events += 1
 
-    def process_batch(self, db, batch_id, event_list):
+    def process_batch(self, db: Any, batch_id: int, event_list: Any) -> None:
         super().process_batch(db, batch_id, event_list)
         if not self.memory and self.events >= self.cf.getint("a_tenth"):
             self.memory = (most_memory(),)
