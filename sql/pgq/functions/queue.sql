@@ -43,7 +43,8 @@ as $$
 declare
     id          int4;
     prefix      text;
-    seq_name    text;
+    event_seq   text;
+    slot_seq    text;
     q           pgq.queue;
     spare       pgq.spare_slots;
 begin
@@ -60,16 +61,22 @@ begin
 
     id := nextval('pgq.queue_queue_id_seq');
     prefix := 'pgq.event_' || id;
-    -- PostgreSQL cuts longer names off, so that two might become one. Padded, the id is no other's name.
-    seq_name := case when octet_length(i_queue_name) < 60 then i_queue_name else lpad(id::text, 62, '#') end;
-    execute format('create sequence pgq_ids.%I', seq_name);
-    execute format('create sequence pgq_slots.%I', seq_name);
+    if octet_length(i_queue_name) < 60 then
+        event_seq := format('pgq_ids.%I', i_queue_name);
+        slot_seq := format('pgq_slots.%I', i_queue_name);
+    else
+        -- PostgreSQL cuts the name, so that two might become one. pgq.insert_event_slowly(7) finds the queue.
+        event_seq := prefix || '_id_seq';
+        slot_seq := prefix || '_slot_seq';
+    end if;
+    execute format('create sequence %s', event_seq);
+    execute format('create sequence %s', slot_seq);
     execute format('create sequence %s_tick_seq', prefix);
 
     insert into pgq.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq,
                            queue_slot0, queue_slot_seq, queue_event_seq_id, queue_tick_seq_id)
-    values (id, i_queue_name, prefix, format('pgq_ids.%I', seq_name), prefix || '_tick_seq',
-            - id, format('pgq_slots.%I', seq_name)::regclass, format('pgq_ids.%I', seq_name)::regclass, (prefix || '_tick_seq')::regclass)
+    values (id, i_queue_name, prefix, event_seq, prefix || '_tick_seq',
+            - id, slot_seq::regclass, event_seq::regclass, (prefix || '_tick_seq')::regclass)
     returning * into q;
 
     delete from pgq.spare_slots
@@ -198,7 +205,7 @@ begin
     delete from pgq.tick_0 where tick_queue = q.queue_id;
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
-    execute format('drop sequence %s, %s, %s', q.queue_event_seq, q.queue_tick_seq, q.queue_slot_seq);
+    execute format('drop sequence %s, %s, %s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq);
     return 1;
 end;
 $$;

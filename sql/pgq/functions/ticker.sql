@@ -324,7 +324,8 @@ begin
     perform pgq.append_ticks(array[q.queue_id], array[i_tick_id], coalesce(i_orig_timestamp, now()),
                              array[i_event_seq], array[false], array[0]);
     perform pgq.seq_setval(q.queue_tick_seq, i_tick_id);
-    perform pgq.seq_setval(q.queue_event_seq, i_event_seq);
+    perform setval(q.queue_event_seq_id, i_event_seq)
+      where i_event_seq > greatest(pgq.event_seq_value(q.queue_event_seq_id), 1);
     return i_tick_id;
 end;
 $$;

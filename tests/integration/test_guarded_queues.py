@@ -1,0 +1,290 @@
+"""Producers read where to write from one sequence, and look at nothing else. Whatever they would have
+to look at makes the queue guarded first.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+TABLES = "select distinct tableoid::regclass::text from pgq.event"
+
+
+def guarded(conn: Connection, queue: str) -> bool:
+    seq = ops.value(conn, "select queue_slot_seq::text from pgq.queue where queue_name = %s", queue)
+    return bool(ops.value(conn, "select pgq.state_guarded(%s)", seq))
+
+
+def unguard(conn: Connection, queue: str) -> None:
+    """A tick with events does."""
+    ops.insert(conn, queue, "unguards")
+    ops.tick(conn, queue)
+
+
+def test_a_tick_with_events_ends_the_guard_of_a_new_queue(conn: Connection, queue: str) -> None:
+    ops.register(conn, queue, "c")
+    assert guarded(conn, queue)
+    ops.insert(conn, queue, "guarded")
+    assert guarded(conn, queue)
+    assert ops.deliver(conn, queue, "c") == ["guarded"]
+    assert not guarded(conn, queue)
+    ops.insert(conn, queue, "not guarded")
+    assert ops.deliver(conn, queue, "c") == ["not guarded"]
+    assert not guarded(conn, queue)
+
+
+def test_an_event_is_stored_the_same_guarded_or_not(conn: Connection, queue: str) -> None:
+    insert = "select pgq.insert_event(%s, 't', 'd', '1', '2', '3', '4')"
+    first = ops.value(conn, insert, queue)
+    unguard(conn, queue)
+    second = ops.value(conn, insert, queue)
+    rows = conn.execute(
+        """
+        select ev_time is not null, ev_txid = xmin::text::bigint, ev_owner, ev_retry, ev_type,
+               ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot, tableoid
+          from pgq.event
+         where ev_id in (%s, %s)
+        """,
+        [first, second],
+    ).fetchall()
+    assert len(rows) == 2
+    assert rows[0] == rows[1]
+    assert conn.execute(TABLES).fetchall() == [("pgq.event_1_0",)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [("queue_disable_insert", "true", "PQ006"), ("queue_per_tx_limit", "1", "PQ010")],
+)
+def test_a_setting_is_obeyed_from_its_commit_on(
+    conn: Connection, connect: Connect, queue: str, setting: str, value: str, error: str
+) -> None:
+    unguard(conn, queue)
+    change = f"update pgq.queue set {setting} = {value}".encode()
+    two = "select pgq.insert_event(%(q)s, 't', 'd'), pgq.insert_event(%(q)s, 't', 'd')"
+
+    admin = connect(autocommit=False)
+    admin.execute(change)
+    conn.execute(two, {"q": queue})
+    ops.tick(conn, queue)
+    assert guarded(conn, queue)  # somebody may look before the commit, and must not undo the guard
+    admin.commit()
+
+    for _ in range(2):
+        with pytest.raises(psycopg.Error) as caught:
+            conn.execute(two, {"q": queue})
+        assert caught.value.sqlstate == error
+        conn.execute("select pgq.force_tick(%s)", [queue])
+        conn.execute("select pgq.ticker(%s)", [queue])
+        assert guarded(conn, queue)
+
+
+def test_a_setting_that_was_rolled_back_has_no_effect(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    unguard(conn, queue)
+    admin = connect(autocommit=False)
+    admin.execute("update pgq.queue set queue_disable_insert = true")
+    admin.rollback()
+    unguard(conn, queue)
+    assert not guarded(conn, queue)
+
+
+def test_rotation_keeps_the_guard_and_the_guard_the_table(conn: Connection, queue: str) -> None:
+    ops.register(conn, queue, "c")
+    ops.rotate_whenever_asked(conn, queue)
+    seen = []
+    for number in range(4):
+        for guard in (True, False):
+            if guard:
+                assert ops.value(conn, "select pgq.guard_queues()")
+            else:
+                unguard(conn, queue)
+            assert guarded(conn, queue) is guard
+            ops.insert(conn, queue, f"{number}")
+            seen += ops.deliver(conn, queue, "c")
+            assert ops.rotate(conn, queue)
+    assert [data for data in seen if data != "unguards"] == [str(n // 2) for n in range(8)]
+
+
+def test_no_rotation_while_somebody_else_changes_the_slot(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """Who sets the sequence to what it read before would take the rotation back."""
+    ops.rotate_whenever_asked(conn, queue)
+    other = connect(autocommit=False)
+    assert ops.value(other, "select pgq.lock_slots()")
+    assert not ops.rotate(conn, queue)
+    other.rollback()
+    assert ops.rotate(conn, queue)
+
+
+def test_no_sleep_and_no_unguarding_while_somebody_else_changes_the_slot(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    unguard(conn, queue)
+    other = connect(autocommit=False)
+    assert ops.value(other, "select pgq.lock_slots()")
+    assert not ops.value(conn, "select pgq.guard_queues()")
+    assert not guarded(conn, queue)
+    other.rollback()
+    assert ops.value(conn, "select pgq.guard_queues()")
+    assert ops.value(other, "select pgq.lock_slots()")
+    unguard(conn, queue)
+    assert guarded(conn, queue)
+
+
+def test_the_guard_stays_while_the_ticker_sleeps(conn: Connection, queue: str) -> None:
+    conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
+    ops.insert(conn, queue, "event")
+    conn.execute("select pgq.ticker_round()")
+    assert guarded(conn, queue)
+    conn.execute("select pgq.ticker_awake()")
+    unguard(conn, queue)
+    assert not guarded(conn, queue)
+
+
+def test_the_state_of_another_cluster_is_looked_at_and_then_replaced(
+    conn: Connection, queue: str
+) -> None:
+    """That it differs says no more than that this is a copy; its transaction ids decide."""
+    unguard(conn, queue)
+    state = "select last_value from pgq_slots.test_queue"
+    ours = ops.value(conn, state)
+    for tag in (-1, 1):
+        conn.execute("select setval('pgq_slots.test_queue', %s)", [ours + tag * 2**19])
+        unguard(conn, queue)
+        assert ops.value(conn, state) == ours
+        assert conn.execute(TABLES).fetchall() == [("pgq.event_1_0",)]
+
+
+@pytest.mark.parametrize("character", ["x", "ä", "😀", '"', "#"])
+def test_names_of_any_length_are_told_apart(conn: Connection, character: str) -> None:
+    """PostgreSQL cuts the names of sequences at 63 bytes."""
+    names = []
+    for length in (1, 59, 60, 61, 62, 63, 64, 250):
+        size = len(character.encode())
+        name = "y" * (length % size) + character * (length // size)
+        names += [name, name + "1", name + "A"]
+    for each in names:
+        assert ops.value(conn, "select pgq.create_queue(%s)", each) == 1
+        ops.register(conn, each, "c")
+    for name in names:
+        for missing in (name + "3", name + "x" * 80):
+            with pytest.raises(psycopg.Error, match="does not exist") as caught:
+                ops.insert(conn, missing, "nowhere")
+            assert caught.value.sqlstate == "PQ001"
+    for _ in range(2):
+        for each in names:
+            ops.insert(conn, each, each)
+        for each in names:
+            assert ops.deliver(conn, each, "c") == [each]
+
+
+def test_a_queue_that_is_made_again_is_found_by_sessions_that_knew_the_old_one(
+    conn: Connection, queue: str
+) -> None:
+    for _ in range(7):
+        unguard(conn, queue)
+        conn.execute("select pgq.drop_queue(%s)", [queue])
+        with pytest.raises(psycopg.Error, match="does not exist"):
+            ops.insert(conn, queue, "nowhere")
+        conn.execute("select pgq.create_queue(%s)", [queue])
+        ops.register(conn, queue, "c")
+        ops.insert(conn, queue, "new")
+        assert ops.deliver(conn, queue, "c") == ["new"]
+        conn.execute("select pgq.unregister_consumer(%s, 'c')", [queue])
+
+
+def test_the_search_path_of_a_producer_leads_nowhere(conn: Connection, queue: str) -> None:
+    """insert_event has none of its own."""
+    ops.register(conn, queue, "c")
+    conn.execute("create schema evil")
+    calls = {
+        "textcat(text, text)": ("||", "text, text", "text"),
+        "int8and(bigint, bigint)": ("&", "bigint, bigint", "bigint"),
+        "int4mi(int, int)": ("-", "int, int", "int"),
+    }
+    for number, (signature, (operator, arguments, result)) in enumerate(calls.items()):
+        body = "begin raise exception 'called'; end"
+        for name in (f"f{number}({arguments})", signature):
+            definition = f"evil.{name} returns {result} language plpgsql as $${body}$$"
+            conn.execute(f"create function {definition}".encode())
+        left, right = arguments.split(",")
+        conn.execute(
+            f"create operator evil.{operator} (leftarg = {left}, rightarg = {right}, "
+            f"function = evil.f{number})".encode()
+        )
+    for name in (
+        "nextval(regclass)",
+        "to_regclass(text)",
+        "quote_ident(text)",
+        "txid_current()",
+        "pg_sequence_last_value(regclass)",
+    ):
+        conn.execute(
+            f"create function evil.{name} returns bigint language plpgsql as $${body}$$".encode()
+        )
+    conn.execute("set search_path = evil, pg_catalog")
+    for _ in range(2):
+        conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+        conn.execute("select pgq.insert_event(%s, 't', 'd', '1', '2', '3', '4')", [queue])
+        conn.execute("select pgq.force_tick(%s)", [queue])
+        conn.execute("select pgq.ticker(%s)", [queue])
+    conn.execute("reset search_path")
+    assert len(ops.drain(conn, queue, "c")) == 4
+
+
+def test_a_writer_inserts_with_no_more_than_its_role(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    writer = connect()
+    writer.execute("set role pgq_writer")
+    for _ in range(2):
+        ops.insert(writer, queue, "event")
+        assert ops.deliver(conn, queue, "c") == ["event"]
+    assert not guarded(conn, queue)
+
+
+def test_inserts_go_on_while_the_guard_comes_and_goes(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """Every event that was committed arrives once, whatever changed meanwhile."""
+    ops.register(conn, queue, "c")
+    ops.rotate_whenever_asked(conn, queue)
+    done = threading.Event()
+    inserted: list[str] = []
+
+    def produce(producer: Connection) -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            ops.insert(producer, queue, f"{number}")
+            inserted.append(f"{number}")
+
+    def guard(sleeper: Connection) -> None:
+        while not done.is_set():
+            sleeper.execute("select pgq.guard_queues()")
+
+    threads = [
+        threading.Thread(target=produce, args=[connect()]),
+        threading.Thread(target=guard, args=[connect()]),
+    ]
+    for thread in threads:
+        thread.start()
+    rotations, seen = 0, []
+    while rotations < 20:
+        conn.execute("select pgq.ticker_awake()")
+        seen += ops.deliver(conn, queue, "c")
+        rotations += ops.rotate(conn, queue)
+    done.set()
+    for thread in threads:
+        thread.join()
+    seen += ops.deliver(conn, queue, "c")
+    assert seen == inserted
