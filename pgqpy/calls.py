@@ -30,25 +30,17 @@ select pgq.event_retry_many(
   from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, after)
 """
 
-#: Opens a batch and asks for its query at once: a round trip less for each small batch.
-_NEXT_BATCH = """
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
-       case when batch.batch_id is not null then pgq.batch_event_sql(batch.batch_id) end as sql
-  from pgq.{function} batch
+_NEXT_BATCH = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag
+  from pgq.open_next_batch(%s, %s, %s, null, null, %s, true) batch
 """
-_NEXT_BATCH_UPTO = _NEXT_BATCH.format(function="next_batch_upto(%s, %s, %s, %s)").encode()
-_NEXT_BATCH_CUSTOM = _NEXT_BATCH.format(
-    function="next_batch_custom(%s, %s, %s, null, null)"
-).encode()
 
 
 def next_batch(
     queue: str, consumer: str, max_count: int | None, min_lag: timedelta | None
 ) -> tuple[bytes, list[Any]]:
     """The statement that opens a consumer's next batch, and its parameters."""
-    if max_count is None:
-        return _NEXT_BATCH_CUSTOM, checked([queue, consumer, min_lag])
-    return _NEXT_BATCH_UPTO, checked([queue, consumer, max_count, min_lag])
+    return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count])
 
 
 #: The NULLs that are missing behind so many fields.

@@ -289,7 +289,7 @@ class Consumer:
             seq_start=row["prev_tick_event_seq"],
             seq_end=row["cur_tick_event_seq"],
             lag=row["lag"],
-            sql=row["sql"],
+            sql=row["batch_sql"],
             event_types=self.event_types,
             reading_conn=reading,
         )

@@ -291,7 +291,7 @@ class AsyncConsumer:
             seq_start=row["prev_tick_event_seq"],
             seq_end=row["cur_tick_event_seq"],
             lag=row["lag"],
-            sql=row["sql"],
+            sql=row["batch_sql"],
             event_types=self.event_types,
             reading_conn=reading,
         )

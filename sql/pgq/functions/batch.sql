@@ -210,12 +210,9 @@ as $$
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 declare
-    p   pgq.position_0 := pgq.get_batch_position(x_batch_id);
+    p   constant pgq.position_0 := pgq.lock_position(pgq.find_batch(x_batch_id));
 begin
-    if p.pos_batch is not null then
-        p := pgq.lock_position(p.pos_registration);
-    end if;
-    if p.pos_batch is distinct from x_batch_id or x_batch_id is null then
+    if p.pos_batch = x_batch_id is not true then
         raise warning 'finish_batch: batch % not found', x_batch_id;
         return 0;
     end if;

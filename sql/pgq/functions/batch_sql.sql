@@ -86,6 +86,7 @@ declare
     xmin    constant bigint := pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot);
     prev    constant int4 := (q.queue_cur_table + q.queue_ntables - 1) % q.queue_ntables;
     res     int4[];
+    late    int4;
 begin
     if xmin > q.queue_switch_step2 then
         res := array[q.queue_cur_table];
@@ -97,20 +98,24 @@ begin
         res := array[prev, q.queue_cur_table];
     end if;
 
-    return array(
-        select n from pg_catalog.unnest(res) n
-        union
+    if pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1 then
         -- If a rotation fails at its very end producers are in the next table already.
-        select (q.queue_cur_table + 1) % q.queue_ntables
-         where pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1
-        union
+        res := res || (q.queue_cur_table + 1) % q.queue_ntables;
+    end if;
+    for late in
         select late_table
           from pgq.late_write
          where late_queue = q.queue_id
            and late_txid < pg_catalog.txid_snapshot_xmax(i_cur.tick_snapshot)
            and pg_catalog.txid_visible_in_snapshot(late_txid, i_cur.tick_snapshot)
            and not pg_catalog.txid_visible_in_snapshot(late_txid, i_last.tick_snapshot)
-         order by 1);
+    loop
+        res := res || late;
+    end loop;
+    if pg_catalog.cardinality(res) > 1 then
+        res := array(select distinct n from pg_catalog.unnest(res) n order by n);
+    end if;
+    return res;
 end;
 $$;
 

@@ -1,9 +1,8 @@
 create or replace function pgq.quote_fqname(i_name text)
 returns text
-language sql
+language plpgsql
 immutable
 strict
-set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.quote_fqname(1)
@@ -15,11 +14,13 @@ as $$
 -- Returns:
 --      The quoted name, with schema.
 -- ----------------------------------------------------------------------
-    select case pg_catalog.strpos(i_name, '.')
+begin
+    return case pg_catalog.strpos(i_name, '.')
         when 0 then pg_catalog.format('public.%I', i_name)
         else pg_catalog.format('%I.%I', pg_catalog.split_part(i_name, '.', 1),
                                         pg_catalog.substr(i_name, pg_catalog.strpos(i_name, '.') + 1))
     end;
+end;
 $$;
 
 create or replace function pgq.seq_getval(i_seq_name text)

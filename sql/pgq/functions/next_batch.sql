@@ -8,7 +8,6 @@ create or replace function pgq.next_batch_tick(
     i_queue_id int4, i_last pgq.tick_0, i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4)
 returns pgq.tick_0
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_tick(6)
@@ -98,27 +97,49 @@ $$;
 create or replace function pgq.open_next_batch(
     i_queue_name text, i_consumer_name text,
     i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4,
+    i_with_sql boolean default false,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint, out batch_sql text)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.open_next_batch(6)
+-- Function: pgq.open_next_batch(7)
 --
---      What the functions of this file have in common; see them. Internal.
+--      Opens the next batch for a consumer: what the functions of this file have in common. Consumers
+--      written in Python call it, since it gives the query for the events as well.
+--
+-- Parameters:
+--      i_queue_name, i_consumer_name           - the consumer
+--      i_min_lag, i_min_count, i_min_interval  - as for pgq.next_batch_custom()
+--      i_max_count                             - as for pgq.next_batch_upto(), or null
+--      i_with_sql                              - whether to return batch_sql
+-- Returns:
+--      batch_sql   - as from pgq.batch_event_sql()
+--      The rest as from pgq.next_batch_custom().
+-- Errors:
+--      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
+--      PQ011 i_max_count is not positive
 -- Tables:
 --      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 declare
     r           pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
     p           pgq.position_0 := pgq.get_position(r.reg_id);
+    locked      pgq.position_0;
     last_tick   pgq.tick_0;
     cur_tick    pgq.tick_0;
+    q           pgq.queue;
 begin
-    -- The first round looks without locking: mostly there is nothing new. The second one acts.
-    for round in 1..2 loop
+    if i_max_count < 1 then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('a batch of up to %s events is not possible', i_max_count),
+            hint = 'Give i_max_count of 1 or more.';
+    end if;
+
+    loop
         last_tick := pgq.get_tick(r.sub_queue, p.pos_last_tick);
         if last_tick.tick_id is null then
             perform pgq.raise_tick_not_found(i_queue_name, p.pos_last_tick);
@@ -136,16 +157,24 @@ begin
             return;
         end if;
 
-        if round = 1 then
-            p := pgq.lock_position(r.reg_id);
-        else
+        -- Only now, since mostly there is nothing new. If somebody was faster, look again.
+        locked := pgq.lock_position(r.reg_id);
+        if locked.pos_nr = p.pos_nr then
             -- A batch id that others have remembered must not come again for another batch after a crash.
             if current_setting('synchronous_commit') = 'off' then
                 perform set_config('synchronous_commit', 'on', true);
             end if;
             batch_id := nextval('pgq.batch_id_seq');
+            -- Nobody has forgotten the ticks meanwhile: that would take the lock on a table that we have read.
             perform pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+            exit;
         end if;
+        if locked.pos_nr is null then
+            -- unregistered, and perhaps registered anew
+            r := pgq.find_registration(i_queue_name, i_consumer_name);
+            locked := pgq.get_position(r.reg_id);
+        end if;
+        p := locked;
     end loop;
 
     cur_tick_id := cur_tick.tick_id;
@@ -154,6 +183,13 @@ begin
     prev_tick_id := last_tick.tick_id;
     prev_tick_time := last_tick.tick_time;
     prev_tick_event_seq := greatest(last_tick.tick_event_seq, 1);
+    if i_with_sql then
+        if cur_tick.tick_id is null then
+            perform pgq.raise_tick_not_found(i_queue_name, p.pos_next_tick);
+        end if;
+        select * into q from pgq.queue where queue_id = r.sub_queue;
+        batch_sql := pgq.range_sql(q, last_tick, cur_tick, r.sub_id);
+    end if;
 end;
 $$;
 
@@ -182,8 +218,9 @@ as $$
 --      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone
 -- ----------------------------------------------------------------------
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
-      from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null);
+    select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
+      into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+      from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, null) b;
 end;
 $$;
 
@@ -210,14 +247,9 @@ as $$
 --      as pgq.next_batch_custom(); PQ011 i_max_count is not positive
 -- ----------------------------------------------------------------------
 begin
-    if i_max_count is null or i_max_count < 1 then
-        raise exception using
-            errcode = 'PQ011',
-            message = pg_catalog.format('a batch of up to %s events is not possible', coalesce(i_max_count::text, 'NULL')),
-            hint = 'Give i_max_count of 1 or more.';
-    end if;
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
-      from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, null, null, i_max_count);
+    select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
+      into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+      from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, null, null, coalesce(i_max_count, 0)) b;
 end;
 $$;
 
@@ -235,8 +267,9 @@ as $$
 --      Opens the next batch for a consumer; see pgq.next_batch_custom().
 -- ----------------------------------------------------------------------
 begin
-    select * into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
-      from pgq.open_next_batch(i_queue_name, i_consumer_name, null, null, null, null);
+    select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
+      into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+      from pgq.open_next_batch(i_queue_name, i_consumer_name, null, null, null, null) b;
 end;
 $$;
 

@@ -3,7 +3,6 @@
 create or replace function pgq.find_registration(i_queue_name text, i_consumer_name text)
 returns pgq.registration
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_registration(2)
@@ -25,8 +24,8 @@ begin
         end if;
         raise exception using
             errcode = 'PQ002',
-            message = format('consumer %s is not registered on queue %L',
-                             coalesce(quote_literal(i_consumer_name), 'NULL'), i_queue_name),
+            message = pg_catalog.format('consumer %s is not registered on queue %L',
+                             coalesce(pg_catalog.quote_literal(i_consumer_name), 'NULL'), i_queue_name),
             hint = 'Register it with pgq.register_consumer(queue, consumer); it gets the events that come after that.';
     end if;
     return r;
@@ -36,7 +35,6 @@ $$;
 create or replace function pgq.get_position(i_registration int4)
 returns pgq.position_0
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_position(1)
@@ -51,7 +49,7 @@ declare
 begin
     -- Twice: between two statements rotation may carry the row from one table to the other.
     for attempt in 1..2 loop
-        if pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
+        if pg_catalog.pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
             select * into p from pgq.position_0 where pos_registration = i_registration order by pos_nr desc limit 1;
             exit when found;
             select * into p from pgq.position_1 where pos_registration = i_registration order by pos_nr desc limit 1;
@@ -70,36 +68,55 @@ begin
 end;
 $$;
 
-create or replace function pgq.get_batch_position(i_batch_id bigint)
-returns pgq.position_0
+create or replace function pgq.find_batch(i_batch_id bigint)
+returns int4
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.get_batch_position(1)
+-- Function: pgq.find_batch(1)
 --
---      The position that has this batch open, null if the batch is not open. Internal.
+--      The registration that has or had this batch, null if none is known. Internal.
 --
 -- Tables:
 --      reads pgq.position_0, pgq.position_1
 -- ----------------------------------------------------------------------
 declare
-    p pgq.position_0;
+    r   int4;
 begin
     for attempt in 1..2 loop
-        if pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
-            select * into p from pgq.position_0 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+        if pg_catalog.pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
+            select pos_registration into r from pgq.position_0 where pos_batch = i_batch_id;
             exit when found;
-            select * into p from pgq.position_1 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+            select pos_registration into r from pgq.position_1 where pos_batch = i_batch_id;
         else
-            select * into p from pgq.position_1 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+            select pos_registration into r from pgq.position_1 where pos_batch = i_batch_id;
             exit when found;
-            select * into p from pgq.position_0 where pos_batch = i_batch_id order by pos_nr desc limit 1;
+            select pos_registration into r from pgq.position_0 where pos_batch = i_batch_id;
         end if;
         exit when found;
     end loop;
-    if p.pos_nr is not null and exists (select from pgq.registration where reg_id = p.pos_registration) then
-        p := pgq.get_position(p.pos_registration);
+    if r is null then
+        perform pgq.check_log_snapshot('position');
+    end if;
+    return r;
+end;
+$$;
+
+create or replace function pgq.get_batch_position(i_batch_id bigint)
+returns pgq.position_0
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_batch_position(1)
+--
+--      The position that has this batch open, null if the batch is not open. Internal.
+-- ----------------------------------------------------------------------
+declare
+    r   constant int4 := pgq.find_batch(i_batch_id);
+    p   pgq.position_0;
+begin
+    if exists (select from pgq.registration where reg_id = r) then
+        p := pgq.get_position(r);
         if p.pos_batch = i_batch_id then
             return p;
         end if;
@@ -112,15 +129,20 @@ $$;
 create or replace function pgq.lock_position(i_registration int4)
 returns pgq.position_0
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.lock_position(1)
 --
---      Locks a registration until the end of the transaction and returns its newest position. Internal.
+--      Locks a registration until the end of the transaction. Internal.
+--
+-- Returns:
+--      Its newest position, null if the registration has gone.
 -- ----------------------------------------------------------------------
 begin
     perform from pgq.registration where reg_id = i_registration for no key update;
+    if not found then
+        return null;
+    end if;
     -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
     -- collide in one table; whether there was a change of tables, the sequence tells.
     perform pgq.check_log_snapshot('position');
@@ -130,10 +152,9 @@ $$;
 
 create or replace function pgq.append_position(
     i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint,
-    i_active timestamptz default now())
+    i_active timestamptz default pg_catalog.now())
 returns void
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.append_position(6)
@@ -149,7 +170,7 @@ declare
     rotations   bigint;
 begin
     loop
-        rotations := pg_sequence_last_value('pgq.position_log_seq');
+        rotations := pg_catalog.pg_sequence_last_value('pgq.position_log_seq');
         if rotations % 2 = 0 then
             insert into pgq.position_0 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
             values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick)
@@ -163,7 +184,7 @@ begin
             perform pgq.raise_stale_snapshot();
         end if;
         -- Now we hold a lock on the table; see pgq.append_ticks(). A row in both tables does no harm.
-        exit when pg_sequence_last_value('pgq.position_log_seq') = rotations;
+        exit when pg_catalog.pg_sequence_last_value('pgq.position_log_seq') = rotations;
     end loop;
 end;
 $$;
