@@ -158,4 +158,5 @@ def drain(conn: Connection) -> None:
         ) is not None:
             with conn.transaction():
                 take(conn, batch)
-        conn.execute("select pgq.maint_retry_events()")
+        while ops.value(conn, "select pgq.maint_retry_events()"):
+            pass
