@@ -32,6 +32,7 @@ def prepare_source(conn: Connection) -> None:
     """Consumers at several points, events before, in and behind their batches."""
     conn.execute("select pgq.create_queue('q')")
     ops.rotate_whenever_asked(conn, "q")
+    assert ops.rotate(conn, "q")
     ops.register(conn, "q", "behind")
     ops.register(conn, "q", "in a batch")
     ops.register(conn, "q", "up to date")
