@@ -113,8 +113,9 @@ class Consumer:
     def process_batch(self, conn: Connection, batch: Batch) -> None:
         """Process a batch inside the transaction that is open on ``conn``.
 
-        Called for every batch, also one without events. The transaction must be left open;
-        ``conn.transaction()`` gives savepoints. The default calls `process_event` for each event.
+        A batch may be without events, if others' were rolled back; heartbeats of an idle queue
+        are no batches. The transaction must be left open; ``conn.transaction()`` gives savepoints.
+        The default calls `process_event` for each event.
         """
         for event in batch:
             self.process_event(conn, event)

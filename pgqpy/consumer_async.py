@@ -110,8 +110,9 @@ class AsyncConsumer:
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process a batch inside the transaction that is open on ``conn``.
 
-        Called for every batch, also one without events. The transaction must be left open;
-        ``conn.transaction()`` gives savepoints. The default calls `process_event` for each event.
+        A batch may be without events, if others' were rolled back; heartbeats of an idle queue
+        are no batches. The transaction must be left open; ``conn.transaction()`` gives savepoints.
+        The default calls `process_event` for each event.
         """
         async for event in batch:
             await self.process_event(conn, event)

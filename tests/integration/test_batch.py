@@ -120,7 +120,7 @@ def test_reading_a_batch_inside_a_loop_over_it_is_an_error_and_loses_nothing_sil
 
 
 def test_an_empty_batch_is_read_and_finished(
-    dsn: str, queue: str, producer: Producer, tick: Tick
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
 ) -> None:
     events: list[Event] = []
 
@@ -128,11 +128,58 @@ def test_an_empty_batch_is_read_and_finished(
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             events.extend(batch)
 
+    with conn.transaction(force_rollback=True):
+        producer.insert_event(conn, "type")
     tick()
     consumer = Patient(dsn, queue_name=queue)
     assert consumer.run_once()
     assert not consumer.run_once()
     assert events == []
+
+
+def heartbeat(conn: Connection, queue: str) -> None:
+    """Tick an idle queue: the event sequence stays."""
+    for period in ("ticker_max_lag", "ticker_idle_period"):
+        conn.execute("select pgq.set_queue_config(%s, %s, '0')", [queue, period])
+    conn.execute("select pgq.ticker(%s)", [queue])
+
+
+@pytest.mark.usefixtures("producer")
+def test_a_heartbeat_is_passed_without_a_batch(dsn: str, conn: Connection, queue: str) -> None:
+    """Or two hundred idle consumers would open and finish two hundred batches a minute."""
+
+    class Ignoring(Reading):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            pass
+
+    heartbeat(conn, queue)
+    heartbeat(conn, queue)
+    assert not Ignoring(dsn, queue_name=queue).run_once()
+    ((at_newest, batches),) = conn.execute(
+        "select sub_last_tick = (select max(tick_id) from pgq.tick),"
+        " pg_sequence_last_value('pgq.batch_id_seq') from pgq.subscription"
+    ).fetchall()
+    assert at_newest
+    assert batches is None
+
+
+@pytest.mark.usefixtures("producer")
+def test_an_event_that_the_sequence_does_not_tell_of_is_no_heartbeat(
+    dsn: str, conn: Connection, queue: str
+) -> None:
+    events: list[Event] = []
+
+    class Patient(Reading):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            events.append(event)
+
+    conn.execute(
+        "select pgq.insert_event_raw(%s, 0, now(), null, null, 'type', 'data', %s, %s, %s, %s)",
+        [queue, *[None] * 4],
+    )
+    heartbeat(conn, queue)
+    assert Patient(dsn, queue_name=queue).run_once()
+    assert [event.id for event in events] == [0]
 
 
 def test_the_time_is_that_of_the_transaction_in_utc_and_infinity_is_the_last_moment(

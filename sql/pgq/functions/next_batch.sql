@@ -94,10 +94,33 @@ begin
 end;
 $$;
 
+create or replace function pgq.is_empty_range(r pgq.registration, i_last pgq.tick_0, i_cur pgq.tick_0)
+returns boolean
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.is_empty_range(3)
+--
+--      Whether the range between two ticks is known to have no events for a consumer. Internal.
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+    res boolean;
+begin
+    if i_last.tick_event_seq <> i_cur.tick_event_seq then
+        return false;
+    end if;
+    -- That does not prove it: an event may have come to light late, or have been given an id of its own.
+    select * into q from pgq.queue where queue_id = r.sub_queue;
+    execute pg_catalog.format('select not exists (%s)', pgq.range_sql(q, i_last, i_cur, r.sub_id)) into res;
+    return res;
+end;
+$$;
+
 create or replace function pgq.open_next_batch(
     i_queue_name text, i_consumer_name text,
     i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4,
-    i_with_sql boolean default false,
+    i_for_client boolean default false,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint, out batch_sql text)
@@ -107,14 +130,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.open_next_batch(7)
 --
---      Opens the next batch for a consumer: what the functions of this file have in common. Consumers
---      written in Python call it, since it gives the query for the events as well.
+--      Opens the next batch for a consumer: what the functions of this file have in common. pgqpy's own
+--      consumers call it, to get all in one call.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name           - the consumer
 --      i_min_lag, i_min_count, i_min_interval  - as for pgq.next_batch_custom()
 --      i_max_count                             - as for pgq.next_batch_upto(), or null
---      i_with_sql                              - whether to return batch_sql
+--      i_for_client                            - whether to return batch_sql, and pass over heartbeats of an idle
+--                                                queue, so that they need not be opened and finished
 -- Returns:
 --      batch_sql   - as from pgq.batch_event_sql()
 --      The rest as from pgq.next_batch_custom().
@@ -160,6 +184,11 @@ begin
         -- Only now, since mostly there is nothing new. If somebody was faster, look again.
         locked := pgq.lock_position(r.reg_id);
         if locked.pos_nr = p.pos_nr then
+            if i_for_client and pgq.is_empty_range(r, last_tick, cur_tick) then
+                perform pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
+                p := pgq.get_position(r.reg_id);
+                continue;
+            end if;
             -- A batch id that others have remembered must not come again for another batch after a crash.
             if current_setting('synchronous_commit') = 'off' then
                 perform set_config('synchronous_commit', 'on', true);
@@ -183,7 +212,7 @@ begin
     prev_tick_id := last_tick.tick_id;
     prev_tick_time := last_tick.tick_time;
     prev_tick_event_seq := greatest(last_tick.tick_event_seq, 1);
-    if i_with_sql then
+    if i_for_client then
         if cur_tick.tick_id is null then
             perform pgq.raise_tick_not_found(i_queue_name, p.pos_next_tick);
         end if;
