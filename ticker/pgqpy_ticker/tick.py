@@ -82,6 +82,8 @@ class Tick:
             sleep_after=database.sleep_after,
             sleep_at_most=database.sleep_at_most,
         )
+        if found:
+            self._ask_again = 0.0  # it may have been these events that forbade sleep
         if not rest.asleep:
             if self._declared:
                 # Only now: what the producers called for came first.
