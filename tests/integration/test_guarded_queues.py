@@ -26,9 +26,23 @@ def unguard(conn: Connection, queue: str) -> None:
     ops.tick(conn, queue)
 
 
-def test_a_tick_with_events_ends_the_guard_of_a_new_queue(conn: Connection, queue: str) -> None:
+def test_a_new_queue_is_guarded_while_the_ticker_sleeps(conn: Connection, connect: Connect) -> None:
+    """Nobody could wake it otherwise."""
+    creator = connect(autocommit=False)
+    creator.execute("select pgq.create_queue('first')")
+    assert not ops.value(conn, "select pgq.guard_queues()")
+    creator.commit()
+    assert not guarded(conn, "first")
+    conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
+    assert ops.value(conn, "select pgq.guard_queues()")
+    conn.execute("select pgq.create_queue('second')")
+    assert guarded(conn, "first")
+    assert guarded(conn, "second")
+
+
+def test_a_tick_with_events_ends_the_guard(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
-    assert guarded(conn, queue)
+    assert ops.value(conn, "select pgq.guard_queues()")
     ops.insert(conn, queue, "guarded")
     assert guarded(conn, queue)
     assert ops.deliver(conn, queue, "c") == ["guarded"]
@@ -39,6 +53,7 @@ def test_a_tick_with_events_ends_the_guard_of_a_new_queue(conn: Connection, queu
 
 
 def test_an_event_is_stored_the_same_guarded_or_not(conn: Connection, queue: str) -> None:
+    assert ops.value(conn, "select pgq.guard_queues()")
     insert = "select pgq.insert_event(%s, 't', 'd', '1', '2', '3', '4')"
     first = ops.value(conn, insert, queue)
     unguard(conn, queue)
@@ -143,6 +158,7 @@ def test_no_sleep_and_no_unguarding_while_somebody_else_changes_the_slot(
 
 def test_the_guard_stays_while_the_ticker_sleeps(conn: Connection, queue: str) -> None:
     conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
+    assert ops.value(conn, "select pgq.guard_queues()")
     ops.insert(conn, queue, "event")
     conn.execute("select pgq.ticker_round()")
     assert guarded(conn, queue)

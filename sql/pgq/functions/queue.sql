@@ -86,8 +86,10 @@ begin
     returning * into spare;
     q.queue_slot0 := coalesce(spare.slot0, nextval('pgq.slot_seq'));
     update pgq.queue set queue_slot0 = q.queue_slot0 where queue_id = id;
-    -- Guarded, for the ticker may be asleep.
-    perform setval(q.queue_slot_seq, pgq.slot_state(0, true, q.queue_slot0));
+    -- The ticker does not see the queue yet: it must not go to sleep without it.
+    perform pg_advisory_xact_lock_shared(1886875907);
+    perform setval(q.queue_slot_seq,
+                   pgq.slot_state(0, pg_sequence_last_value('pgq.ticker_sleep_seq') = 2, q.queue_slot0));
 
     for n in 0 .. q.queue_ntables - 1 loop
         if spare.slot0 is null then
