@@ -71,7 +71,7 @@ def test_the_owner_captures_and_who_may_only_write_to_the_table_makes_events(
     for _ in range(2):
         clerk.execute("insert into shop.item values (1, 'a'), (2, 'b')")
         clerk.execute("update shop.item set v = 'c'")
-        clerk.execute("update shop.item set id = 3 where id operator(pg_catalog.=) 1")
+        clerk.execute("update shop.item set id = 3 where id = 1")
         clerk.execute("delete from shop.item where id = 2")
         clerk.execute("truncate shop.item")
         owner.execute("alter table shop.item add column if not exists extra int")
