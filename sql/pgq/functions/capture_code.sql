@@ -60,6 +60,10 @@ begin
         %6$s;
     end if;
     if found then
+        -- Who puts the ticker to sleep looks afterwards for ids that were drawn before; these may be later.
+        if (%3$s) is null then
+            perform pgq.write_target(%7$s, 0);
+        end if;
         return null;
     end if;
 
