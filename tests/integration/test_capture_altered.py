@@ -251,6 +251,26 @@ def test_a_table_whose_key_was_dropped_sends_whole_old_rows(conn: Connection, fl
 # generated columns
 
 
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_keys_can_change_after_a_column_was_dropped(
+    conn: Connection, flight: str, isolation: str
+) -> None:
+    conn.execute("alter table flight drop id, add n serial primary key")
+    conn.execute(f"set default_transaction_isolation = '{isolation}'")
+    conn.execute("insert into flight (carrier) values ('UA'), ('AA')")
+    conn.execute("update flight set n = n + 10")
+    conn.execute("update flight set delay = 1.5 where n = 11")
+    assert [(c.op[0], c.row["n"], c.row["carrier"]) for c in changes(conn)] == [
+        ("I", 1, "UA"),
+        ("I", 2, "AA"),
+        ("D", 1, "UA"),
+        ("D", 2, "AA"),
+        ("I", 11, "UA"),
+        ("I", 12, "AA"),
+        ("U", 11, "UA"),
+    ]
+
+
 def test_stored_generated_columns_have_their_values(conn: Connection, queue: str) -> None:
     conn.execute(
         "create table t (id int primary key, twice int generated always as (id * 2) stored)"

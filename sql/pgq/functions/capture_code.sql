@@ -87,9 +87,16 @@ begin
     if pg_catalog.int8eq(news, 0) and pg_catalog.int8eq(olds, 0) then
         return null;
     end if;
-    fresh := pgq.capture_is_fresh_now(%8$L, %9$L, tg_relid);
-    if fresh is null then
-        return null;
+    if pg_catalog.int4eq(tg_nargs, 0)
+       and pg_catalog.texteq(pg_catalog.current_setting('transaction_isolation'), 'read committed')
+    then
+        fresh := %2$s;
+    end if;
+    if fresh is not true then
+        fresh := pgq.capture_is_fresh_now(%8$L, %9$L, tg_relid);
+        if fresh is null then
+            return null;
+        end if;
     end if;
     select t.ev_slot, t.event_seq into slot, seq from pgq.write_target(%7$s, %10$s) t;
     if not fresh then

@@ -46,8 +46,8 @@ declare
     v_from      text;
     v_where     text := '';
     v_moved     text;
-    v_new       text := case when i_form = 'update_any' then 'p.new_row' else 'new.*' end;
-    v_old       text := case when i_form = 'update_any' then 'p.old_row' else 'old.*' end;
+    v_new       text := case when i_form = 'update_any' then 'new."pgq:row"' else 'new.*' end;
+    v_old       text := case when i_form = 'update_any' then 'old."pgq:row"' else 'old.*' end;
     v_data_new  text;
     v_data_old  text;
 begin
@@ -97,15 +97,15 @@ begin
         -- The limit is for the planner, who would have the product of two large tables compiled.
         when 'update_one' then 'old_rows old cross join (select * from new_rows limit 1) new'
         when 'update_any' then
-            -- a row by its table's name is the row unless there is a column of this name
-            '(select pg_catalog.row_number() over () as n, "pgq:row" as old_row from old_rows "pgq:row") o '
-            'full join (select pg_catalog.row_number() over () as n, "pgq:row" as new_row from new_rows "pgq:row") n '
-            'on o.n operator(pg_catalog.=) n.n'
+            -- A row by its table's name is the row unless there is a column of this name. Its columns are taken
+            -- from the table, not from the row: there PostgreSQL would count dropped ones, too.
+            '(select pg_catalog.row_number() over () as "pgq:n", "pgq:row" as "pgq:row", "pgq:row".* from old_rows "pgq:row") old '
+            'full join '
+            '(select pg_catalog.row_number() over () as "pgq:n", "pgq:row" as "pgq:row", "pgq:row".* from new_rows "pgq:row") new '
+            'on old."pgq:n" operator(pg_catalog.=) new."pgq:n"'
         end;
     if i_form = 'update_any' then
-        v_from := format('(select coalesce(o.n, n.n) as n, o.old_row, n.new_row from %s) p cross join lateral (select (p.old_row).*) old '
-                         'cross join lateral (select (p.new_row).*) new '
-                         'cross join lateral (select %s and %s as kept) k', v_from, i_paired, v_same);
+        v_from := format('%s cross join lateral (select %s and %s as kept) k', v_from, i_paired, v_same);
     end if;
     if i_options ? 'condition' then
         v_from := v_from || format(E' cross join lateral (select (\n%s\n) as holds from (select %s.*) t) c',
@@ -124,10 +124,10 @@ begin
                                else pgq.capture_type(i_shape, i_options, 'DELETE') end);
         v_events := format(
             'select e.type, e.data, e.extra2 from %s cross join lateral ('
-            'select 1 as part, %s as type, %s as data, null as extra2 where not k.kept and p.old_row is distinct from null '
+            'select 1 as part, %s as type, %s as data, null as extra2 where not k.kept and old."pgq:n" is not null '
             'union all '
             'select 2, case when k.kept then %L else %L end, %s, case when k.kept then %s end '
-            'where p.new_row is distinct from null) e%s order by e.part, p.n',
+            'where new."pgq:n" is not null) e%s order by e.part, coalesce(new."pgq:n", old."pgq:n")',
             v_from,
             v_moved, v_data_old,
             pgq.capture_type(i_shape, i_options, 'UPDATE'), pgq.capture_type(i_shape, i_options, 'INSERT'),
