@@ -110,7 +110,7 @@ end;
 $$;
 
 create or replace trigger guard_queue
-    after update of queue_disable_insert, queue_per_tx_limit on pgq.queue
+    after update of queue_name, queue_disable_insert, queue_per_tx_limit on pgq.queue
     for each row execute function pgq.guard_queue();
 
 create or replace function pgq.guard_queues()
