@@ -1,6 +1,6 @@
-# Two commands matter: `make demo` and `make test`. Both install what they need
-# (system packages as root, Python packages into .venv), and need no network
-# once that is done. `make help` lists the rest.
+# Three commands matter: `make demo`, `make test` and `make bench`. All install what
+# they need (system packages as root, Python packages into .venv, Node's into .bench),
+# and need no network once that is done. `make help` lists the rest.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,13 +9,16 @@ PG15 := /usr/lib/postgresql/15/bin/postgres
 # Only what is given on make's own command line counts: an unrelated variable
 # of the environment must not send the demo to somebody's database.
 given = $(filter command,$(firstword $(origin $(1))))
+bench_file = $(if $(call given,$(1)),--$(2) "$$$(1)")
+BENCH_OPTIONS = $(if $(call given,ONLY),$(ONLY)) $(if $(call given,QUICK),--quick) \
+    $(call bench_file,PGQUE_SQL,pgque-sql) $(call bench_file,PGMQ_SQL,pgmq-sql)
 DEMO_OPTIONS := $(if $(call given,DSN),--dsn "$$DSN") $(if $(call given,CHART),--chart "$$CHART")
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 # System packages come before what is built with them.
 .NOTPARALLEL:
-.PHONY: help demo test venv lint types coverage sync docs freeze dist clean packages-demo packages-test
+.PHONY: help demo test bench venv lint types coverage sync docs freeze dist clean packages-demo packages-test packages-bench
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -26,6 +29,9 @@ demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=pos
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/pytest --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
+
+bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works
+	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS)
 
 venv: $(VENV)/.installed-dev ## only the virtual environment, for development
 
@@ -57,23 +63,23 @@ dist: $(VENV)/.installed-dev ## wheel, source, pgq.sql and the extension's files
 	$(BIN)/python tools/write_sql_files.py dist
 
 clean: ## remove what make and the tools have written, .venv included
-	rm -rf $(VENV) build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .bench build dist htmlcov .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-packages-demo packages-test: packages-%:
+packages-demo packages-test packages-bench: packages-%:
 	@tools/system-packages $* "$$(tools/find-python)" $(VENV)
 
 $(BIN)/python:
 	@tools/system-packages venv "$$(tools/find-python)" $(VENV)
 	@"$$(tools/find-python)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# What is installed for the tests is enough for the demo.
-$(VENV)/.installed-all: pyproject.toml | $(BIN)/python
+# What is installed for the tests is enough for the demo, and for the benchmarks.
+$(VENV)/.installed-all $(VENV)/.installed-bench: $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@if test $(VENV)/.installed-dev -nt pyproject.toml; then \
 	    touch $@; \
 	else \
 	    echo "Installing pgqpy and what it needs into $(VENV)"; \
-	    $(BIN)/python -m pip install --quiet --use-pep517 --editable '.[all]' && touch $@; \
+	    $(BIN)/python -m pip install --quiet --use-pep517 --editable '.[$*]' && touch $@; \
 	fi
 
 $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python

@@ -9,8 +9,15 @@ measures, and its function ``run(bench)`` measures it. What comes out is in ``re
 # In the order in which they run.
 NAMES = (
     "insert",
+    "instructions",
     "bulk",
     "capture",
     "consume",
     "latency",
+    "peers",
+    "saturation",
+    "idle",
+    "held_xmin",
+    "backlog",
+    "many_queues",
 )

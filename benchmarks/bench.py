@@ -33,6 +33,8 @@ class Options:
     """Of PostgreSQL; by default 15, whose PgQ is in Debian, or else 18."""
     peer_sql: Mapping[str, Path] | None = None
     """For peers that are an SQL file where that is."""
+    minutes: float | None = None
+    """How long to measure what takes its time, if not as long as it should be."""
 
 
 class Bench:
@@ -62,6 +64,10 @@ class Bench:
     def choose(self, full: T, *, quick: T) -> T:
         """How much to do."""
         return quick if self.options.quick else full
+
+    def minutes(self, full: float, *, quick: float = 0.05) -> float:
+        """How long to measure what takes its time."""
+        return self.choose(self.options.minutes or full, quick=quick)
 
     @contextmanager
     def server(self, **settings: str | int | bool) -> Iterator[Server]:
@@ -151,14 +157,13 @@ class Bench:
     ) -> None:
         spread = None
         if isinstance(value, Ratio):
-            value, spread = value.value, (value.low, value.high)
+            spread = value.low, value.high
+            value = value.value
         self.result.figures.append(Figure(number, what, bound, target, value, unit, spread, note))
 
     def done(self) -> Result:
         self.result.seconds = time.monotonic() - self._began
-        self.result.figures.sort(
-            key=lambda figure: (len(figure.number.rstrip("abcdefgh")), figure.number)
-        )
+        self.result.figures.sort(key=lambda figure: (figure.group, figure.number))
         if self.result.figures:
             show(self.result.figures)
         return self.result

@@ -43,7 +43,7 @@ def overview(results: Sequence[Result]) -> Iterator[str]:
             (figure, result)
             for result in results
             for figure in result.figures
-            if re.match(r"\d+", figure.number)[0] == str(number_)
+            if figure.group == number_
         ]
         rows.append((f"**{number_}**", f"**{what}**", target, "", ""))
         for figure, result in found:

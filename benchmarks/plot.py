@@ -16,7 +16,7 @@ from benchmarks.show import number
 OURS, OTHERS, INK, FAINT = "#1f6f8b", "#a9b4bd", "#333b42", "#dfe4e8"
 LINES = (OURS, "#c1666b", "#d4a84b", "#6b8f71", "#7d6b91", "#8d99a6", "#4a5759", "#b08968")
 
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "text.color": INK,

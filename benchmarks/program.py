@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from benchmarks.machine import CHECKOUT
 
@@ -51,6 +51,7 @@ class Program:
     """One of the programs."""
 
     command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def install(self, dsn: str) -> None:
         self._run("install", dsn)
@@ -88,8 +89,13 @@ class Program:
         return output
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
-        options: dict[str, Any] = {"cwd": CHECKOUT, "stdout": subprocess.PIPE, "text": True}
-        return subprocess.Popen([*self.command, *arguments], **options)
+        return subprocess.Popen(
+            [*self.command, *arguments],
+            cwd=CHECKOUT,
+            env=os.environ | dict(self.environment),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
 
 def python_program(name: str, python: str = sys.executable) -> Program:

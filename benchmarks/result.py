@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,6 +122,11 @@ class Figure:
     spread: tuple[float, float] | None = None
     note: str = ""
     met: bool = field(init=False)
+
+    @property
+    def group(self) -> int:
+        """1 for "1a"."""
+        return int(self.number.rstrip(string.ascii_lowercase))
 
     def __post_init__(self) -> None:
         at_least = self.bound == "at least"

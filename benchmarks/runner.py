@@ -27,6 +27,7 @@ QUICK = CHECKOUT / ".bench" / "quick"
     type=int,
     help="Major version of PostgreSQL. [default: 15, whose PgQ is in Debian, or else 18]",
 )
+@click.option("--minutes", type=float, help="How long to measure what takes its time.")
 @click.option(
     "--pgque-sql",
     type=click.Path(exists=True, path_type=Path),
@@ -46,13 +47,16 @@ def main(
     names: tuple[str, ...],
     quick: bool,
     version: int | None,
+    minutes: float | None,
     pgque_sql: Path | None,
     pgmq_sql: Path | None,
     output: Path | None,
 ) -> None:
     """Run the benchmarks NAME, or all of them, and write docs/benchmarks.md from the results."""
     peer_sql = {"PgQue": pgque_sql, "pgmq": pgmq_sql}
-    options = Options(quick, version, {name: path for name, path in peer_sql.items() if path})
+    options = Options(
+        quick, version, {name: path for name, path in peer_sql.items() if path}, minutes
+    )
     if output is None and quick:
         output = QUICK
     results = output / "results" if output else RESULTS

@@ -50,5 +50,9 @@ def test_missing_java_is_named_with_what_is_left_out(environment: str) -> None:
     assert "everything that starts Spark" in output
 
 
+def test_benchmarks_need_no_java(environment: str) -> None:
+    assert "openjdk" not in ask("bench", environment, JAVA_HOME="/nowhere")[1]
+
+
 def test_nothing_is_said_when_nothing_is_missing(environment: str) -> None:
     assert ask("venv", environment) == (0, "")

@@ -1,0 +1,260 @@
+"""Next to other queues: sending, handling, delays, and what an open transaction does to it.
+
+Each queue is installed as its documentation says, into a database of its own, and worked by the
+programs in `benchmarks/programs`: one that sends, with the queue's own client, over one connection;
+one worker, a process with the concurrency that its documentation shows, whose handler only notes
+the time; and the daemon where there is one. Items are sent one a transaction, and as many
+at once as the client can. Handling is from the start of the worker, with all items waiting, to the
+last one's handler, so it includes connecting and, where there are ticks, the first tick. Delays
+are from before an item is sent until its handler is called, at 200 items a second. Last, a
+transaction with an id stays open, so that nothing can be cleaned up, while round after round is
+sent and handled: does the rate hold? pgqpy, PgQ and PgQue keep items for any number of consumers;
+the others hand each to one worker, and track each one's state.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks import node, runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import pgqd, ticker
+from benchmarks.place import PGQ_C, connect, database, implementations
+from benchmarks.program import Program, python_program
+from benchmarks.result import Cell
+from pgqpy.embedded import Server
+
+DEBIAN_PYTHON = "/usr/bin/python3"
+
+Daemon = Callable[[Server, str], AbstractContextManager[object]]
+"""Given a server and a database in it, what has to run beside a worker."""
+
+
+def no_daemon(server: Server, dsn: str) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+def our_ticker(server: Server, dsn: str) -> AbstractContextManager[object]:
+    return ticker(dsn)
+
+
+@contextmanager
+def pgque_ticker(server: Server, dsn: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "benchmarks.programs.pgque", "tick", dsn]
+    with subprocess.Popen(command) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A queue, and what it needs."""
+
+    name: str
+    program: Program
+    settings: str
+    items: int
+    """How many to handle at a time: enough for a second or more."""
+    sql: Path | None = None
+    """To be installed first."""
+    daemon: Daemon = no_daemon
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A database in which a peer is installed."""
+
+    peer: Peer
+    server: Server
+    dsn: str
+
+    @classmethod
+    def make(cls, peer: Peer, server: Server, purpose: str, number: int) -> Place:
+        scripts = [peer.sql.read_text()] if peer.sql else []
+        dsn = database(server, f"{purpose}_{number}", *scripts)
+        peer.program.install(dsn)
+        return cls(peer, server, dsn)
+
+    def handle(self, items: int, at_most: float) -> float:
+        """Items a second; they are all sent before the worker starts."""
+        self.peer.program.bulk(self.dsn, items)
+        with (
+            self.peer.daemon(self.server, self.dsn),
+            self.peer.program.work(self.dsn, items, at_most) as work,
+        ):
+            return work.result().rate
+
+
+def run(bench: Bench) -> None:
+    with bench.server() as server:
+        peers = list(available(bench, server))
+        sending(bench, server, peers)
+        handling(bench, server, peers)
+        delivery(bench, server, peers)
+        under_a_transaction(bench, server, peers)
+
+
+def sending(bench: Bench, server: Server, peers: list[Peer]) -> None:
+    places = [Place.make(peer, server, "send", number) for number, peer in enumerate(peers)]
+    count, rounds = bench.choose((2_000, 3), quick=(20, 1))
+    bench.contest(
+        "Sent one by one over one connection",
+        {p.peer.name: partial(p.peer.program.send, p.dsn, count) for p in places},
+        rounds=rounds,
+        items=count,
+        unit="items",
+    )
+    count = bench.choose(10_000, quick=100)
+    bench.contest(
+        f"{count:,} sent at once",
+        {p.peer.name: partial(p.peer.program.bulk, p.dsn, count) for p in places},
+        rounds=rounds,
+        items=count,
+        unit="items",
+    )
+
+
+def handling(bench: Bench, server: Server, peers: list[Peer]) -> None:
+    rounds, share, at_most = bench.choose((3, 1, 60), quick=(1, 100, 20))
+
+    def contestant(place: Place) -> float:
+        """As if all had handled the same number."""
+        return items / place.handle(place.peer.items // share, at_most)
+
+    items = 10_000
+    places = [Place.make(peer, server, "handle", number) for number, peer in enumerate(peers)]
+    bench.contest(
+        "Handled by one worker",
+        {p.peer.name: partial(contestant, p) for p in places},
+        rounds=rounds,
+        items=items,
+        unit="items",
+    )
+
+
+def delivery(bench: Bench, server: Server, peers: list[Peer]) -> None:
+    rate, count, patience = bench.choose((200, 4_000, 20), quick=(50, 50, 15))
+    delays = {}
+    for number, peer in enumerate(peers):
+        bench.say(f"Delivery by {peer.name}")
+        place = Place.make(peer, server, "deliver", number)
+        with (
+            peer.daemon(server, place.dsn),
+            peer.program.work(place.dsn, count, count / rate + patience) as work,
+        ):
+            time.sleep(2)
+            peer.program.send(place.dsn, count, rate)
+            handled = work.result()
+        if len(handled.handled) < count:
+            bench.say(f"{peer.name} has handled {len(handled.handled):,} of {count:,}")
+        delays[peer.name] = handled.delays
+    bench.delays(f"From sending to handling, {rate} items a second", delays)
+
+
+def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None:
+    """Rates relative to the one before, since here it only matters whether they hold."""
+    rounds, share, at_most = bench.choose((8, 1, 30), quick=(2, 100, 20))
+    lines = {}
+    rows: list[list[Cell]] = []
+    for number, peer in enumerate(peers):
+        bench.say(f"{peer.name} under an open transaction")
+        place = Place.make(peer, server, "hold", number)
+        items = peer.items // share
+        before = max(place.handle(items, at_most) for _ in range(2))
+        with connect(place.dsn) as holder, holder.transaction():
+            holder.execute("select txid_current()")
+            rates = [place.handle(items, at_most) for _ in range(rounds)]
+        lines[peer.name] = [
+            (items * n / 1000, rate / before) for n, rate in enumerate([before, *rates])
+        ]
+        rows.append([peer.name, before, rates[-1], rates[-1] / before, items * rounds])
+    title = "Handled while a transaction stays open"
+    bench.table(
+        title,
+        ("", "items a second before", "in the last round", "x before", "items handled under it"),
+        rows,
+    )
+    bench.series(
+        title,
+        x="thousand items handled since the transaction began",
+        y="rate, x before",
+        lines=lines,
+    )
+
+
+def available(bench: Bench, server: Server) -> Iterator[Peer]:
+    """Us, and whoever can be had on this machine; says who is left out."""
+    peers = [
+        Peer(
+            "pgqpy",
+            python_program("pgqpy"),
+            "as it comes, pgqpy ticker beside it",
+            200_000,
+            daemon=our_ticker,
+        )
+    ]
+    if PGQ_C in implementations(server) and shutil.which("pgqd"):
+        settings = "python3-pgq and pgqd as they come"
+        program = python_program("pgq", DEBIAN_PYTHON)
+        peers.append(Peer(PGQ_C, program, settings, 200_000, daemon=pgqd))
+    else:
+        bench.say("Left out: PgQ, which needs postgresql-15-pgq3, pgqd and python3-pgq")
+    for package, settings, items in (
+        ("procrastinate", "concurrency=30", 1_000),
+        ("pgqueuer", "asyncpg, batch_size=25, its settings for autovacuum", 20_000),
+    ):
+        if importlib.util.find_spec(package):
+            bench.uses(package, importlib.metadata.version(package))
+            peers.append(Peer(package, python_program(package), settings, items))
+        else:
+            bench.say(f'Left out: {package}; pip install "pgqpy[bench]"')
+    if node.install():
+        for package, settings, items in (
+            (
+                "graphile-worker",
+                "concurrentJobs 24, maxPoolSize 25, localQueue of 500, batches of 0 ms",
+                30_000,
+            ),
+            ("pg-boss", "useListenNotify, batchSize 100, burstWhenBatchFull", 20_000),
+        ):
+            program = node.node_program(package.replace("-", "_"))
+            bench.uses(package, node.version(package))
+            peers.append(Peer(package, program, settings, items))
+        bench.uses("Node", node.version(f"node-linux-{node.architecture()}"))
+    else:
+        bench.say("Left out: graphile-worker and pg-boss, which need npm")
+    sql = bench.options.peer_sql or {}
+    if "PgQue" in sql:
+        bench.uses("pgque-py", importlib.metadata.version("pgque-py"))
+        peers.append(
+            Peer(
+                "PgQue",
+                python_program("pgque"),
+                "pgque-py as it comes, pgque.ticker_loop() every second",
+                50_000,
+                sql["PgQue"],
+                pgque_ticker,
+            )
+        )
+    if "pgmq" in sql:
+        settings = "read_with_poll of 100, 100 ms; delete"
+        peers.append(Peer("pgmq", python_program("pgmq"), settings, 20_000, sql["pgmq"]))
+    for peer in peers:
+        bench.result.settings[peer.name] = peer.settings
+        yield peer
+
+
+if __name__ == "__main__":
+    runner.only("peers")
