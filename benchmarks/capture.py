@@ -46,7 +46,7 @@ update flight set delay = delay + 1 where id = :id;
 
 def run(bench: Bench) -> None:
     rows, rounds = bench.choose((100_000, 5), quick=(500, 1))
-    transactions, single_rounds = bench.choose((16_000, 9), quick=(400, 1))
+    transactions, single_rounds = bench.choose((24_000, 7), quick=(400, 1))
     with bench.server(autovacuum=False) as server:
         scripts = implementations(server)
         ways = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
@@ -98,6 +98,7 @@ def run(bench: Bench) -> None:
                 rounds=single_rounds,
                 items=transactions,
                 unit="rows",
+                once=[ROW_PL],
             )
             for what, script in (("INSERT", INSERT_ONE), ("UPDATE", UPDATE_ONE % rows))
         ]

@@ -41,10 +41,21 @@ def contest(part: Contest) -> Text:
     rows = []
     for name, seconds in part.seconds.items():
         ratio = part.ratio(name, first)
-        spread = f"{ratio.low:.2f} to {ratio.high:.2f}" if len(seconds) > 1 else ""
-        median = number(1000 * statistics.median(seconds))
-        rows.append((name, f"{part.rate(name):,.0f}", median, f"{ratio.value:.2f}", spread))
-    columns = ("", f"{part.unit} a second", "ms", f"x {first}", "in single rounds")
+        several = len(seconds) > 1
+        rows.append(
+            (
+                name,
+                f"{part.rate(name):,.0f}",
+                number(1000 * statistics.median(seconds)),
+                f"{max(seconds) / min(seconds):.2f}" if several else "",
+                f"{ratio.value:.2f}",
+                f"{ratio.low:.2f} to {ratio.high:.2f}" if several and name != first else "",
+            )
+        )
+    columns = (
+        *("", f"{part.unit} a second", "ms", "slowest / fastest"),
+        *(f"x {first}", "in single rounds"),
+    )
     return Text(part.title, columns, rows)
 
 
