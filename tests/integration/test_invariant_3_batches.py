@@ -144,6 +144,25 @@ def test_two_that_ask_at_once_get_the_same_batch(
     second.commit()
 
 
+def test_unregistering_waits_for_a_batch_that_is_being_finished(
+    conn: Connection, connect: Connect, queue: str, consumer: str
+) -> None:
+    worker, other = connect(autocommit=False), connect()
+    ops.finish(worker, ops.next_batch(worker, queue, consumer))
+    with ThreadPoolExecutor(1) as pool:
+        gone = pool.submit(
+            ops.value, other, "select pgq.unregister_consumer(%s, %s)", queue, consumer
+        )
+        eventually(
+            conn,
+            "select count(*) = 1 from pg_stat_activity where pid = %s and wait_event_type = 'Lock'",
+            other.info.backend_pid,
+        )
+        worker.commit()
+        assert gone.result() == 1
+    assert ops.value(conn, "select count(*) from pgq.subscription") == 0
+
+
 def test_next_batch_upto_folds_many_ticks_into_a_batch(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     # Only inserts move the event sequence here: force_tick would pretend thousands of events.

@@ -120,19 +120,20 @@ begin
       join pgq.consumer c on c.co_id = r1.sub_consumer
      where q.queue_name = x_queue_name
        and c.co_name = x_consumer_name
-       for update of r1, c;
-    if not found then
+       for update of c;
+    p := pgq.lock_position(r.reg_id);
+    if p.pos_nr is null then
         return 0;
     end if;
 
     select count(*) into members from pgq.registration where sub_id = r.sub_id;
-    p := pgq.get_position(r.reg_id);
     -- A member has a position only while it works on a batch; the main consumer has only a position.
     if members > 1 and (p.pos_last_tick is null) = (p.pos_next_tick is null) then
         delete from pgq.registration where reg_id = r.reg_id;
         return 1;
     end if;
 
+    perform pgq.lock_position(reg_id) from pgq.registration where sub_id = r.sub_id;
     delete from pgq.retry_queue where ev_owner = r.sub_id;
     delete from pgq.registration where sub_id = r.sub_id;
     delete from pgq.consumer c

@@ -139,13 +139,20 @@ as $$
 --      Its newest position, null if the registration has gone.
 -- ----------------------------------------------------------------------
 begin
-    perform from pgq.registration where reg_id = i_registration for no key update;
+    -- Not by its row: that would be written, and to the log of the server, twice a batch.
+    perform pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
+    if pgq.is_read_committed() then
+        perform from pgq.registration where reg_id = i_registration;
+    else
+        -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
+        -- collide in one table; whether there was a change of tables, the sequence tells. That the
+        -- registration has gone is an error here.
+        perform pgq.check_log_snapshot('position');
+        perform from pgq.registration where reg_id = i_registration for no key update;
+    end if;
     if not found then
         return null;
     end if;
-    -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
-    -- collide in one table; whether there was a change of tables, the sequence tells.
-    perform pgq.check_log_snapshot('position');
     return pgq.get_position(i_registration);
 end;
 $$;
@@ -163,6 +170,30 @@ as $$
 --
 -- Parameters:
 --      i_nr        - one more than the number of the position before
+-- ----------------------------------------------------------------------
+begin
+    if pgq.is_read_committed() then
+        perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active);
+        return;
+    end if;
+    begin
+        perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active);
+    exception when unique_violation then
+        perform pgq.raise_stale_snapshot();
+    end;
+end;
+$$;
+
+create or replace function pgq.insert_position(
+    i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint, i_active timestamptz)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_position(6)
+--
+--      Stores a position; fails if there is one with this number. Internal.
+--
 -- Tables:
 --      inserts into pgq.position_0 or pgq.position_1
 -- ----------------------------------------------------------------------
@@ -173,15 +204,10 @@ begin
         rotations := pg_catalog.pg_sequence_last_value('pgq.position_log_seq');
         if rotations % 2 = 0 then
             insert into pgq.position_0 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
-            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick)
-            on conflict do nothing;
+            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick);
         else
             insert into pgq.position_1 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
-            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick)
-            on conflict do nothing;
-        end if;
-        if not found then
-            perform pgq.raise_stale_snapshot();
+            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick);
         end if;
         -- Now we hold a lock on the table; see pgq.append_ticks(). A row in both tables does no harm.
         exit when pg_catalog.pg_sequence_last_value('pgq.position_log_seq') = rotations;
@@ -213,6 +239,7 @@ begin
 
     select reg_id into r from pgq.registration where sub_queue = old.sub_queue and sub_consumer = old.sub_consumer;
     if tg_op = 'DELETE' then
+        perform pgq.lock_position(r);
         delete from pgq.registration where reg_id = r;
         return old;
     end if;

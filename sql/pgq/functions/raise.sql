@@ -33,6 +33,19 @@ begin
 end;
 $$;
 
+create or replace function pgq.is_read_committed()
+returns boolean
+language sql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.is_read_committed(0)
+--
+--      Whether each statement sees what was committed before it. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
+$$;
+
 create or replace function pgq.require_read_committed(i_what text)
 returns void
 language plpgsql
@@ -45,7 +58,7 @@ as $$
 --      start of the transaction would let them lose events. Internal.
 -- ----------------------------------------------------------------------
 begin
-    if pg_catalog.current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+    if not pgq.is_read_committed() then
         raise exception using
             errcode = 'PQ012',
             message = pg_catalog.format('%s must not run in a %s transaction', i_what,
@@ -87,7 +100,7 @@ as $$
 --      reads pgq.log
 -- ----------------------------------------------------------------------
 begin
-    if pg_catalog.current_setting('transaction_isolation') not in ('read committed', 'read uncommitted')
+    if not pgq.is_read_committed()
        and exists (select from pgq.log
                     where log_name = i_log_name
                       and log_rotations <> pg_catalog.pg_sequence_last_value(log_seq))

@@ -25,6 +25,9 @@ $$;
 
 -- The rows of pgq.log come with the first queue (a dump of an extension must find the table empty).
 
+-- No row of theirs dies for long, so autovacuum has nothing to do there; and what ANALYZE would say of a
+-- log that is nearly empty would be wrong of the same log an hour later.
+
 create table pgq.tick_0 (
     tick_queue      int4            not null,
     tick_id         bigint          not null,
@@ -37,11 +40,11 @@ create table pgq.tick_0 (
     -- Those below that were running may still bring events to light: see pgq.due_queues().
     tick_fence      bigint          not null default 0,
     constraint tick_0_pkey primary key (tick_queue, tick_id)
-) with (fillfactor = 100);
+) with (fillfactor = 100, autovacuum_enabled = off);
 create table pgq.tick_1 (
     like pgq.tick_0 including defaults including storage,
     constraint tick_1_pkey primary key (tick_queue, tick_id)
-) with (fillfactor = 100);
+) with (fillfactor = 100, autovacuum_enabled = off);
 create index tick_0_nominal_idx on pgq.tick_0 (tick_queue, tick_id) where not tick_early;
 create index tick_1_nominal_idx on pgq.tick_1 (tick_queue, tick_id) where not tick_early;
 
@@ -62,10 +65,10 @@ create table pgq.position_0 (
     pos_batch           bigint,
     pos_next_tick       bigint,
     constraint position_0_pkey primary key (pos_registration, pos_nr)
-) with (fillfactor = 100);
+) with (fillfactor = 100, autovacuum_enabled = off);
 create table pgq.position_1 (
     like pgq.position_0 including defaults,
     constraint position_1_pkey primary key (pos_registration, pos_nr)
-) with (fillfactor = 100);
+) with (fillfactor = 100, autovacuum_enabled = off);
 create index position_0_batch_idx on pgq.position_0 (pos_batch) where pos_batch is not null;
 create index position_1_batch_idx on pgq.position_1 (pos_batch) where pos_batch is not null;
