@@ -28,7 +28,7 @@ syslog = 0
 
 
 OTHERS = """
-select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
+select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
 """
 
 

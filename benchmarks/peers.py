@@ -14,6 +14,7 @@ the others hand each to one worker, and track each one's state.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import shutil
@@ -236,6 +237,9 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
     else:
         bench.say("Left out: graphile-worker and pg-boss, which need npm")
     sql = bench.options.peer_sql or {}
+    for name, file in sql.items():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        bench.uses(name, f"{file.name}, sha256 {digest[:12]}")
     if "PgQue" in sql:
         bench.uses("pgque-py", importlib.metadata.version("pgque-py"))
         peers.append(

@@ -12,6 +12,8 @@ from rich.table import Table as RichTable
 from benchmarks.result import PERCENTS, Cell, Contest, Delays, Figure, Part, Series, Table
 
 SHOWN_PERCENTS = (50, 90, 99, 100)
+WIDTH = 110
+"""Of the terminal, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +119,6 @@ def show(what: Part | Sequence[Figure]) -> None:
         table.add_column(column, justify="right" if place else "left")
     for row in text.rows:
         table.add_row(*(cell.strip("*") for cell in row))
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, WIDTH)
+    console.print(table)

@@ -22,12 +22,12 @@ def install(dsn: str) -> None:
 def send(dsn: str, payloads: Iterator[str]) -> None:
     with pgque.connect(dsn, autocommit=True) as client:
         for payload in payloads:
-            client.send("q", {"sent": payload}, type="item")
+            client.send("q", payload, type="item")
 
 
 def bulk(dsn: str, payloads: Iterator[str]) -> None:
     with pgque.connect(dsn) as client:
-        client.send_batch("q", "item", [{"sent": payload} for payload in payloads])
+        client.send_batch("q", "item", list(payloads))
         client.conn.commit()
 
 
@@ -36,7 +36,7 @@ def work(dsn: str, log: protocol.Log) -> None:
 
     @worker.on("item")  # type: ignore[untyped-decorator]
     def item(message: pgque.Message) -> None:
-        log.take(message.payload["sent"])
+        log.take(message.payload)
         if log.complete:
             worker.stop()
 

@@ -27,7 +27,7 @@ class Log:
         print("ready", flush=True)
         self.began = time.monotonic()
 
-    def take(self, payload: str) -> None:
+    def take(self, payload: str | float) -> None:
         """An item; is quick because it counts."""
         self.sent.append(float(payload))
         self.handled.append(time.monotonic())
