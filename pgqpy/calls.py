@@ -34,12 +34,20 @@ _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
   from pgq.open_next_batch(%s, %s, %s, null, null, %s, true) batch
 """
+#: With nothing that PgQ does not have.
+_NEXT_BATCH_OF_PGQ = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
+       case when batch.batch_id > 0 then pgq.batch_event_sql(batch.batch_id) end as batch_sql
+  from pgq.next_batch_custom(%s, %s, %s, null, null) batch
+"""
 
 
 def next_batch(
     queue: str, consumer: str, max_count: int | None, min_lag: timedelta | None
 ) -> tuple[bytes, list[Any]]:
     """The statement that opens a consumer's next batch, and its parameters."""
+    if max_count is None:
+        return _NEXT_BATCH_OF_PGQ, checked([queue, consumer, min_lag])
     return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count])
 
 

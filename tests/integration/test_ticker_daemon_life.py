@@ -219,8 +219,9 @@ def test_a_server_that_is_killed_and_comes_back_is_ticked_again(
     daemon = start_ticker(own_server.dsn, top=HTTP, reconnect_at_most=0.5)
     daemon.hear("leading")
     own_server.kill()
-    daemon.hear("", level="warning")
-    assert daemon.get("/healthz")[0] == 503
+    # There are several connections, and each notices for itself.
+    while daemon.get("/healthz")[0] != 503:
+        time.sleep(0.01)
     own_server.restart()
     daemon.hear("back again")
     daemon.hear("leading", times=2)
@@ -260,7 +261,12 @@ def test_a_schema_that_is_dropped_and_made_again_is_served_again(
 ) -> None:
     daemon = start_ticker(dsn, schema_retry=0.1)
     daemon.hear("leading")
-    conn.execute("drop schema pgq cascade")
+    while True:
+        try:
+            conn.execute("drop schema pgq cascade")
+            break
+        except psycopg.errors.DeadlockDetected:
+            pass  # the daemon's look at the queues takes its locks in another order
     daemon.hear("the schema pgq is missing")
     with_schema(dsn)
     daemon.hear("leading", times=2)
