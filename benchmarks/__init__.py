@@ -18,6 +18,8 @@ NAMES = (
     "saturation",
     "idle",
     "held_xmin",
+    "log_churn",
     "backlog",
     "many_queues",
+    "rotation",
 )

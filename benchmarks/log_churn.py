@@ -1,36 +1,49 @@
-"""Batch after batch while a transaction stays open: do dead rows pile up, and slow it down?"""
+"""Batch after batch while a transaction stays open.
+
+10,000 batches of one event each, tick and all, one after another as fast as one session can, while
+a transaction with an id stays open, which keeps VACUUM from removing anything. After each tenth
+comes what the ticker daemon does once a minute.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from time import perf_counter
 
-import click
-
-from benchmarks.contest import show_rows
-from benchmarks.place import Connection, connect, database, options, ours, pgq_c, start
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.place import (
+    CREATE_QUEUE,
+    OURS,
+    PGQ_C,
+    Connection,
+    connect,
+    database,
+    implementations,
+)
+from pgqpy.embedded import Server
 
 TENTHS = 10
 
-QUEUE = "select pgq.create_queue('q'); select pgq.register_consumer('q', 'c');"
+REGISTER = "select pgq.register_consumer('q', 'c')"
 DEAD_ROWS = """
 select coalesce(sum(n_dead_tup), 0), coalesce(sum(pg_total_relation_size(relid)), 0)
   from pg_stat_user_tables where schemaname = 'pgq' and relname not like 'event%'
 """
 
 
-@dataclass(slots=True)
 class Queue:
     """One implementation at work."""
 
-    name: str
-    dsn: str
-    holder: Connection
-    """Has a transaction id as long as it is open, so nothing younger can be cleaned up."""
-    seconds: list[float] = field(default_factory=list)
+    def __init__(self, server: Server, name: str, script: str) -> None:
+        self.dsn = database(server, name, script, CREATE_QUEUE, REGISTER)
+        # Nothing younger than its id can be cleaned up.
+        self.holder = connect(self.dsn)
+        self.holder.execute("begin")
+        self.holder.execute("select txid_current()")
+        self.rates: list[float] = []
 
     def cycles(self, count: int) -> None:
-        """So many batches of one event, then what the ticker daemon does once a minute."""
+        """So many batches of one event, then maintenance."""
         with connect(self.dsn) as conn:
             began = perf_counter()
             for _ in range(count):
@@ -40,7 +53,7 @@ class Queue:
                 batch = conn.execute("select pgq.next_batch('q', 'c')").fetchone()
                 conn.execute("select from pgq.get_batch_events(%s)", batch)
                 conn.execute("select pgq.finish_batch(%s)", batch)
-            self.seconds.append(perf_counter() - began)
+            self.rates.append(count / (perf_counter() - began))
             maintain(conn)
 
     def dead_rows(self) -> tuple[int, int]:
@@ -64,39 +77,41 @@ def maintain(conn: Connection) -> None:
             conn.execute(f"select {name}(%s)".encode(), [argument])
 
 
-@click.command(help=__doc__)
-@options
-def main(quick: bool, version: int | None) -> None:
-    cycles = 200 if quick else 10_000
-    with start(version) as server:
-
-        def queue(name: str, script: str) -> Queue:
-            dsn = database(server, f"churn_{len(queues)}", script, QUEUE)
-            holder = connect(dsn)
-            holder.execute("begin")
-            holder.execute("select txid_current()")
-            return Queue(name, dsn, holder)
-
-        queues: list[Queue] = []
-        queues.append(queue("pgqpy", ours()))
-        if pgq := pgq_c(server):
-            queues.append(queue("PgQ, C", pgq))
+def run(bench: Bench) -> None:
+    cycles = bench.choose(10_000, quick=200)
+    with bench.server(autovacuum=False) as server:
+        scripts = implementations(server)
+        queues = {
+            name: Queue(server, f"churn_{number}", scripts[name])
+            for number, name in enumerate((OURS, PGQ_C))
+            if name in scripts
+        }
         for _ in range(TENTHS):
-            for each in queues:
-                each.cycles(cycles // TENTHS)
-        rows = []
-        for each in queues:
-            dead, size = each.dead_rows()
-            first, last = (cycles / TENTHS / each.seconds[tenth] for tenth in (0, -1))
-            row = (f"{dead:,}", f"{size:,}", f"{first:,.0f}", f"{last:,.0f}", f"{first / last:.2f}")
-            rows.append((each.name, *row))
-            each.holder.close()
-    show_rows(
+            for queue in queues.values():
+                queue.cycles(cycles // TENTHS)
+        rows = [(name, *queue.dead_rows(), *ends(queue)) for name, queue in queues.items()]
+        for queue in queues.values():
+            queue.holder.close()
+    bench.table(
         f"{cycles:,} batches under an open transaction",
-        ("", "dead rows", "kB", "batches/s at first", "at last", "slower by"),
+        ("", "dead rows", "small tables, kB", "batches/s at first", "at last", "at last, of first"),
         rows,
     )
+    bench.series(
+        "Batches a second",
+        x="tenth",
+        y="batches a second",
+        lines={name: list(enumerate(queue.rates, start=1)) for name, queue in queues.items()},
+    )
+    first, last, _ = ends(queues[OURS])
+    bench.at_least("11e", f"{cycles:,} batches at once: last tenth of first", last / first, 0.95)
+
+
+def ends(queue: Queue) -> tuple[float, float, float]:
+    """Batches a second in the first tenth and in the last, and the ratio."""
+    first, *_, last = queue.rates
+    return first, last, last / first
 
 
 if __name__ == "__main__":
-    main()
+    runner.only("log_churn")

@@ -99,4 +99,4 @@ class Meter:
 
 def used(process: psutil.Process) -> float:
     times = process.cpu_times()
-    return times.user + times.system
+    return float(times.user + times.system)

@@ -1,0 +1,74 @@
+"""What it costs when nothing happens.
+
+A hundred queues with two consumers each, none of which gets an event: the ticker's heartbeats,
+consumers that pass over them, and polls. Four processes share the `AsyncConsumer`s. Counted are the
+programs and all sessions of theirs, also those that ended, autovacuum's workers included; and all
+that the server writes ahead.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.meter import Meter, Party
+from benchmarks.place import OURS, Connection, connect, database, implementations
+from benchmarks.readers import readers
+
+PROCESSES = 4
+CONSUMERS = ("one", "two")
+QUEUES = "select pgq.create_queue('q' || n) from generate_series(1, %d) n"
+WRITTEN = "select pg_current_wal_lsn() - '0/0'"
+# Until autovacuum has seen what creating queues left behind.
+SETTLE = 90
+
+
+def run(bench: Bench) -> None:
+    queues = bench.choose(100, quick=5)
+    seconds = 60 * bench.minutes(5)
+    positions = [(f"q{n}", name) for n in range(1, queues + 1) for name in CONSUMERS]
+    with bench.server(max_connections=1000) as server:
+        dsn = database(server, "idle", implementations(server)[OURS], QUEUES % queues)
+        with (
+            ticker(dsn) as daemon,
+            readers(dsn, positions, processes=PROCESSES) as group,
+            connect(dsn) as conn,
+        ):
+            conn.execute("vacuum analyze")
+            time.sleep(bench.choose(SETTLE, quick=3))
+            parties = {
+                "ticker": Party([daemon], ("pgqpy ticker",)),
+                "consumers": Party(
+                    group.processes, tuple(f"pgqpy {name}" for name in (*CONSUMERS, "listen"))
+                ),
+            }
+            meter = Meter(conn, parties)
+            before = wal(conn)
+            time.sleep(seconds)
+            shares, ended = meter.shares()
+            written = (wal(conn) - before) / 1000 / (seconds / 60)
+    total = sum(share.both for share in shares.values()) + ended
+    bench.table(
+        "Processor time, % of one core",
+        ("", "program", "its sessions"),
+        [
+            *((name, 100 * share.program, 100 * share.sessions) for name, share in shares.items()),
+            ("sessions that ended, whosever", None, 100 * ended),
+        ],
+    )
+    bench.at_most(
+        "10a", f"{queues} queues, {len(positions)} consumers: all, of a core", 100 * total, 2, "%"
+    )
+    bench.at_most("10b", "written ahead, a minute", written, 100, "kB")
+
+
+def wal(conn: Connection) -> int:
+    """Bytes, ever."""
+    [(written,)] = conn.execute(WRITTEN).fetchall()
+    return int(written)
+
+
+if __name__ == "__main__":
+    runner.only("idle")

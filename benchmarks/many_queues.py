@@ -1,0 +1,165 @@
+"""A thousand queues, a hundred of them busy, while others come and go.
+
+Each queue has three registered consumers. One in ten is busy: ten events a second each, by pgbench
+on four connections, and one `AsyncConsumer` that reads them; four processes share these. Delivery
+is from the start of the inserting transaction to the consumer's method.
+
+*New connections* insert one event each into queues that are not busy; connecting does not count.
+*Queues that come and go* are created and dropped by one session as fast as it can, and what counts
+is the slowest of the inserts into the other queues meanwhile. All programs share the machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.meter import Meter, Party
+from benchmarks.place import OURS, connect, database, implementations
+from benchmarks.producers import producers
+from benchmarks.readers import readers
+
+PROCESSES = 4
+"""For the consumers of the busy queues."""
+RATE = 10
+"""Events a second in each of them."""
+
+QUEUES = """
+do $$
+begin
+    for n in 1 .. %d loop
+        perform pgq.create_queue('q' || n);
+        perform pgq.register_consumer('q' || n, consumer)
+           from unnest(array['reader', 'second', 'third']) consumer;
+        commit;
+    end loop;
+end $$
+"""
+PRODUCE = r"""
+\set n random(1, %d)
+select pgq.insert_event('q' || :n, 'type', '{"id": 1, "origin": "EWR", "dest": "IAH"}');
+"""
+FIRST = "select pgq.insert_event(%s, 'type', 'data')"
+COME_AND_GO = ("select pgq.create_queue('passing')", "select pgq.drop_queue('passing')")
+
+
+def run(bench: Bench) -> None:
+    queues = bench.choose(1_000, quick=50)
+    seconds = 60 * bench.minutes(1)
+    busy = queues // 10
+    produce = PRODUCE % busy
+    others = range(busy + 1, 2 * busy + 1)
+    positions = [(f"q{number}", "reader") for number in range(1, busy + 1)]
+
+    with bench.server(max_connections=1000) as server:
+        dsn = database(server, "many_queues", implementations(server)[OURS])
+        with connect(dsn) as conn:
+            conn.execute((QUEUES % queues).encode())
+        with (
+            ticker(dsn) as daemon,
+            readers(dsn, positions, processes=PROCESSES) as group,
+            connect(dsn) as conn,
+        ):
+            with producers(server, dsn, produce, clients=4, rate=RATE * busy) as alone:
+                time.sleep(min(10, seconds))
+                parties = {
+                    "ticker": Party([daemon], ("pgqpy ticker",)),
+                    "consumers": Party(group.processes, ("pgqpy reader", "pgqpy listen")),
+                }
+                meter = Meter(conn, parties)
+                began = time.time()
+                time.sleep(seconds)
+                until = time.time()
+                shares, ended = meter.shares()
+                first_busy = first_inserts(dsn, others)
+            with (
+                coming_and_going(dsn) as pairs,
+                producers(server, dsn, produce, clients=4, rate=RATE * busy) as beside,
+            ):
+                time.sleep(seconds)
+            first = first_inserts(dsn, others)
+
+    ages = [age for record in group.records for age in record.ages_between(began, until)]
+    batches = sum(record.batches_between(began, until) for record in group.records)
+    delivery = bench.delays(f"Delivery, {busy} busy queues", {"to the consumer's method": ages})
+    bench.delays(
+        "First insert of a new connection",
+        {"alone": first, f"beside {RATE * busy:,} events a second": first_busy},
+    )
+    bench.table(
+        "Processor time, of one core",
+        ("", "program", "its sessions"),
+        [(name, share.program, share.sessions) for name, share in shares.items()],
+    )
+    bench.table(
+        "Meanwhile",
+        ("", "number"),
+        [
+            ("batches a second", batches / seconds),
+            ("events in a batch", len(ages) / max(batches, 1)),
+            ("queues created and dropped, a second", len(pairs) / seconds),
+            ("slowest insert when none are, ms", 1000 * alone.slowest),
+        ],
+    )
+    bench.at_most("13a", "delivery, p99", delivery.ms("to the consumer's method", 99), 250, "ms")
+    bench.at_most(
+        "13b",
+        "ticker and its sessions, of a core",
+        100 * (shares["ticker"].both + ended),
+        30,
+        "%",
+        note="all sessions that ended meanwhile are counted as the ticker's.",
+    )
+    bench.at_most("13c", "first insert of a new connection, median", 1000 * median(first), 10, "ms")
+    bench.at_most(
+        "13d",
+        "slowest insert while queues come and go",
+        1000 * beside.slowest,
+        50,
+        "ms",
+        note=f"the slowest without them took {1000 * alone.slowest:.1f} ms.",
+    )
+
+
+def first_inserts(dsn: str, queues: range) -> list[float]:
+    """Seconds of the first insert of new connections, one to each queue."""
+    took = []
+    for number in queues:
+        with connect(dsn) as conn:
+            began = time.monotonic()
+            conn.execute(FIRST, [f"q{number}"])
+            took.append(time.monotonic() - began)
+    return took
+
+
+@contextmanager
+def coming_and_going(dsn: str) -> Iterator[list[float]]:
+    """Creates and drops a queue over and over; the seconds that each pair took."""
+    took: list[float] = []
+    done = threading.Event()
+
+    def work() -> None:
+        with connect(dsn) as conn:
+            while not done.is_set():
+                began = time.monotonic()
+                for statement in COME_AND_GO:
+                    conn.execute(statement.encode())
+                took.append(time.monotonic() - began)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield took
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    runner.only("many_queues")

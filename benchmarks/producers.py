@@ -1,0 +1,57 @@
+"""Producers: pgbench runs one statement as a transaction while a block is run."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pgqpy.embedded import Server
+
+
+@dataclass(slots=True)
+class Production:
+    """What the producers have done; known when they have ended."""
+
+    slowest: float = 0.0
+    """Seconds of the longest transaction, from its being sent."""
+
+
+@contextmanager
+def producers(
+    server: Server, dsn: str, script: str, *, clients: int = 1, rate: float | None = None
+) -> Iterator[Production]:
+    """So many transactions a second in all, or as many as they can do."""
+    done = Production()
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "script.sql")
+        file.write_text(script)
+        command = [
+            *(str(server.bin_dir / "pgbench"), "--no-vacuum", "--protocol=prepared"),
+            *(f"--file={file}", f"--client={clients}", "--jobs=1", "--time=1000000"),
+            *(["--log", f"--log-prefix={directory}/log", f"--rate={rate}"] if rate else []),
+        ]
+        with subprocess.Popen(
+            [*command, dsn], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield done
+            finally:
+                ended = process.poll()
+                process.terminate()
+                _, told = process.communicate()
+        if ended is not None:
+            raise RuntimeError(f"pgbench: {told}")
+        for log in Path(directory).glob("log*"):
+            done.slowest = max(done.slowest, slowest(log))
+
+
+def slowest(log: Path) -> float:
+    """A line is: client, number, microseconds since it was due, script, the time (two numbers),
+    and how late it was sent."""
+    # Without the last one, which may not be complete.
+    lines = [line.split() for line in log.read_text().splitlines()[:-1]]
+    return max((int(took) - int(late) for _, _, took, *_, late in lines), default=0) / 1e6

@@ -1,0 +1,212 @@
+"""Consumers in processes of their own, which note when events arrive and how old they are."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from typing import Any, Literal, TypeAlias
+
+import psutil
+
+import pgqpy
+from benchmarks.place import connect
+
+Position: TypeAlias = tuple[str, str]
+"""A queue and a consumer of it."""
+
+Kind: TypeAlias = Literal["watch", "tally", "poll"]
+"""What a reader that has a process for itself is: `Watch`, `Tally`, or `poll` for any PgQ."""
+
+SPAWN = get_context("spawn")
+
+PAUSE = 0.1
+"""Seconds between two questions of who polls."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What was delivered. All times are in seconds since 1970, which servers know too."""
+
+    arrived: array[float] = field(default_factory=lambda: array("d"))
+    ages: array[float] = field(default_factory=lambda: array("d"))
+    """By event: since the start of the transaction that inserted it."""
+    finished: array[float] = field(default_factory=lambda: array("d"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    """By batch: when it was committed, and its events."""
+
+    def take(self, inserted: datetime) -> None:
+        now = time.time()
+        self.arrived.append(now)
+        self.ages.append(now - inserted.timestamp())
+
+    def finish(self, events: int) -> None:
+        self.finished.append(time.time())
+        self.sizes.append(events)
+
+    def ages_between(self, begin: float, end: float) -> list[float]:
+        """Of the events that were inserted in this time."""
+        return [
+            age
+            for arrived, age in zip(self.arrived, self.ages, strict=True)
+            if begin <= arrived - age < end
+        ]
+
+    def batches_between(self, begin: float, end: float) -> int:
+        """How many had events."""
+        return sum(
+            begin <= moment < end and size > 0
+            for moment, size in zip(self.finished, self.sizes, strict=True)
+        )
+
+
+class Watch(pgqpy.Consumer):
+    """Notes each event."""
+
+    def __init__(self, dsn: str, position: Position, record: Record, total: Any) -> None:
+        super().__init__(dsn, queue_name=position[0], consumer_name=position[1])
+        self.record = record
+        self.total = total
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        self.record.take(event.time)
+
+    def on_batch(self, stats: pgqpy.BatchStats) -> None:
+        self.record.finish(stats.events)
+        self.total.value += stats.events
+
+
+class Tally(Watch):
+    """Notes only how many events there were."""
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        pass
+
+
+class AsyncWatch(pgqpy.AsyncConsumer):
+    """Notes each event, and shares its process with others."""
+
+    def __init__(self, dsn: str, position: Position, record: Record, total: Any) -> None:
+        super().__init__(dsn, queue_name=position[0], consumer_name=position[1])
+        self.record = record
+        self.total = total
+
+    async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+        self.record.take(event.time)
+
+    async def on_batch(self, stats: pgqpy.BatchStats) -> None:
+        self.record.finish(stats.events)
+        self.total.value += stats.events
+
+
+@dataclass(slots=True)
+class Readers:
+    """Running consumers."""
+
+    processes: list[psutil.Process]
+    pipes: list[Pipe]
+    total: Any
+    records: list[Record] = field(default_factory=list)
+    """By process, once they have stopped."""
+
+    @property
+    def events(self) -> int:
+        """How many events have been processed."""
+        return int(self.total.value)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        self.records = [pipe.recv() for pipe in self.pipes]
+
+
+@contextmanager
+def readers(
+    dsn: str, positions: Sequence[Position], *, processes: int = 1, kind: Kind = "watch"
+) -> Iterator[Readers]:
+    """Consumers, spread over so many processes; they are at work when the block begins.
+
+    One that has a process for itself is a `pgqpy.Consumer`, others are `pgqpy.AsyncConsumer`.
+    They stop at the end of the block if not before.
+    """
+    total = SPAWN.Value("q", 0)
+    started, pipes = [], []
+    for number in range(processes):
+        ours, theirs = SPAWN.Pipe()
+        process = SPAWN.Process(
+            target=_run, args=(dsn, positions[number::processes], kind, theirs, total), daemon=True
+        )
+        process.start()
+        started.append(process)
+        pipes.append(ours)
+    try:
+        for pipe in pipes:
+            pipe.recv()
+        group = Readers([psutil.Process(process.pid) for process in started], pipes, total)
+        yield group
+        if not group.records:
+            group.stop()
+    finally:
+        for process in started:
+            process.terminate()
+            process.join(10)
+
+
+def _run(dsn: str, positions: Sequence[Position], kind: Kind, pipe: Pipe, total: Any) -> None:
+    """Consume until SIGTERM, then send the record."""
+    record = Record()
+    if len(positions) > 1:
+        asyncio.run(_run_together(dsn, positions, record, pipe, total))
+    elif kind == "poll":
+        poll(dsn, positions[0], record, pipe, total)
+    else:
+        consumer = (Watch if kind == "watch" else Tally)(dsn, positions[0], record, total)
+        consumer.register()
+        pipe.send(None)
+        consumer.run()
+    pipe.send(record)
+
+
+def poll(dsn: str, position: Position, record: Record, pipe: Pipe, total: Any) -> None:
+    """What consumers of PgQ do: ask, and ask again after a pause if there is nothing."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    with connect(dsn) as conn:
+        conn.execute("select pgq.register_consumer(%s, %s)", position)
+        pipe.send(None)
+        while not stop.is_set():
+            [(batch,)] = conn.execute("select pgq.next_batch(%s, %s)", position).fetchall()
+            if batch is None:
+                stop.wait(PAUSE)
+                continue
+            with conn.transaction():
+                events = conn.execute("select * from pgq.get_batch_events(%s)", [batch]).fetchall()
+                for event in events:
+                    record.take(event[1])
+                conn.execute("select pgq.finish_batch(%s)", [batch])
+            record.finish(len(events))
+            total.value += len(events)
+
+
+async def _run_together(
+    dsn: str, positions: Sequence[Position], record: Record, pipe: Pipe, total: Any
+) -> None:
+    consumers = [AsyncWatch(dsn, position, record, total) for position in positions]
+    for consumer in consumers:
+        await consumer.register()
+
+    def stop() -> None:
+        for consumer in consumers:
+            consumer.stop()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    pipe.send(None)
+    await asyncio.gather(*(consumer.run(handle_signals=False) for consumer in consumers))

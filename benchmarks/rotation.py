@@ -1,0 +1,164 @@
+"""Rotation, a day in fast forward.
+
+Tables rotate every ten seconds instead of every two hours, and maintenance comes every five seconds
+instead of every minute: a day's twelve rotations take two minutes. A producer writes by
+`Producer.insert_events`, 1,000 events a transaction, and a consumer reads, both as fast as they
+can, until there have been 100,000,000 or the time is over.
+
+The bound follows from the settings. Of a queue's three tables one is filled and two wait; each was
+filled for ten seconds, and up to five more until maintenance noticed. So there are never more
+events than are written in 3 x 15 seconds at the highest rate of any ten, each with the bytes that
+it takes with its index.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.place import CREATE_QUEUE, OURS, Connection, connect, database, implementations
+from benchmarks.readers import SPAWN, Readers, readers
+from pgqpy import Producer
+
+PERIOD, MAINTENANCE, TABLES = 10, 5, 3
+IN_A_TRANSACTION = 1_000
+MOST = 100_000_000
+EVENT = ("flight", '{"id": 1, "origin": "EWR", "dest": "IAH"}')
+
+CONFIGURE = f"select pgq.set_queue_config('q', 'rotation_period', '{PERIOD} seconds')"
+SAMPLE = """
+select pg_sequence_last_value(queue_event_seq_id),
+       sum(pg_total_relation_size((queue_data_pfx || '_' || n)::regclass))::int8,
+       pg_database_size(current_database()), queue_rotations
+  from pgq.queue, generate_series(0, queue_ntables - 1) n
+ group by queue_event_seq_id, queue_rotations
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    seconds: float
+    read: int
+    written: int
+    tables: int
+    """Bytes of the queue's event tables, with their indexes."""
+    database: int
+    rotations: int
+
+
+def run(bench: Bench) -> None:
+    seconds = 60 * bench.minutes(15, quick=0.75)
+    with bench.server() as server:
+        dsn = database(server, "rotation", implementations(server)[OURS], CREATE_QUEUE, CONFIGURE)
+        with (
+            connect(dsn) as conn,
+            ticker(dsn, maintenance_period=MAINTENANCE),
+            readers(dsn, [("q", "reader")], kind="tally") as group,
+        ):
+            each = bytes_of_an_event(conn)
+            with producing(dsn):
+                samples = list(watch(conn, group, seconds))
+
+    last = samples[-1]
+    tenths = throughput(samples)
+    fastest = max(
+        (later.written - earlier.written) / (later.seconds - earlier.seconds)
+        for earlier, later in zip(samples, samples[PERIOD:], strict=False)
+    )
+    bound = TABLES * (PERIOD + MAINTENANCE) * fastest * each
+    largest = max(sample.tables for sample in samples)
+    megabytes = 1 / 1024**2
+    minutes = [sample.seconds / 60 for sample in samples]
+    bench.series(
+        "Size on disk",
+        x="minutes",
+        y="MB",
+        lines={
+            "event tables": points(minutes, [s.tables * megabytes for s in samples]),
+            "the database": points(minutes, [s.database * megabytes for s in samples]),
+        },
+    )
+    bench.series(
+        "Events read a second, by tenths of the time",
+        x="tenth",
+        y="events a second",
+        lines={"consumer": points(range(1, 11), tenths)},
+    )
+    bench.table(
+        "In all",
+        ("", "number"),
+        [
+            ("events written", last.written),
+            ("events read", last.read),
+            ("rotations", last.rotations),
+            ("bytes of an event, with its index", each),
+            ("largest size of the event tables, MB", largest * megabytes),
+            ("bound from the settings, MB", bound * megabytes),
+        ],
+    )
+    note = (
+        f"bound: {TABLES} tables x ({PERIOD} s + {MAINTENANCE} s) x {fastest:,.0f} events/s"
+        f" x {each:.0f} bytes; {last.rotations} rotations, {last.read:,} events."
+    )
+    bench.at_most(
+        "14a", "largest size of the event tables, of the bound", largest / bound, 1, note=note
+    )
+    bench.at_least("14b", "events read a second, last tenth of first", tenths[-1] / tenths[0], 0.95)
+
+
+def bytes_of_an_event(conn: Connection) -> float:
+    count = 20_000
+    Producer("q").insert_events(conn, [EVENT] * count)
+    [(_, size, *_)] = conn.execute(SAMPLE).fetchall()
+    return int(size) / count
+
+
+def watch(conn: Connection, group: Readers, seconds: float) -> Iterator[Sample]:
+    """A sample each second."""
+    began = time.monotonic()
+    while (now := time.monotonic() - began) < seconds and group.events < MOST:
+        [sample] = conn.execute(SAMPLE).fetchall()
+        yield Sample(now, group.events, *sample)
+        time.sleep(1)
+
+
+def throughput(samples: Sequence[Sample]) -> list[float]:
+    """Events read a second, in each tenth of the time."""
+    marks = [samples[(len(samples) - 1) * tenth // 10] for tenth in range(11)]
+    return [
+        (end.read - begin.read) / (end.seconds - begin.seconds) for begin, end in pairwise(marks)
+    ]
+
+
+def points(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
+    return list(zip(x, y, strict=True))
+
+
+@contextmanager
+def producing(dsn: str) -> Iterator[None]:
+    process = SPAWN.Process(target=produce, args=(dsn,), daemon=True)
+    process.start()
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.join()
+
+
+def produce(dsn: str) -> None:
+    """Until it is terminated."""
+    producer = Producer("q")
+    events = [EVENT] * IN_A_TRANSACTION
+    with connect(dsn) as conn:
+        while True:
+            producer.insert_events(conn, events)
+
+
+if __name__ == "__main__":
+    runner.only("rotation")

@@ -1,0 +1,124 @@
+"""As many events as can be inserted, and what the consumer makes of that.
+
+Eight pgbench clients insert for a minute as fast as they can, one event a transaction, while the
+ticker and one consumer run on the same machine. Before and after that a client inserts a hundred
+events a second. The consumer has recovered when it has had the last event of the flood.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.place import CREATE_QUEUE, OURS, connect, database, implementations
+from benchmarks.producers import producers
+from benchmarks.readers import Readers, readers
+
+CLIENTS = 8
+PRODUCE = 'select pgq.insert_event(\'q\', \'type\', \'{"id": 1, "origin": "EWR", "dest": "IAH"}\')'
+INSERTED = "select pg_sequence_last_value(queue_event_seq_id) from pgq.queue"
+SAMPLE = 0.25
+"""Seconds between two looks at the backlog."""
+
+
+def run(bench: Bench) -> None:
+    seconds = 60 * bench.minutes(1)
+    calm = bench.choose(10.0, quick=3.0)
+    with bench.server() as server:
+        dsn = database(server, "saturation", implementations(server)[OURS], CREATE_QUEUE)
+        with (
+            ticker(dsn),
+            readers(dsn, [("q", "reader")]) as group,
+            watching(dsn, group) as backlog,
+        ):
+            with producers(server, dsn, PRODUCE, clients=1, rate=100):
+                time.sleep(calm)
+            began = time.time()
+            with producers(server, dsn, PRODUCE, clients=CLIENTS):
+                time.sleep(seconds)
+            until = time.time()
+            with producers(server, dsn, PRODUCE, clients=1, rate=100):
+                time.sleep(calm)
+    [record] = group.records
+    events = [
+        (arrived, age)
+        for arrived, age in zip(record.arrived, record.ages, strict=True)
+        if began <= arrived - age < until
+    ]
+    recovered = max(arrived for arrived, _ in events) - until
+    calm_again = record.ages_between(until + max(recovered, 0), time.time())
+    batches = [
+        (moment, size)
+        for moment, size in zip(record.finished, record.sizes, strict=True)
+        if size and began <= moment < until
+    ]
+    flood, before, after = "at the highest rate", "100 events a second before", "and after"
+    delays = bench.delays(
+        "Delivery, from the start of the transaction to the consumer's method",
+        {
+            before: record.ages_between(0, began),
+            flood: [age for _, age in events],
+            after: calm_again,
+        },
+    )
+    bench.series(
+        "Events inserted and not yet processed",
+        x="seconds",
+        y="events",
+        lines={"backlog": [(moment - began, behind) for moment, behind in backlog]},
+    )
+    middle = (began + until) / 2
+    halves = [
+        max((behind for moment, behind in backlog if begin <= moment < end), default=0)
+        for begin, end in ((began, middle), (middle, until))
+    ]
+    bench.table(
+        "At the highest rate",
+        ("", "number"),
+        [
+            ("events a second", len(events) / (until - began)),
+            ("batches a second", len(batches) / (until - began)),
+            ("events in a batch", len(events) / max(len(batches), 1)),
+            ("largest backlog in the first half, events", halves[0]),
+            ("largest backlog in the second half, events", halves[1]),
+        ],
+    )
+    bench.at_most("9a", "last event processed after the producers paused", recovered, 2, "s")
+    bench.at_most(
+        "9b",
+        "delivery after that, p99, of before",
+        delays.ms(after, 99) / delays.ms(before, 99),
+        1.5,
+        note=f"in between it was {delays.ms(flood, 99):.0f} ms.",
+    )
+
+
+@contextmanager
+def watching(dsn: str, group: Readers) -> Iterator[list[tuple[float, float]]]:
+    """Moments, and how many events wait then."""
+    backlog: list[tuple[float, float]] = []
+    done = threading.Event()
+
+    def work() -> None:
+        with connect(dsn) as conn:
+            while not done.wait(SAMPLE):
+                processed = group.events
+                [(inserted,)] = conn.execute(INSERTED).fetchall()
+                backlog.append((time.time(), max((inserted or 0) - processed, 0)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield backlog
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    runner.only("saturation")
