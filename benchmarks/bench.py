@@ -112,10 +112,17 @@ class Bench:
         self.add(Table(title, list(columns), [list(row) for row in rows]))
 
     def series(
-        self, title: str, *, x: str, y: str, lines: Mapping[str, Sequence[tuple[float, float]]]
+        self,
+        title: str,
+        *,
+        x: str,
+        y: str,
+        lines: Mapping[str, Sequence[tuple[float, float]]],
+        x_scale: str = "linear",
     ) -> None:
         """Something that goes on for a while: becomes a line chart."""
-        self.add(Series(title, x, y, {name: list(points) for name, points in lines.items()}))
+        points = {name: list(line) for name, line in lines.items()}
+        self.add(Series(title, x, y, points, x_scale))
 
     def add(self, part: Part) -> None:
         self.result.parts.append(part)

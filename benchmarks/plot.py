@@ -97,6 +97,8 @@ def series(part: Series) -> Any:
         axes.plot(*zip(*points, strict=True), color=shade, linewidth=1.5, label=name)
     axes.set_title(part.title, loc="left", fontsize=10)
     axes.set_xlabel(part.x)
+    axes.set_xscale(part.x_scale)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.set_ylabel(part.y)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")

@@ -101,6 +101,8 @@ class Series:
     """What and in which unit."""
     y: str
     lines: dict[str, list[tuple[float, float]]]
+    x_scale: str = "linear"
+    """Or "log"."""
 
 
 Part: TypeAlias = Contest | Table | Delays | Series

@@ -50,8 +50,8 @@ def contest(part: Contest) -> Text:
                 f"{part.rate(name):,.0f}",
                 number(1000 * statistics.median(seconds)),
                 f"{max(seconds) / min(seconds):.2f}" if several else "",
-                f"{ratio.value:.2f}",
-                f"{ratio.low:.2f} to {ratio.high:.2f}" if several and name != first else "",
+                times(ratio.value),
+                f"{times(ratio.low)} to {times(ratio.high)}" if several and name != first else "",
             )
         )
     columns = (
@@ -99,6 +99,10 @@ def figures(these: Sequence[Figure]) -> Text:
 
 def quantity(value: float, unit: str) -> str:
     return f"{value:.2f} x" if unit == "x" else f"{number(value)} {unit}"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def number(cell: Cell) -> str:
