@@ -51,10 +51,15 @@ class Contest:
         return self.items / statistics.median(self.seconds[name])
 
     def ratio(self, name: str, to: str, *, above: str | None = None) -> Ratio:
-        """How many times as fast as ``to``; both only by what they take more than ``above``."""
+        """How many times as fast as ``to``; both only by what they take more than ``above``.
+
+        If one was in fewer rounds than the other, medians are compared instead of rounds.
+        """
         ours, theirs = self.seconds[name], self.seconds[to]
         floor = self.seconds[above] if above else [0.0] * len(ours)
-        rounds = zip(ours, theirs, floor, strict=False)
+        if len(ours) != len(theirs):
+            ours, theirs, floor = ([statistics.median(each)] for each in (ours, theirs, floor))
+        rounds = zip(ours, theirs, floor, strict=True)
         return Ratio.of([(other - least) / (own - least) for own, other, least in rounds])
 
 

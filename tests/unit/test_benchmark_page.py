@@ -54,6 +54,8 @@ def test_a_ratio_is_the_median_of_those_of_single_rounds(result: Result) -> None
     contest = result.parts[0]
     assert isinstance(contest, Contest)
     assert contest.ratio("pgqpy", "theirs") == Ratio(4.0, 2.0, 4.0)
+    contest.seconds["once"] = [8.0]
+    assert contest.ratio("pgqpy", "once") == Ratio(8.0, 8.0, 8.0)
     contest.seconds["none"] = [0.5, 0.5, 1.0]
     assert contest.ratio("pgqpy", "theirs", above="none") == Ratio(7.0, 3.0, 7.0)
 
