@@ -146,7 +146,7 @@ def handling(bench: Bench, server: Server, peers: list[Peer]) -> None:
 
 
 def delivery(bench: Bench, server: Server, peers: list[Peer]) -> None:
-    rate, count, patience = bench.choose((200, 4_000, 20), quick=(50, 50, 15))
+    rate, count, patience = bench.choose((200, 2_000, 20), quick=(50, 50, 15))
     delays = {}
     for number, peer in enumerate(peers):
         bench.say(f"Delivery by {peer.name}")
@@ -166,7 +166,7 @@ def delivery(bench: Bench, server: Server, peers: list[Peer]) -> None:
 
 def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None:
     """Rates relative to the one before, since here it only matters whether they hold."""
-    rounds, seconds, share, at_most = bench.choose((8, 30, 2, 15), quick=(2, 30, 100, 15))
+    rounds, seconds, share, at_most = bench.choose((8, 20, 2, 15), quick=(2, 20, 100, 15))
     lines = {}
     rows: list[list[Cell]] = []
     for number, peer in enumerate(peers):
