@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import psycopg
 from psycopg.rows import tuple_row
 
 from pgqpy.calls import EVENT_RETRY_MANY, call
 from pgqpy.connection import Connection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.reader import Reader
+from pgqpy.reader import Reader, RowsReader
 from pgqpy.retries import Retries
 
 
@@ -47,16 +48,20 @@ class Batch:
     event_types: Collection[str] | None = None
     events_read: int = field(default=0, init=False)
     retries: Retries = field(default_factory=Retries, init=False, repr=False)
-    _reader: Reader | None = field(default=None, init=False, repr=False)
+    _reader: Reader | RowsReader | None = field(default=None, init=False, repr=False)
 
-    #: Where the events are read.
-    reading_conn: Connection = field(repr=False)
+    #: Where the events are read, or the rows of a small batch.
+    source: Connection | Sequence[bytes] = field(repr=False)
 
     def __iter__(self) -> Iterator[Event]:
         """The events. Raises PgqError when the connection fails on the way."""
         self.close()
-        reader = self._reader = Reader(self.reading_conn)
-        reader.start(self.sql, self.event_types)
+        reader: Reader | RowsReader
+        if isinstance(self.source, psycopg.Connection):
+            reader = self._reader = Reader(self.source)
+            reader.start(self.sql, self.event_types)
+        else:
+            reader = self._reader = RowsReader(self.source)
         self.events_read = 0
         try:
             while True:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import psycopg
 from psycopg.rows import tuple_row
 
 from pgqpy.calls import EVENT_RETRY_MANY, call
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.reader_async import AsyncReader
+from pgqpy.reader_async import AsyncReader, AsyncRowsReader
 from pgqpy.retries import Retries
 
 
@@ -44,16 +45,20 @@ class AsyncBatch:
     event_types: Collection[str] | None = None
     events_read: int = field(default=0, init=False)
     retries: Retries = field(default_factory=Retries, init=False, repr=False)
-    _reader: AsyncReader | None = field(default=None, init=False, repr=False)
+    _reader: AsyncReader | AsyncRowsReader | None = field(default=None, init=False, repr=False)
 
-    #: Where the events are read.
-    reading_conn: AsyncConnection = field(repr=False)
+    #: Where the events are read, or the rows of a small batch.
+    source: AsyncConnection | Sequence[bytes] = field(repr=False)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """The events. Raises PgqError when the connection fails on the way."""
         await self.close()
-        reader = self._reader = AsyncReader(self.reading_conn)
-        await reader.start(self.sql, self.event_types)
+        reader: AsyncReader | AsyncRowsReader
+        if isinstance(self.source, psycopg.AsyncConnection):
+            reader = self._reader = AsyncReader(self.source)
+            await reader.start(self.sql, self.event_types)
+        else:
+            reader = self._reader = AsyncRowsReader(self.source)
         self.events_read = 0
         try:
             while True:

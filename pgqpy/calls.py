@@ -32,23 +32,32 @@ select pgq.event_retry_many(
 
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
-  from pgq.open_next_batch(%s, %s, %s, null, null, %s, true) batch
+  from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s) batch
 """
 #: With nothing that PgQ does not have.
 _NEXT_BATCH_OF_PGQ = b"""
-select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag, null::bytea[] as events,
        case when batch.batch_id > 0 then pgq.batch_event_sql(batch.batch_id) end as batch_sql
   from pgq.next_batch_custom(%s, %s, %s, null, null) batch
 """
 
+#: Batches of up to about so many events come with them, which saves a COPY for each.
+MOST_INLINE = 100
+
 
 def next_batch(
-    queue: str, consumer: str, max_count: int | None, min_lag: timedelta | None
+    queue: str,
+    consumer: str,
+    max_count: int | None,
+    min_lag: timedelta | None,
+    event_types: Collection[str] | None,
 ) -> tuple[bytes, list[Any]]:
     """The statement that opens a consumer's next batch, and its parameters."""
     if max_count is None:
         return _NEXT_BATCH_OF_PGQ, checked([queue, consumer, min_lag])
-    return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count])
+    # Where only some events are wanted, the others are not to be sent.
+    most_inline = MOST_INLINE if event_types is None else 0
+    return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count, most_inline])
 
 
 #: The NULLs that are missing behind so many fields.

@@ -271,14 +271,15 @@ class Consumer:
     def _open(self, session: Session) -> Batch | None:
         """Open the next batch, or the one that is open from before, and commit that."""
         conn = session.working()
-        reading = session.reading()
-        with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(
-                *next_batch(self.queue_name, self.consumer_name, self.batch_size, self.min_lag)
-            )
+        statement = next_batch(
+            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+        )
+        with translate_errors(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
+            cursor.execute(*statement)
             (row,) = cursor.fetchall()
         if row["batch_id"] is None:
             return None
+        rows = row["events"]
         return Batch(
             id=row["batch_id"],
             queue=self.queue_name,
@@ -292,7 +293,7 @@ class Consumer:
             lag=row["lag"],
             sql=row["batch_sql"],
             event_types=self.event_types,
-            reading_conn=reading,
+            source=session.reading() if rows is None else rows,
         )
 
     def _process(self, session: Session, batch: Batch) -> BatchStats:

@@ -272,15 +272,16 @@ class AsyncConsumer:
     async def _open(self, session: AsyncSession) -> AsyncBatch | None:
         """Open the next batch, or the one that is open from before, and commit that."""
         conn = await session.working()
-        reading = await session.reading()
+        statement = next_batch(
+            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+        )
         with translate_errors():
-            async with conn.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(
-                    *next_batch(self.queue_name, self.consumer_name, self.batch_size, self.min_lag)
-                )
+            async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+                await cursor.execute(*statement)
                 (row,) = await cursor.fetchall()
         if row["batch_id"] is None:
             return None
+        rows = row["events"]
         return AsyncBatch(
             id=row["batch_id"],
             queue=self.queue_name,
@@ -294,7 +295,7 @@ class AsyncConsumer:
             lag=row["lag"],
             sql=row["batch_sql"],
             event_types=self.event_types,
-            reading_conn=reading,
+            source=await session.reading() if rows is None else rows,
         )
 
     async def _process(self, session: AsyncSession, batch: AsyncBatch) -> BatchStats:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -41,6 +41,8 @@ NEW_EVENT_COLUMNS = EVENT_COLUMNS[4:]
 #: A larger row can be stored, field by field, but never read: a message is at most 1 GB.
 MAX_EVENT_BYTES = 2**30 - 2**16
 
+_COUNT = struct.pack(">h", len(EVENT_COLUMNS))
+_OID_SIZE = 4
 _length = struct.Struct(">i")
 _numbers = struct.Struct(">h iq iq iq ii i")
 
@@ -135,6 +137,20 @@ def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]
         event.__class__ = Event
         events.append(event)
     return events
+
+
+def copied(records: Iterable[bytes]) -> Iterator[bytes]:
+    """Rows as record_send() makes them, as those of a COPY: without the type of each field."""
+    for record in records:
+        fields = [_COUNT]
+        position = _length.size
+        while position < len(record):
+            position += _OID_SIZE
+            (size,) = _length.unpack_from(record, position)
+            end = position + _length.size + max(size, 0)
+            fields.append(record[position:end])
+            position = end
+        yield b"".join(fields)
 
 
 def _texts(fields: bytes) -> list[str | None]:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import psycopg
 
 from pgqpy import copy_protocol
 from pgqpy.calls import copy_out
 from pgqpy.connection import Connection
-from pgqpy.copy_format import HEADER, TRAILER, decode_events
+from pgqpy.copy_format import HEADER, TRAILER, copied, decode_events
 from pgqpy.errors import InvalidPayload, translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
@@ -55,13 +55,7 @@ class Reader:
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
-        try:
-            return decode_events(rows, retries)
-        except UnicodeDecodeError as error:
-            raise InvalidPayload(
-                f"an event is not valid UTF-8: {error.reason}",
-                hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
-            ) from error
+        return _decode(rows, retries)
 
     def close(self) -> None:
         """Stop reading. What was not read is not sent: the server is told to cancel."""
@@ -76,3 +70,28 @@ class Reader:
             pass
         except psycopg.Error:
             self._conn.close()
+
+
+class RowsReader:
+    """The same for a small batch, whose events came with it."""
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self._rows = rows
+
+    def read(self, retries: Retries | None) -> list[Event]:
+        """The events, then an empty list. Raises PgqError."""
+        rows, self._rows = self._rows, ()
+        return _decode(copied(rows), retries)
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def _decode(rows: Iterable[bytes], retries: Retries | None) -> list[Event]:
+    try:
+        return decode_events(rows, retries)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(
+            f"an event is not valid UTF-8: {error.reason}",
+            hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
+        ) from error

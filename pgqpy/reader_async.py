@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import psycopg
 
 from pgqpy import copy_protocol
 from pgqpy.calls import copy_out
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.copy_format import HEADER, TRAILER, decode_events
+from pgqpy.copy_format import HEADER, TRAILER, copied, decode_events
 from pgqpy.errors import InvalidPayload, translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
@@ -52,13 +52,7 @@ class AsyncReader:
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
-        try:
-            return decode_events(rows, retries)
-        except UnicodeDecodeError as error:
-            raise InvalidPayload(
-                f"an event is not valid UTF-8: {error.reason}",
-                hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
-            ) from error
+        return _decode(rows, retries)
 
     async def close(self) -> None:
         """Stop reading. What was not read is not sent: the server is told to cancel."""
@@ -73,3 +67,28 @@ class AsyncReader:
             pass
         except psycopg.Error:
             await self._conn.close()
+
+
+class AsyncRowsReader:
+    """The same for a small batch, whose events came with it."""
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self._rows = rows
+
+    async def read(self, retries: Retries | None) -> list[Event]:
+        """The events, then an empty list. Raises PgqError."""
+        rows, self._rows = self._rows, ()
+        return _decode(copied(rows), retries)
+
+    async def close(self) -> None:
+        """Nothing to stop."""
+
+
+def _decode(rows: Iterable[bytes], retries: Retries | None) -> list[Event]:
+    try:
+        return decode_events(rows, retries)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(
+            f"an event is not valid UTF-8: {error.reason}",
+            hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
+        ) from error

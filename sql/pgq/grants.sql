@@ -12,7 +12,7 @@ declare
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
         'next_batch_upto(text, text, integer, interval)',
-        'open_next_batch(text, text, interval, integer, interval, integer, boolean)',
+        'open_next_batch(text, text, interval, integer, interval, integer, integer)',
         'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
         'get_batch_cursor(bigint, text, integer)', 'get_batch_cursor(bigint, text, integer, text)',

@@ -137,6 +137,74 @@ def test_an_empty_batch_is_read_and_finished(
     assert events == []
 
 
+class Keeping(Reading):
+    """Keeps what the last batch gave, and what its query gives; puts back what is new."""
+
+    events: list[Event]
+    rows: list[tuple[object, ...]]
+    connections: int
+
+    def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+        self.events = list(batch)
+        assert self.events == list(batch)
+        self.rows = conn.execute(batch.sql).fetchall()
+        ((self.connections,),) = conn.execute(
+            "select count(*) from pg_stat_activity"
+            " where datname = current_database() and application_name = 'pgqpy reader'"
+        ).fetchall()
+        for event in batch:
+            if not event.retry_count:
+                event.retry(0)
+
+
+def as_row(event: Event) -> tuple[object, ...]:
+    extras = (event.extra1, event.extra2, event.extra3, event.extra4)
+    numbers = (event.id, event.time, event.txid, event.retry_count or None)
+    return (*numbers, event.type, event.data, *extras)
+
+
+@pytest.fixture
+def early_tick(conn: Connection, queue: str) -> Tick:
+    """Ticks as the daemon does; `tick` leaves a gap in the event sequence."""
+    conn.execute("select pgq.set_queue_config(%s, 'ticker_latency', '0')", [queue])
+
+    def tick_now() -> None:
+        conn.execute("select pgq.maint_retry_events()")
+        conn.execute("select pgq.ticker_round()")
+
+    return tick_now
+
+
+def test_the_events_of_a_small_batch_come_with_it(
+    dsn: str, conn: Connection, queue: str, producer: Producer, early_tick: Tick
+) -> None:
+    """They need no other connection, and are what the query gives."""
+    producer.insert_event(conn, "type", "data")
+    producer.insert_events(conn, [("ärger", "", None, "", None, "\n"), ("t",), (None, "d", "1")])
+    early_tick()
+    consumer = Keeping(dsn, queue_name=queue)
+    assert consumer.run_once()
+    assert len(consumer.events) == 4
+    assert [as_row(event) for event in consumer.events] == consumer.rows
+    assert consumer.connections == 1
+
+    early_tick()
+    assert consumer.run_once()
+    assert [event.retry_count for event in consumer.events] == [1] * 4
+    assert [as_row(event) for event in consumer.events] == consumer.rows
+
+
+def test_a_few_large_events_are_streamed(
+    dsn: str, conn: Connection, queue: str, producer: Producer, early_tick: Tick
+) -> None:
+    producer.insert_event(conn, "type", "x" * 100_000)
+    early_tick()
+    consumer = Keeping(dsn, queue_name=queue)
+    assert consumer.run_once()
+    assert [event.data for event in consumer.events] == ["x" * 100_000]
+    assert consumer.connections == 2
+
+
 def heartbeat(conn: Connection, queue: str) -> None:
     """Tick an idle queue: the event sequence stays."""
     for period in ("ticker_max_lag", "ticker_idle_period"):

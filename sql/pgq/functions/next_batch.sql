@@ -117,13 +117,44 @@ begin
 end;
 $$;
 
+create or replace function pgq.small_batch(i_batch_sql text)
+returns bytea[]
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.small_batch(1)
+--
+--      The events of a batch as pgq.open_next_batch() returns them; null if they are large. Internal.
+-- ----------------------------------------------------------------------
+declare
+    room    int8 := 65536;
+    event   record;
+    res     bytea[] := '{}';
+begin
+    for event in execute i_batch_sql loop
+        room := room - coalesce(pg_catalog.octet_length(event.ev_data), 0)
+                     - coalesce(pg_catalog.octet_length(event.ev_extra1), 0)
+                     - coalesce(pg_catalog.octet_length(event.ev_extra2), 0)
+                     - coalesce(pg_catalog.octet_length(event.ev_extra3), 0)
+                     - coalesce(pg_catalog.octet_length(event.ev_extra4), 0);
+        if room < 0 then
+            return null;
+        end if;
+        event.ev_retry := coalesce(event.ev_retry, 0);
+        res := res || pg_catalog.record_send(event);
+    end loop;
+    return res;
+end;
+$$;
+
 create or replace function pgq.open_next_batch(
     i_queue_name text, i_consumer_name text,
     i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4,
-    i_for_client boolean default false,
+    i_most_inline int4 default null,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
-    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint, out batch_sql text)
+    out cur_tick_event_seq bigint, out prev_tick_event_seq bigint,
+    out batch_sql text, out events bytea[])
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -137,10 +168,13 @@ as $$
 --      i_queue_name, i_consumer_name           - the consumer
 --      i_min_lag, i_min_count, i_min_interval  - as for pgq.next_batch_custom()
 --      i_max_count                             - as for pgq.next_batch_upto(), or null
---      i_for_client                            - whether to return batch_sql, and pass over heartbeats of an idle
---                                                queue, so that they need not be opened and finished
+--      i_most_inline                           - null for what PgQ does. Else heartbeats of an idle queue are passed
+--                                                over, so that they need not be opened and finished, and
+--                                                the query is returned, and up to about so many events
 -- Returns:
 --      batch_sql   - as from pgq.batch_event_sql()
+--      events      - all that it gives, by ev_id, each as record_send() has it and with 0 for no ev_retry;
+--                    null if they are more, or large
 --      The rest as from pgq.next_batch_custom().
 -- Errors:
 --      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
@@ -184,7 +218,7 @@ begin
         -- Only now, since mostly there is nothing new. If somebody was faster, look again.
         locked := pgq.lock_position(r.reg_id);
         if locked.pos_nr = p.pos_nr then
-            if i_for_client and pgq.is_empty_range(r, last_tick, cur_tick) then
+            if i_most_inline is not null and pgq.is_empty_range(r, last_tick, cur_tick) then
                 perform pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
                 p := pgq.get_position(r.reg_id);
                 continue;
@@ -212,12 +246,15 @@ begin
     prev_tick_id := last_tick.tick_id;
     prev_tick_time := last_tick.tick_time;
     prev_tick_event_seq := greatest(last_tick.tick_event_seq, 1);
-    if i_for_client then
+    if i_most_inline is not null then
         if cur_tick.tick_id is null then
             perform pgq.raise_tick_not_found(i_queue_name, p.pos_next_tick);
         end if;
         select * into q from pgq.queue where queue_id = r.sub_queue;
         batch_sql := pgq.range_sql(q, last_tick, cur_tick, r.sub_id);
+        if cur_tick.tick_event_seq - last_tick.tick_event_seq <= i_most_inline then
+            events := pgq.small_batch(batch_sql);
+        end if;
     end if;
 end;
 $$;
