@@ -188,7 +188,7 @@ select pgq.insert_event('nope', 't', 'one')
 select pgq.insert_event(null, 't', 'one')
 select pgq.current_event_table('q')
 select pgq.current_event_table('nope')
-insert into pgq.event_1_0 (ev_id, ev_time) values ((select nextval(queue_event_seq) from pgq.queue), now())
+insert into pgq.event_1_0 (ev_id, ev_time) select nextval(queue_event_seq), now() from pgq.queue
 select pgq.next_batch('q', 'c')
 {TICK}
 select pgq.ticker('q')
