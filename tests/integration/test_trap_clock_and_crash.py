@@ -30,9 +30,7 @@ def test_an_event_sequence_that_jumps_is_taken_for_events_and_not_for_a_loss(
     ops.register(conn, queue, "c")
     for _ in range(3):
         ops.insert(conn, queue, "event")
-        conn.execute(
-            "select setval(queue_event_seq, nextval(queue_event_seq) + 32) from pgq.queue"
-        )
+        conn.execute("select setval(queue_event_seq, nextval(queue_event_seq) + 32) from pgq.queue")
         assert ops.deliver(conn, queue, "c") == ["event"]
 
 
