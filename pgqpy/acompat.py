@@ -82,7 +82,8 @@ class AsyncWaker:
             loop.add_reader(fileno, on_readable)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._woken.wait()
         finally:
             if fileno is not None:
                 loop.remove_reader(fileno)
