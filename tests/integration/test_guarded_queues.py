@@ -9,6 +9,7 @@ import threading
 import psycopg
 import pytest
 
+from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -218,6 +219,18 @@ def test_a_queue_that_is_made_again_is_found_by_sessions_that_knew_the_old_one(
         ops.insert(conn, queue, "new")
         assert ops.deliver(conn, queue, "c") == ["new"]
         conn.execute("select pgq.unregister_consumer(%s, 'c')", [queue])
+
+
+def test_a_queue_is_made_though_an_earlier_schema_has_left_its_sequences(
+    conn: Connection, queue: str
+) -> None:
+    conn.execute("drop schema pgq cascade")
+    with conn.transaction():
+        conn.execute(schema_sql().encode())
+    conn.execute("select pgq.create_queue(%s)", [queue])
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "event")
+    assert ops.deliver(conn, queue, "c") == ["event"]
 
 
 def test_the_search_path_of_a_producer_leads_nowhere(conn: Connection, queue: str) -> None:

@@ -168,6 +168,8 @@ def test_downgrade_that_loses_queues_must_be_forced(dsn: str, conn: Connection, 
     assert has_schema(conn)
 
     schema.downgrade(dsn, "base", force=True)
+    left = "select from pg_namespace where nspname in ('pgq_ids', 'pgq_slots')"
+    assert conn.execute(left.encode()).fetchall() == []
     assert not has_schema(conn)
     conn.execute("insert into source values (1)")
 

@@ -69,6 +69,10 @@ begin
         event_seq := prefix || '_id_seq';
         slot_seq := prefix || '_slot_seq';
     end if;
+    -- Somebody may have dropped the schema pgq without the others.
+    if to_regclass(event_seq) is not null then
+        execute format('drop sequence %s, %s', event_seq, slot_seq);
+    end if;
     execute format('create sequence %s', event_seq);
     execute format('create sequence %s', slot_seq);
     execute format('create sequence %s_tick_seq', prefix);
