@@ -126,3 +126,15 @@ def test_a_declaration_of_sleep_that_somebody_took_back_is_made_again(
         # as PgQ's own daemon does
         conn.execute("select pgq.ticker()")
     eventually(conn, "select last_value = 2 from pgq.ticker_sleep_seq")
+
+
+@pytest.mark.any_pg
+def test_a_heartbeat_that_is_due_keeps_no_ticker_awake_but_an_event_does(
+    no_prepared: str, connect: Connect
+) -> None:
+    conn, sleep = connect(no_prepared), "select pgq.ticker_sleep()"
+    conn.execute("update pgq.tick_0 set tick_time = tick_time - interval '1 hour'")
+    assert conn.execute(sleep).fetchone() == (True,)
+    # By somebody who had looked before the ticker declared that it sleeps.
+    conn.execute("select nextval('pgq_ids.q')")
+    assert conn.execute(sleep).fetchone() == (False,)

@@ -56,7 +56,7 @@ def test_a_database_overrides_the_defaults_and_those_the_builtin_ones(tmp_path: 
     first, second = config.databases
     assert (first.retry_period, first.observe_period) == (0.5, 7.5)
     assert (second.name, second.retry_period) == ("second", 3.0)
-    assert second.poll_busy == 0.003
+    assert second.poll_busy == 0.002
     assert config.http == "127.0.0.1:9187"
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pgqpy_ticker.pace import BURST, REST, ROUNDS, SHORTEST, Budget, Pace, Rest
 
-BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.003, 0.05, 0.25, 1.0
+BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.002, 0.05, 0.25, 1.0
 
 waits = st.none() | st.floats(min_value=-10, max_value=1e5, allow_nan=False)
 

@@ -33,7 +33,7 @@ class Database:
     name: str
     dsn: str
 
-    poll_busy: float = 0.003
+    poll_busy: float = 0.002
     """Between two rounds of ticks while events arrive."""
     poll_idle: float = 0.05
     """The same when nothing arrives and producers cannot wake the ticker."""

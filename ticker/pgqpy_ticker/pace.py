@@ -9,8 +9,8 @@ from dataclasses import dataclass
 SHORTEST = 0.0005
 """A round that is due at once still lets other databases' workers run."""
 
-REST = 6
-"""A pause is at least so many times the work before it, so that work is a seventh of the time."""
+REST = 2
+"""A pause is at least so many times the work before it, so that work is a quarter of the time."""
 
 ROUNDS = 8
 """What rounds cost is the least of so many: those in between were held up by other processes."""

@@ -166,6 +166,8 @@ create or replace function pgq.ticker_round(
     out ticks int4, out early int4, out fresh int4, out wait interval, out work interval)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
+-- or else what a round inserts would be planned each time: a fifth of it
+set plan_cache_mode = force_generic_plan
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ticker_round(2)
@@ -386,8 +388,8 @@ begin
     if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 2 then
         perform setval('pgq.ticker_sleep_seq', 2);
     end if;
-    -- Whose event is not guarded has drawn its id before: look once more.
-    if not pgq.guard_queues() or exists (select from pgq.due_queues() due where due.nominal or due.early) then
+    -- Whose event is not guarded has drawn its id before: look once more. Heartbeats can wait.
+    if not pgq.guard_queues() or exists (select from pgq.due_queues(null, false) due where due.nominal or due.early) then
         perform pgq.ticker_awake();
         return false;
     end if;
