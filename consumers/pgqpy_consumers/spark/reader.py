@@ -6,17 +6,24 @@ all it knows came pickled in an `EventSource` and a `Slice`.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pgqpy import dsn
+from pgqpy.errors import ConnectionFailed, TickNotFound
+from pgqpy_consumers.spark.schema import EVENT_COLUMNS, SELECT_LIST, arrow_schema
 from pgqpy_consumers.spark.slices import Slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_TRUNCATED = "PQ008"
 
-class EventsGoneError(Exception):
+
+class EventsGoneError(TickNotFound):
     """The events of a DataFrame may have been rotated away."""
 
 
@@ -27,38 +34,83 @@ class EventSource:
     conninfo: str = field(repr=False)
     """libpq's, with the password: never to be shown."""
     query: str = field(repr=False)
-    """All events, with the columns of the schema."""
-    still_there: str = field(repr=False)
-    """Gives a row as long as rotation keeps its hands off the events."""
+    """All events, with the columns of ``pgq.get_batch_events``."""
     description: str
-    """For people: names the batch."""
+    """For people: names the batch, or the ticks."""
+    columns: tuple[str, ...] = EVENT_COLUMNS
+    """Which columns to fetch."""
+    condition: str = field(default="true", repr=False)
+    """Which events to fetch: SQL over `SELECT_LIST`."""
+    still_there: str | None = field(default=None, repr=False)
+    """Gives a row as long as the events may be read, if that is more than the query itself
+    finds out, which fails if rotation has truncated what it reads."""
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """The events of a slice in order of ev_id, as Arrow record batches."""
-        import adbc_driver_postgresql.dbapi as adbc
+        """The events of a slice as Arrow record batches of `columns`.
 
+        Raises EventsGoneError; ConnectionFailed, which names host and database.
+        """
         # Autocommit: each statement has a snapshot of its own. The check must not
         # share the one of the read: a reader whose snapshot is older than a TRUNCATE
         # finds no rows, and would find that all is well.
-        with adbc.connect(self.conninfo, autocommit=True) as connection:
+        with _connect(self.conninfo) as connection:
             yield from self._rows(connection, part)
-            self._check(connection)
+            if self.still_there is not None:
+                self._check(connection, self.still_there)
 
     def _rows(self, connection: Any, part: Slice) -> Iterator[pa.RecordBatch]:
-        from pgqpy_consumers.spark.schema import arrow_schema
-
-        with connection.cursor() as cursor:
-            cursor.execute(f"select * from ({self.query}) events where {part.condition()}")
+        schema = arrow_schema(self.columns)
+        with connection.cursor() as cursor, self._gone():
+            cursor.execute(
+                f"select {', '.join(self.columns)}"
+                f" from (select {SELECT_LIST} from ({self.query}) e) events"
+                f" where ({self.condition}) and {part.condition()}"
+            )
             with cursor.fetch_record_batch() as stream:
                 for batch in stream:
-                    yield batch.cast(arrow_schema())
+                    yield batch.cast(schema)
 
-    def _check(self, connection: Any) -> None:
+    @contextmanager
+    def _gone(self) -> Iterator[None]:
+        import adbc_driver_manager as adbc
+
+        try:
+            yield
+        except adbc.Error as error:
+            if error.sqlstate != _TRUNCATED:
+                raise
+            raise EventsGoneError(
+                f"rotation has removed events of {self.description}",
+                hint="Rotation keeps what a registered consumer has not finished: register one"
+                " before reading, or read sooner, or raise the queue's rotation_period.",
+                sqlstate=_TRUNCATED,
+            ) from error
+
+    def _check(self, connection: Any, still_there: str) -> None:
         with connection.cursor() as cursor:
-            cursor.execute(self.still_there)
+            cursor.execute(still_there)
             if cursor.fetchone() is None:
                 raise EventsGoneError(
                     f"{self.description} is finished, and its events may be gone: its DataFrame"
-                    " can be read only inside process_batch. Keep what you need of it with"
-                    " df.persist(), df.localCheckpoint() or by writing it somewhere."
+                    " can be read only inside process_batch.",
+                    hint="Keep what you need of it with df.persist(), df.localCheckpoint() or"
+                    " by writing it somewhere.",
                 )
+
+
+@contextmanager
+def _connect(conninfo: str) -> Iterator[Any]:
+    import adbc_driver_manager
+    import adbc_driver_postgresql.dbapi as adbc
+
+    try:
+        connection = adbc.connect(conninfo, autocommit=True)
+    except adbc_driver_manager.Error as error:
+        raise ConnectionFailed(
+            f"{socket.gethostname()} cannot connect to {dsn.redact(conninfo)}",
+            detail=str(error).strip(),
+            hint="Executors connect by themselves: host names must mean the same there, and"
+            " pg_hba.conf, firewalls and max_connections must let each of them in.",
+        ) from error
+    with connection:
+        yield connection

@@ -6,6 +6,7 @@ knows the SQL side finds the same table in Spark.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,9 @@ _TYPES: dict[str, DataType] = {
     "ev_extra4": StringType(),
 }
 
+EVENT_COLUMNS = tuple(_TYPES)
+"""The names of the columns."""
+
 EVENT_SCHEMA = StructType([StructField(name, type_) for name, type_ in _TYPES.items()])
 """The schema of every DataFrame of events."""
 
@@ -42,13 +46,13 @@ _TIME = (
     " and ev_time < timestamptz '10000-01-01 00:00:00+00' then ev_time end as ev_time"
 )
 
-EVENT_COLUMNS = ", ".join(_TIME if name == "ev_time" else name for name in _TYPES)
+SELECT_LIST = ", ".join(_TIME if name == "ev_time" else name for name in _TYPES)
 """The select list over a batch query that gives `EVENT_SCHEMA`."""
 
 
 @cache
-def arrow_schema() -> Any:
-    """`EVENT_SCHEMA` for Arrow: what record batches must match to the letter."""
+def arrow_schema(columns: Sequence[str] = EVENT_COLUMNS) -> Any:
+    """`EVENT_SCHEMA`, or some columns of it, for Arrow: what record batches must match."""
     import pyarrow as pa
 
     types = {
@@ -57,4 +61,4 @@ def arrow_schema() -> Any:
         StringType: pa.string(),
         TimestampType: pa.timestamp("us", tz="UTC"),
     }
-    return pa.schema([(name, types[type(type_)]) for name, type_ in _TYPES.items()])
+    return pa.schema([(name, types[type(_TYPES[name])]) for name in columns])

@@ -13,6 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# A slice has its cost, a connection and a task, whatever is in it.
+EVENTS_PER_SLICE = 5_000
+
+# Where Spark does not say how many tasks run at a time.
+DEFAULT_PARTITIONS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -29,6 +35,16 @@ class Slice:
         if self.upper is not None:
             bounds.append(f"ev_id < {self.upper:d}")
         return " and ".join(bounds) or "true"
+
+
+def slices_between(seq_start: int, seq_end: int, most: int) -> list[Slice]:
+    """Slices of the events between two ticks, ``most`` of them at most.
+
+    The event sequence at the two ticks tells about how many events there are, and of
+    which ids: others may have been committed late, or come again.
+    """
+    wanted = -(-(seq_end - seq_start) // EVENTS_PER_SLICE)
+    return cut(seq_start + 1, seq_end, max(min(wanted, most), 1))
 
 
 def cut(first: int, last: int, parts: int) -> list[Slice]:

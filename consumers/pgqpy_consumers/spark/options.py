@@ -1,0 +1,216 @@
+"""The options of ``format("pgq")``: their names, what they may hold, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_type_hints
+
+import pgqpy
+from pgqpy.errors import PgqError
+
+StartingPosition: TypeAlias = Literal["consumer", "earliest", "latest"] | int | datetime
+"""Where a stream starts: at its consumer's position, an end of the queue, a tick or a time."""
+
+
+class InvalidOption(PgqError, ValueError):
+    """An option of the data source is unknown, missing, or has a value that makes no sense."""
+
+
+# --- what options may hold: each turns the text of one into its value, or raises ValueError
+
+
+def _text(value: str) -> str:
+    if not value:
+        raise ValueError("it is empty")
+    return value
+
+
+def _count(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise ValueError("it must be a whole number, at least 1")
+    return int(value)
+
+
+def _flag(value: str) -> bool:
+    try:
+        return {"true": True, "false": False}[value.lower()]
+    except KeyError:
+        raise ValueError("it must be true or false") from None
+
+
+def _time(value: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("it must be a time such as 2026-03-29T01:30:00Z") from None
+    if time.tzinfo is None:
+        raise ValueError("it must have a time zone, such as the Z of 2026-03-29T01:30:00Z")
+    return time
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ValueError("it must be names with commas between them, each once")
+    return names
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.lower() not in choices:
+            raise ValueError(f"it must be one of {', '.join(choices)}")
+        return value.lower()
+
+    return parse
+
+
+def _starting_position(value: str) -> StartingPosition:
+    kind, _, place = value.partition(":")
+    match kind.lower(), place:
+        case ("consumer" | "earliest" | "latest") as end, "":
+            return end
+        case "tick", place:
+            return _count(place)
+        case "time", place:
+            return _time(place)
+    raise ValueError("it must be consumer, earliest, latest, tick:NUMBER or time:TIME")
+
+
+# --- the four ways to use the data source; the name of an option is its field's in camelCase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every use of the data source says: which queue, and how to get there."""
+
+    purpose: ClassVar[str]
+    """For error messages."""
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    """Spark's own options, that come along; in lower case."""
+
+    queue: Annotated[str, _text]
+    dsn: Annotated[str | None, str] = field(default=None, repr=False)
+    password: Annotated[str | None, str] = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Read and check options; names are case-insensitive.
+
+        Raises InvalidOption, which names the option and what it may be.
+        """
+        known = {_camel_case(option.name): option for option in fields(cls)}
+        by_name = {name.lower(): option for name, option in known.items()}
+        parsers = get_type_hints(cls, include_extras=True)
+        values = {}
+        for name, value in given.items():
+            option = by_name.get(name.lower())
+            if option is not None:
+                (parse,) = parsers[option.name].__metadata__
+                values[option.name] = _parsed(option, parse, value)
+            elif name.lower() not in cls.ignored:
+                raise InvalidOption(
+                    f"there is no option {name!r} for {cls.purpose}",
+                    hint=f"There are: {', '.join(known)}.",
+                )
+        for option in fields(cls):
+            if option.default is MISSING and option.name not in values:
+                raise InvalidOption(f"{cls.purpose} needs option {_camel_case(option.name)}")
+        return cls(**values)
+
+    def connect(self, application_name: str) -> pgqpy.Connection:
+        """Open a connection in autocommit; the options say where, or the environment.
+
+        Raises what `pgqpy.connect` raises.
+        """
+        settings = {} if self.password is None else {"password": self.password}
+        # No prepared statements: a pooler in between may not know them, and few are run twice.
+        return pgqpy.connect(
+            self.dsn,
+            autocommit=True,
+            prepare_threshold=None,
+            application_name=application_name[:63],
+            **settings,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventOptions(Options):
+    """How events become rows: of batch reads and of streams."""
+
+    num_partitions: Annotated[int | None, _count] = None
+    """Slices to read a range in, at most."""
+    columns: Annotated[tuple[str, ...] | None, _names] = None
+    """Which columns of the events to fetch."""
+    payload: Annotated[str | None, _one_of("json", "urlencoded", "row")] = None
+    malformed: Annotated[str, _one_of("fail", "drop", "column")] = "fail"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions(EventOptions):
+    """Of ``spark.read``."""
+
+    purpose = "reading a queue"
+
+    start_tick: Annotated[int | None, _count] = None
+    end_tick: Annotated[int | None, _count] = None
+    start_time: Annotated[datetime | None, _time] = None
+    end_time: Annotated[datetime | None, _time] = None
+    consumer: Annotated[str | None, _text] = None
+
+    def __post_init__(self) -> None:
+        self._exclude("consumer", "start_tick", "end_tick", "start_time", "end_time")
+        self._exclude("start_tick", "start_time")
+        self._exclude("end_tick", "end_time")
+
+    def _exclude(self, name: str, *others: str) -> None:
+        for other in others:
+            if getattr(self, name) is not None and getattr(self, other) is not None:
+                raise InvalidOption(
+                    f"options {_camel_case(name)} and {_camel_case(other)} exclude each other",
+                    hint="Give one of them.",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(EventOptions):
+    """Of ``spark.readStream``."""
+
+    purpose = "streaming from a queue"
+
+    consumer: Annotated[str, _text]
+    starting_position: Annotated[StartingPosition, _starting_position] = "consumer"
+    max_ticks_per_trigger: Annotated[int | None, _count] = None
+    max_events_per_trigger: Annotated[int | None, _count] = None
+    fail_on_data_loss: Annotated[bool, _flag] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteOptions(Options):
+    """Of ``df.write``."""
+
+    purpose = "writing to a queue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamWriteOptions(Options):
+    """Of ``df.writeStream``."""
+
+    purpose = "streaming to a queue"
+    ignored = frozenset({"checkpointlocation"})
+
+    writer: Annotated[str, _text]
+    """Who writes: micro-batches of one writer are told apart by their numbers."""
+
+
+def _camel_case(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def _parsed(option: Field[Any], parse: Callable[[str], Any], value: str) -> Any:
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise InvalidOption(f"option {_camel_case(option.name)} is {value!r}: {error}") from None

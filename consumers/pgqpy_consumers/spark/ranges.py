@@ -1,0 +1,217 @@
+"""From places in a queue to offsets, and from two offsets to a query; on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, LiteralString
+
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+
+import pgqpy
+from pgqpy.errors import (
+    ConsumerNotRegistered,
+    NoTicks,
+    PgqError,
+    QueueNotFound,
+    TickNotFound,
+    translate_errors,
+)
+from pgqpy_consumers.spark.offset import Offset
+from pgqpy_consumers.spark.reader import EventSource
+from pgqpy_consumers.spark.schema import EVENT_COLUMNS
+
+
+class ForeignOffset(PgqError):
+    """An offset is not of this queue's history: the queue was made anew, or was restored."""
+
+    default_hint = (
+        "What was processed cannot be told from what was not any more. Decide what to keep of"
+        " the results, and start again with a new checkpoint or other ticks."
+    )
+
+
+# A dump that is restored has other oids, a cluster that is copied with its data keeps all.
+_FIND: LiteralString = """
+select concat_ws('/', c.system_identifier, d.oid,
+                 to_regclass(q.queue_data_pfx || '_0')::oid) as queue,
+       t.tick_id as tick, t.tick_event_seq as seq, t.tick_snapshot::text as snapshot
+  from pgq.queue q
+ cross join pg_control_system() c
+  join pg_database d on d.datname = current_database()
+  left join lateral (
+       select * from pgq.tick
+        where tick_queue = q.queue_id
+          and {}
+        limit 1) t on true
+ where q.queue_name = %(queue)s
+"""
+
+_NEWEST: LiteralString = _FIND.format("true order by tick_id desc")
+_EARLIEST: LiteralString = _FIND.format("tick_id >= q.queue_horizon_tick order by tick_id")
+_BY_ID: LiteralString = _FIND.format("tick_id = %(tick)s")
+_BEFORE: LiteralString = _FIND.format(
+    "tick_id >= q.queue_horizon_tick and tick_time <= %(time)s order by tick_id desc"
+)
+_AFTER: LiteralString = _FIND.format("tick_time >= %(time)s order by tick_id")
+
+
+def fingerprint(conn: pgqpy.Connection, queue: str) -> str:
+    """Tells this queue from one of the same name that was made later, or elsewhere.
+
+    Raises QueueNotFound.
+    """
+    return str(_row(conn, queue, _NEWEST)["queue"])
+
+
+def newest(conn: pgqpy.Connection, queue: str) -> Offset:
+    """The newest tick. Raises QueueNotFound, NoTicks."""
+    return _find(conn, queue, _NEWEST) or _no_ticks(queue)
+
+
+def earliest(conn: pgqpy.Connection, queue: str) -> Offset:
+    """The oldest tick after which all events are there. Raises QueueNotFound, NoTicks."""
+    return _find(conn, queue, _EARLIEST) or _no_ticks(queue)
+
+
+def offset_at(conn: pgqpy.Connection, queue: str, tick: int) -> Offset:
+    """A tick by its id. Raises QueueNotFound, TickNotFound."""
+    found = _find(conn, queue, _BY_ID, tick=tick)
+    if found is None:
+        raise TickNotFound(
+            f"tick {tick} of queue {queue!r} is not available",
+            hint="It was never made, or is forgotten. Look at pgq.tick for the ticks there are.",
+        )
+    return found
+
+
+def before(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
+    """The last tick that was made by then: all events that came to light later are after it.
+
+    Raises QueueNotFound, and TickNotFound if rotation may have removed some of them.
+    """
+    found = _find(conn, queue, _BEFORE, time=time)
+    if found is not None:
+        return found
+    first = earliest(conn, queue)
+    # Nothing is missing if it is the queue's first tick: the queue is younger than the time.
+    if first.tick > 1:
+        raise TickNotFound(
+            f"queue {queue!r} has events from tick {first.tick} on, which is later than {time}",
+            hint=f"Rotation has removed older ones. Begin with tick {first.tick}.",
+        )
+    return first
+
+
+def after(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
+    """The first tick that was made then or later, or the newest if there is none yet.
+
+    Raises QueueNotFound, NoTicks.
+    """
+    return _find(conn, queue, _AFTER, time=time) or newest(conn, queue)
+
+
+def position(conn: pgqpy.Connection, queue: str, consumer: str) -> Offset:
+    """The last tick that a consumer has finished.
+
+    Raises QueueNotFound, ConsumerNotRegistered.
+    """
+    with translate_errors():
+        row = conn.execute(
+            "select last_tick from pgq.get_consumer_info(%s, %s)", (queue, consumer)
+        ).fetchone()
+    if row is None:
+        fingerprint(conn, queue)
+        raise ConsumerNotRegistered(
+            f"consumer {consumer!r} is not registered on queue {queue!r}",
+            hint="Register it: pgqpy consumer register, or pgq.register_consumer(queue, consumer).",
+        )
+    return offset_at(conn, queue, row[0])
+
+
+def check(conn: pgqpy.Connection, queue: str, offset: Offset) -> None:
+    """Raises ForeignOffset if the offset cannot be one of this queue, QueueNotFound, NoTicks."""
+    last = newest(conn, queue)
+    if offset.queue != last.queue:
+        raise ForeignOffset(
+            f"tick {offset.tick} is of an earlier queue {queue!r}, which was dropped and made"
+            " anew, or restored from a dump"
+        )
+    same = _find(conn, queue, _BY_ID, tick=offset.tick)
+    if offset.tick > last.tick or (same is not None and same.snapshot != offset.snapshot):
+        raise ForeignOffset(
+            f"tick {offset.tick} of queue {queue!r} was made in another history of this"
+            f" database, which was restored to an earlier time; its newest tick is {last.tick}"
+        )
+
+
+def range_source(
+    conn: pgqpy.Connection,
+    queue: str,
+    start: Offset,
+    end: Offset,
+    *,
+    columns: Sequence[str] = EVENT_COLUMNS,
+    condition: str = "true",
+    consumer: str | None = None,
+) -> EventSource:
+    """The events after one tick up to another; executors connect as ``conn`` did.
+
+    Args:
+        conn: asks for the query.
+        queue: name of the queue.
+        start: tick to start behind.
+        end: last tick.
+        columns: which to fetch, of `EVENT_COLUMNS`.
+        condition: which events to fetch: SQL over `EVENT_COLUMNS`, with literals only.
+        consumer: whose retried events are to be among them. None: no retried events.
+
+    Raises QueueNotFound, TickNotFound if rotation has removed events of the range,
+    InvalidParameter if it runs backwards.
+    """
+    with translate_errors():
+        row = conn.execute(
+            "select pgq.snapshot_range_sql(%s, %s, %s, %s, %s, %s)",
+            (queue, start.tick, start.snapshot, end.tick, end.snapshot, consumer),
+        ).fetchone()
+    assert row is not None
+    return EventSource(
+        conninfo=conninfo(conn),
+        # A DataFrame has no order, so nobody has to sort.
+        query=row[0].removesuffix(" order by 1"),
+        columns=tuple(columns),
+        condition=condition,
+        description=f"ticks {start.tick} to {end.tick} of queue {queue!r}",
+    )
+
+
+def conninfo(conn: pgqpy.Connection) -> str:
+    """All that a connection was made with, the password too, also from the environment."""
+    settings = conn.info.get_parameters()
+    if conn.info.password:
+        settings["password"] = conn.info.password
+    return make_conninfo(**settings)
+
+
+def _find(
+    conn: pgqpy.Connection, queue: str, query: LiteralString, **place: object
+) -> Offset | None:
+    row = _row(conn, queue, query, **place)
+    return None if row["tick"] is None else Offset.from_dict(row)
+
+
+def _row(
+    conn: pgqpy.Connection, queue: str, query: LiteralString, **place: object
+) -> dict[str, Any]:
+    with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(query, {"queue": queue, **place}).fetchone()
+    if row is None:
+        raise QueueNotFound(
+            f"queue {queue!r} does not exist", hint="pgqpy queue list shows the queues there are."
+        )
+    return row
+
+
+def _no_ticks(queue: str) -> Offset:
+    raise NoTicks(f"queue {queue!r} has no tick yet", hint="Run the ticker: pgqpy ticker.")
