@@ -1,4 +1,4 @@
-"""Tick ranges of a queue as Spark DataFrames: `SparkConsumer` is the class to subclass."""
+"""Queues in Spark: `PgqDataSource` is the format ``pgq``, `SparkConsumer` a class to subclass."""
 
 from importlib.util import find_spec
 
@@ -12,11 +12,13 @@ from pgqpy_consumers.spark.java import JavaMissingError, require_java
 from pgqpy_consumers.spark.reader import EventsGoneError
 from pgqpy_consumers.spark.schema import EVENT_SCHEMA
 from pgqpy_consumers.spark.session import get_session, local_session
+from pgqpy_consumers.spark.source import PgqDataSource
 
 __all__ = [
     "EVENT_SCHEMA",
     "EventsGoneError",
     "JavaMissingError",
+    "PgqDataSource",
     "SparkConsumer",
     "get_session",
     "local_session",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_type_hints
 
@@ -85,7 +85,7 @@ def _starting_position(value: str) -> StartingPosition:
 class Options:
     """What every use of the data source says: which queue, and how to get there."""
 
-    purpose: ClassVar[str]
+    purpose: ClassVar[str] = "the data source pgq"
     """For error messages."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Spark's own options, that come along; in lower case."""
@@ -100,23 +100,29 @@ class Options:
 
         Raises InvalidOption, which names the option and what it may be.
         """
-        known = {_camel_case(option.name): option for option in fields(cls)}
-        by_name = {name.lower(): option for name, option in known.items()}
-        parsers = get_type_hints(cls, include_extras=True)
-        values = {}
-        for name, value in given.items():
-            option = by_name.get(name.lower())
-            if option is not None:
-                (parse,) = parsers[option.name].__metadata__
-                values[option.name] = _parsed(option, parse, value)
-            elif name.lower() not in cls.ignored:
+        known = [_camel_case(option.name) for option in fields(cls)]
+        accepted = cls.ignored.union(map(str.lower, known))
+        for name in given:
+            if name.lower() not in accepted:
                 raise InvalidOption(
                     f"there is no option {name!r} for {cls.purpose}",
                     hint=f"There are: {', '.join(known)}.",
                 )
+        return cls.pick(given)
+
+    @classmethod
+    def pick(cls, given: Mapping[str, str]) -> Self:
+        """Like `parse`, but looks at the options of this class only."""
+        texts = {name.lower(): text for name, text in given.items()}
+        parsers = get_type_hints(cls, include_extras=True)
+        values = {}
         for option in fields(cls):
-            if option.default is MISSING and option.name not in values:
-                raise InvalidOption(f"{cls.purpose} needs option {_camel_case(option.name)}")
+            name = _camel_case(option.name)
+            if name.lower() in texts:
+                (parse,) = parsers[option.name].__metadata__
+                values[option.name] = _parsed(name, parse, texts[name.lower()])
+            elif option.default is MISSING:
+                raise InvalidOption(f"{cls.purpose} needs option {name}")
         return cls(**values)
 
     def connect(self, application_name: str) -> pgqpy.Connection:
@@ -158,6 +164,9 @@ class ReadOptions(EventOptions):
     start_time: Annotated[datetime | None, _time] = None
     end_time: Annotated[datetime | None, _time] = None
     consumer: Annotated[str | None, _text] = None
+    """Whose pending events to read: those after the last tick that it has finished."""
+    push_down_predicate: Annotated[bool, _flag] = False
+    """Whether filters become part of the query, as far as Spark is told to push them down."""
 
     def __post_init__(self) -> None:
         self._exclude("consumer", "start_tick", "end_tick", "start_time", "end_time")
@@ -209,8 +218,8 @@ def _camel_case(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-def _parsed(option: Field[Any], parse: Callable[[str], Any], value: str) -> Any:
+def _parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:
     try:
         return parse(value)
     except ValueError as error:
-        raise InvalidOption(f"option {_camel_case(option.name)} is {value!r}: {error}") from None
+        raise InvalidOption(f"option {name} is {value!r}: {error}") from None

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.datasource import InputPartition
+
 from pgqpy import dsn
 from pgqpy.errors import ConnectionFailed, TickNotFound
 from pgqpy_consumers.spark.schema import EVENT_COLUMNS, SELECT_LIST, arrow_schema
@@ -20,7 +22,7 @@ from pgqpy_consumers.spark.slices import Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TRUNCATED = "PQ008"
+_GONE = {"PQ008": "rotation has removed them", "42P01": "the queue was dropped"}
 
 
 class EventsGoneError(TickNotFound):
@@ -45,6 +47,14 @@ class EventSource:
     """Gives a row as long as the events may be read, if that is more than the query itself
     finds out, which fails if rotation has truncated what it reads."""
 
+    def statement(self, part: Slice) -> str:
+        """The query for the events of a slice."""
+        return (
+            f"select {', '.join(self.columns)}"
+            f" from (select {SELECT_LIST} from ({self.query}) e) events"
+            f" where ({self.condition}) and {part.condition()}"
+        )
+
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """The events of a slice as Arrow record batches of `columns`.
 
@@ -54,37 +64,41 @@ class EventSource:
         # share the one of the read: a reader whose snapshot is older than a TRUNCATE
         # finds no rows, and would find that all is well.
         with _connect(self.conninfo) as connection:
-            yield from self._rows(connection, part)
+            try:
+                yield from self._rows(connection, part)
+            except Exception as error:
+                self._check_gone(connection, error)
+                raise
             if self.still_there is not None:
                 self._check(connection, self.still_there)
 
     def _rows(self, connection: Any, part: Slice) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.columns)
-        with connection.cursor() as cursor, self._gone():
-            cursor.execute(
-                f"select {', '.join(self.columns)}"
-                f" from (select {SELECT_LIST} from ({self.query}) e) events"
-                f" where ({self.condition}) and {part.condition()}"
-            )
+        with connection.cursor() as cursor:
+            cursor.execute(self.statement(part))
             with cursor.fetch_record_batch() as stream:
                 for batch in stream:
                     yield batch.cast(schema)
 
-    @contextmanager
-    def _gone(self) -> Iterator[None]:
+    def _check_gone(self, connection: Any, failure: Exception) -> None:
+        """Raises EventsGoneError if that is why reading failed.
+
+        What fails while Arrow streams has no SQLSTATE: so fail again, in another way.
+        """
         import adbc_driver_manager as adbc
 
         try:
-            yield
+            with connection.cursor() as cursor:
+                cursor.execute(f"select 1 from ({self.query}) e limit 1")
+                cursor.fetchone()
         except adbc.Error as error:
-            if error.sqlstate != _TRUNCATED:
-                raise
-            raise EventsGoneError(
-                f"rotation has removed events of {self.description}",
-                hint="Rotation keeps what a registered consumer has not finished: register one"
-                " before reading, or read sooner, or raise the queue's rotation_period.",
-                sqlstate=_TRUNCATED,
-            ) from error
+            if error.sqlstate in _GONE:
+                raise EventsGoneError(
+                    f"{self.description}: events are gone, {_GONE[error.sqlstate]}",
+                    hint="Rotation keeps what a registered consumer has not finished: register"
+                    " one before reading, or set a longer rotation_period.",
+                    sqlstate=error.sqlstate,
+                ) from failure
 
     def _check(self, connection: Any, still_there: str) -> None:
         with connection.cursor() as cursor:
@@ -96,6 +110,18 @@ class EventSource:
                     hint="Keep what you need of it with df.persist(), df.localCheckpoint() or"
                     " by writing it somewhere.",
                 )
+
+
+@dataclass(frozen=True)
+class EventPartition(InputPartition):
+    """What one task of the data source reads."""
+
+    source: EventSource
+    part: Slice
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """As `EventSource.read`."""
+        return self.source.read(self.part)
 
 
 @contextmanager

@@ -253,6 +253,63 @@ begin
 end;
 $$;
 
+create or replace function pgq.snapshot_range_sql(
+    i_queue_name text, i_from_tick bigint, i_from_snapshot txid_snapshot, i_to_tick bigint, i_to_snapshot txid_snapshot,
+    i_consumer_name text default null)
+returns text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.snapshot_range_sql(6)
+--
+--      The query for the events after one tick up to another, for who has kept the ticks' snapshots: the
+--      ticks themselves may be forgotten meanwhile, as early ones are when the tick log rotates.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_from_tick     - tick to start behind
+--      i_from_snapshot - its snapshot
+--      i_to_tick       - last tick
+--      i_to_snapshot   - its snapshot
+--      i_consumer_name - whose retried events belong to it; null for none
+-- Returns:
+--      SQL as from pgq.batch_event_sql().
+-- Errors:
+--      PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available,
+--      PQ011 the range runs backwards
+-- ----------------------------------------------------------------------
+declare
+    q           pgq.queue;
+    last_tick   pgq.tick_0;
+    cur_tick    pgq.tick_0;
+    owner       int4;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    if i_from_tick > i_to_tick then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('tick range from %s to %s runs backwards', i_from_tick, i_to_tick),
+            hint = 'Give the earlier tick first.';
+    end if;
+    if i_from_snapshot is null or (i_from_tick < q.queue_horizon_tick) is not false then
+        perform pgq.raise_tick_not_found(i_queue_name, i_from_tick);
+    end if;
+    if i_to_snapshot is null then
+        perform pgq.raise_tick_not_found(i_queue_name, i_to_tick);
+    end if;
+    if i_consumer_name is not null then
+        owner := (pgq.find_registration(i_queue_name, i_consumer_name)).sub_id;
+    end if;
+    last_tick.tick_snapshot := i_from_snapshot;
+    cur_tick.tick_snapshot := i_to_snapshot;
+    return pgq.range_sql(q, last_tick, cur_tick, owner);
+end;
+$$;
+
 create or replace function pgq.tick_range_sql(i_queue_name text, i_from_tick bigint, i_to_tick bigint)
 returns text
 language plpgsql
@@ -274,28 +331,9 @@ as $$
 --      PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range runs backwards
 -- ----------------------------------------------------------------------
 declare
-    q           pgq.queue;
-    last_tick   pgq.tick_0;
-    cur_tick    pgq.tick_0;
+    id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
-    end if;
-    if i_from_tick > i_to_tick then
-        raise exception using
-            errcode = 'PQ011',
-            message = format('tick range from %s to %s runs backwards', i_from_tick, i_to_tick),
-            hint = 'Give the earlier tick first.';
-    end if;
-    last_tick := pgq.get_tick(q.queue_id, i_from_tick);
-    if last_tick.tick_id is null or i_from_tick < q.queue_horizon_tick then
-        perform pgq.raise_tick_not_found(i_queue_name, i_from_tick);
-    end if;
-    cur_tick := pgq.get_tick(q.queue_id, i_to_tick);
-    if cur_tick.tick_id is null then
-        perform pgq.raise_tick_not_found(i_queue_name, i_to_tick);
-    end if;
-    return pgq.range_sql(q, last_tick, cur_tick, null);
+    return pgq.snapshot_range_sql(i_queue_name, i_from_tick, (pgq.get_tick(id, i_from_tick)).tick_snapshot,
+                                  i_to_tick, (pgq.get_tick(id, i_to_tick)).tick_snapshot);
 end;
 $$;
