@@ -119,6 +119,14 @@ class NoTicks(PgqError, sqlstates=("PQ015",)):
     """The queue has no tick yet."""
 
 
+class ConsumerInUse(PgqError, sqlstates=("PQ016",)):
+    """Somebody else consumes under the consumer's name, or has moved it on."""
+
+
+class WriterInUse(PgqError, sqlstates=("PQ017",)):
+    """Another stream writes under the writer's name, or its checkpoint was set back."""
+
+
 class InvalidTriggerArgument(PgqError, sqlstates=("PQ020",)):
     """A trigger was created with an argument that it does not know."""
 

@@ -90,6 +90,79 @@ begin
 end;
 $$;
 
+create or replace function pgq.advance_consumer(i_queue_name text, i_consumer_name text, i_tick_id bigint)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.advance_consumer(3)
+--
+--      Lets a consumer's position follow a program that keeps its own, as Spark does in checkpoints. The
+--      consumer is registered if it is not. It never moves back, and never while a batch is open: then
+--      somebody else consumes as it.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_consumer_name - name of the consumer
+--      i_tick_id       - tick that the program has passed; it may be one that the log has forgotten
+-- Returns:
+--      The tick where the consumer stands now: i_tick_id, or the newest before it that the log has.
+-- Errors:
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick is before what the queue has,
+--      PQ016 the consumer is beyond the tick, or has a batch open
+-- Tables:
+--      reads ticks; locks pgq.registration; appends a position
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+    t   pgq.tick_0;
+    r   int4;
+    p   pgq.position_0;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    select reg_id into r
+      from pgq.registration
+      join pgq.consumer on co_id = sub_consumer
+     where sub_queue = q.queue_id
+       and co_name = i_consumer_name;
+    p := pgq.lock_position(r);
+    t := pgq.last_tick(q.queue_id, i_tick_id + 1);
+
+    if p.pos_nr is null then
+        perform pgq.register_consumer_at(i_queue_name, i_consumer_name, coalesce(t.tick_id, i_tick_id));
+        return t.tick_id;
+    end if;
+    if p.pos_batch is not null then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer %L has batch %s of queue %L open: somebody else consumes as it',
+                             i_consumer_name, p.pos_batch, i_queue_name),
+            hint = format('Stop that program, or use a consumer of your own. If it is gone: select pgq.finish_batch(%s) if it has '
+                          'processed the batch, else select pgq.register_consumer_at(%L, %L, %s).',
+                          p.pos_batch, i_queue_name, i_consumer_name, p.pos_last_tick);
+    end if;
+    if p.pos_last_tick > i_tick_id then
+        raise exception using
+            errcode = 'PQ016',
+            message = format('consumer %L of queue %L stands at tick %s already, beyond tick %s',
+                             i_consumer_name, i_queue_name, p.pos_last_tick, i_tick_id),
+            hint = format('Does another program consume as it? Each needs a consumer of its own. To read again from an earlier '
+                          'tick on purpose: select pgq.register_consumer_at(%L, %L, %s).',
+                          i_queue_name, i_consumer_name, i_tick_id);
+    end if;
+    if t.tick_id > p.pos_last_tick then
+        -- Nobody has forgotten the tick meanwhile: that would take the lock on a table that we have read.
+        perform pgq.append_position(r, p.pos_nr + 1, t.tick_id, null, null);
+        return t.tick_id;
+    end if;
+    return p.pos_last_tick;
+end;
+$$;
+
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
 language plpgsql

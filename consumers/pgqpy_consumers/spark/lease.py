@@ -1,0 +1,124 @@
+"""The driver's session: the only one, of all queries, that may move a stream's consumer.
+
+It lives in the process that Spark runs the stream's reader in, one for each run of a query, and
+ends with it, however that ends. Executors have nothing to do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import LiteralString, TypeVar
+
+import psycopg
+
+import pgqpy
+from pgqpy.backoff import Backoff
+from pgqpy.errors import ConnectionFailed, ConsumerInUse, translate_errors
+from pgqpy_consumers.spark.options import StreamOptions
+
+T = TypeVar("T")
+
+LOCK = 0x70677173
+"""In pg_locks: classid 1885827443 (the letters pgqs), objsubid 2; objid is a hash of the names."""
+
+PATIENCE = 10.0
+"""Seconds to wait for the lock: a driver that was killed a moment ago may still have it."""
+
+RECONNECT = 60.0
+"""Seconds that a server may take to come back."""
+
+# Unless the server notices that the driver's machine is gone, nobody else gets the lock.
+_KEEPALIVE: LiteralString = """
+select pg_catalog.set_config('tcp_keepalives_idle', '30', false),
+       pg_catalog.set_config('tcp_keepalives_interval', '10', false),
+       pg_catalog.set_config('tcp_keepalives_count', '3', false)
+"""
+_WAIT: LiteralString = "select pg_catalog.set_config('lock_timeout', %s, true)"
+_TAKE: LiteralString = "select pg_catalog.pg_advisory_lock(%s, pg_catalog.hashtext(%s))"
+_HOLDER: LiteralString = """
+select l.pid, coalesce('from ' || a.client_addr::text, 'on the server''s machine')
+  from pg_catalog.pg_locks l
+  left join pg_catalog.pg_stat_activity a on a.pid = l.pid
+ where l.locktype = 'advisory'
+   and l.classid = %s
+   and l.objid::int8 = pg_catalog.hashtext(%s)::int8 & 4294967295
+   and l.objsubid = 2
+   and l.granted
+   and l.database = (select oid from pg_catalog.pg_database
+                      where datname = pg_catalog.current_database())
+"""
+
+
+class Lease:
+    """The right to move a consumer, for as long as this process has its session.
+
+    The right is there to tell people early. What keeps two queries with one consumer from
+    losing events is pgq.advance_consumer(), which refuses the one that is behind.
+    """
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._key = (LOCK, repr((options.queue, options.consumer)))
+        self._conn: pgqpy.Connection | None = None
+
+    def run(self, work: Callable[[pgqpy.Connection], T]) -> T:
+        """Call a function that can be called again, with the session's connection.
+
+        If the server went away since the last call, or goes away during this one, wait until
+        it is back, and call again.
+
+        Raises ConsumerInUse if another query has the consumer; ConnectionFailed.
+        """
+        backoff = Backoff(0.1, 2.0)
+        patience = RECONNECT if self._conn is not None else 0.0
+        end = monotonic() + patience
+        while True:
+            try:
+                with translate_errors():
+                    return work(self._connection())
+            except ConnectionFailed:
+                self.close()
+                if monotonic() >= end:
+                    raise
+                sleep(backoff.pause())
+
+    def close(self) -> None:
+        """Give the right back. The next call of `run` takes it again."""
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = None
+
+    def _connection(self) -> pgqpy.Connection:
+        if self._conn is None:
+            conn = self._options.connect(f"pgqpy {self._options.consumer} stream")
+            try:
+                self._take(conn)
+            except BaseException:
+                conn.close()
+                raise
+            self._conn = conn
+        return self._conn
+
+    def _take(self, conn: pgqpy.Connection) -> None:
+        row = conn.execute("select pg_catalog.pg_backend_pid()").fetchone()
+        if row != (conn.info.backend_pid,):
+            # A pooler: the lock would stay on a session that it lends to others.
+            return
+        conn.execute(_KEEPALIVE)
+        try:
+            # The timeout ends with the transaction, the lock with the session.
+            with conn.transaction():
+                conn.execute(_WAIT, [f"{PATIENCE * 1000:.0f}ms"])
+                conn.execute(_TAKE, self._key)
+        except psycopg.errors.LockNotAvailable:
+            raise self._in_use(conn) from None
+
+    def _in_use(self, conn: pgqpy.Connection) -> ConsumerInUse:
+        pid, where = conn.execute(_HOLDER, self._key).fetchone() or ("?", "gone now")
+        return ConsumerInUse(
+            f"another query streams from queue {self._options.queue!r} as consumer"
+            f" {self._options.consumer!r}; its driver is {where}, session {pid}",
+            hint="Give each query a consumer of its own. If that driver is dead, the server"
+            f" notices within a minute; at once with: select pg_terminate_backend({pid}).",
+        )

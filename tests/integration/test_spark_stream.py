@@ -1,0 +1,523 @@
+"""Structured Streaming from a queue: offsets are ticks, and the consumer follows the checkpoint.
+
+Most tests call the reader as Spark does, one method after the other; the last ones are Spark's.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from pgqpy.errors import ConsumerInUse, TickNotFound
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pgqpy_consumers.spark.stream_reader import PgqStreamReader
+
+pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+
+Place: TypeAlias = dict[str, Any]
+Call: TypeAlias = Callable[[], object]
+MakeReader: TypeAlias = "Callable[..., PgqStreamReader]"
+CONSUMER = "stream"
+
+
+@pytest.fixture
+def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
+    """``reader(startingPosition="latest")``: what a run of a query has on its driver."""
+    from pgqpy_consumers.spark import EVENT_SCHEMA
+    from pgqpy_consumers.spark.options import StreamOptions
+    from pgqpy_consumers.spark.stream_reader import PgqStreamReader
+
+    made: list[PgqStreamReader] = []
+
+    def make(**options: str) -> PgqStreamReader:
+        given = {"dsn": dsn, "queue": queue, "consumer": CONSUMER} | options
+        made.append(PgqStreamReader(StreamOptions.parse(given), EVENT_SCHEMA))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def plan(reader: PgqStreamReader, start: Place | None = None) -> tuple[Place, Place]:
+    """The next micro-batch, as Spark plans it: where it starts and ends, by way of JSON."""
+    if start is None:
+        start = reader.initialOffset()
+    end = reader.latestOffset(json.loads(json.dumps(start)), reader.getDefaultReadLimit())
+    return start, json.loads(json.dumps(end))
+
+
+def payloads(reader: PgqStreamReader, start: Place, end: Place) -> list[str]:
+    """The events of a micro-batch, read from pickled partitions."""
+    return sorted(
+        value
+        for partition in pickle.loads(pickle.dumps(reader.partitions(start, end)))
+        for batch in reader.read(partition)
+        for value in batch.column("ev_data").to_pylist()
+    )
+
+
+def produce(conn: Connection, queue: str, *data: str) -> int:
+    """Some events and a tick after them."""
+    for each in data:
+        ops.insert(conn, queue, each)
+    return ops.tick(conn, queue)
+
+
+def position(conn: Connection, queue: str) -> int | None:
+    tick: int | None = ops.value(
+        conn, "select last_tick from pgq.get_consumer_info(%s, %s)", queue, CONSUMER
+    )
+    return tick
+
+
+def test_micro_batches_hold_each_event_once_in_the_order_of_commits(
+    reader: MakeReader, conn: Connection, connect: Callable[..., Connection], queue: str
+) -> None:
+    stream = reader()
+    late = connect(autocommit=False)
+    ops.insert(late, queue, "late")
+    start, end = plan(stream)
+    assert (start, payloads(stream, start, end)) == (end, [])
+
+    produce(conn, queue, "a", "b")
+    start, end = plan(stream, start)
+    assert payloads(stream, start, end) == ["a", "b"]
+    late.commit()
+    produce(conn, queue, "c")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["c", "late"]
+    assert plan(stream, end) == (end, end)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("consumer", ["second", "third"]),
+        ("earliest", ["first", "second", "third"]),
+        ("latest", []),
+        ("tick:{}", ["third"]),
+        ("time:{}", ["third"]),
+        ("time:2000-01-01T00:00:00Z", ["first", "second", "third"]),
+    ],
+)
+def test_a_new_query_starts_where_it_is_told(
+    reader: MakeReader, conn: Connection, queue: str, told: str, expected: list[str]
+) -> None:
+    first = produce(conn, queue, "first")
+    second = produce(conn, queue, "second")
+    produce(conn, queue, "third")
+    conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, first])
+    time = ops.value(conn, "select tick_time from pgq.tick where tick_id = %s", second)
+    place = time.isoformat() if told.startswith("time") else second
+
+    stream = reader(startingPosition=told.format(place))
+    start, end = plan(stream)
+    assert payloads(stream, start, end) == expected
+    # It is protected from there on, also where the consumer was further.
+    assert position(conn, queue) == start["tick"]
+
+
+def test_a_consumer_that_is_not_there_is_registered(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    newest = produce(conn, queue, "before")
+    start, end = plan(reader())
+    assert (start["tick"], end["tick"]) == (newest, newest)
+    assert position(conn, queue) == newest
+
+
+def test_the_first_micro_batch_is_the_same_after_a_restart(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    killed = reader(startingPosition="latest")
+    start = killed.initialOffset()
+    produce(conn, queue, "planned")
+    assert killed.initialOffset() == start
+    _, end = plan(killed, start)
+    killed.stop()
+    produce(conn, queue, "later")
+
+    restarted = reader(startingPosition="latest")
+    start = restarted.initialOffset()
+    assert start["tick"] > end["tick"]
+    assert payloads(restarted, start, end) == ["planned"]
+    start, end = plan(restarted, end)
+    assert payloads(restarted, start, end) == ["later"]
+
+
+def test_an_empty_first_micro_batch_stays_empty_after_a_restart(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    killed = reader(startingPosition="latest")
+    _, end = plan(killed)
+    killed.stop()
+    produce(conn, queue, "later")
+    restarted = reader(startingPosition="latest")
+    assert payloads(restarted, restarted.initialOffset(), end) == []
+    start, end = plan(restarted, end)
+    assert payloads(restarted, start, end) == ["later"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, [["a", "b", "c", "d", "e", "f"]]),
+        ({"maxTicksPerTrigger": "1"}, [["a"], ["b", "c", "d"], ["e"], ["f"]]),
+        ({"maxTicksPerTrigger": "2"}, [["a", "b", "c", "d"], ["e", "f"]]),
+        # One tick may be more than that; never less than one.
+        ({"maxEventsPerTrigger": "2"}, [["a"], ["b", "c", "d"], ["e", "f"]]),
+        ({"maxEventsPerTrigger": "4"}, [["a", "b", "c", "d"], ["e", "f"]]),
+        ({"maxEventsPerTrigger": "4", "maxTicksPerTrigger": "1"},
+         [["a"], ["b", "c", "d"], ["e"], ["f"]]),
+    ],
+)  # fmt: skip
+def test_limits_end_micro_batches_at_ticks(
+    reader: MakeReader,
+    conn: Connection,
+    queue: str,
+    limits: dict[str, str],
+    expected: list[list[str]],
+) -> None:
+    produce(conn, queue, "before")
+    stream = reader(**limits)
+    start, end = plan(stream)
+    # Forced ticks would count for thousands of events.
+    conn.execute("select pgq.set_queue_config(%s, 'ticker_max_count', '1')", [queue])
+    for part in ["a", "bcd", "e", "f"]:
+        for data in part:
+            ops.insert(conn, queue, data)
+        assert ops.value(conn, "select pgq.ticker(%s)", queue)
+    seen = []
+    while (batch := plan(stream, end)) != (end, end):
+        start, end = batch
+        seen.append(payloads(stream, start, end))
+    assert seen == expected
+
+
+def test_what_comes_after_the_start_is_not_available_now(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    ops.register(conn, queue, CONSUMER)
+    produce(conn, queue, "a")
+    produce(conn, queue, "b")
+    stream = reader(maxTicksPerTrigger="1")
+    stream.prepareForTriggerAvailableNow()
+    produce(conn, queue, "too late")
+    start, end = plan(stream)
+    assert payloads(stream, start, end) == ["a"]
+    # Spark may overrule the options, but not the moment of the start.
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert payloads(stream, start, end) == ["a", "b"]
+    assert stream.reportLatestOffset() == {key: end[key] for key in start}
+    assert plan(stream, end) == (end, end)
+
+
+def test_the_consumer_follows_what_is_committed_and_an_idle_stream_too(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    stream = reader()
+    start, end = plan(stream)
+    produce(conn, queue, "a")
+    start, end = plan(stream, end)
+    assert position(conn, queue) == start["tick"] < end["tick"]
+    assert plan(stream, end) == (end, end)
+    assert position(conn, queue) == end["tick"]
+    assert ops.value(conn, "select pending_events from pgq.get_consumer_info()") == 0
+
+
+def test_rotation_keeps_what_an_uncommitted_micro_batch_may_read_again(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    ops.rotate_whenever_asked(conn, queue)
+    stream = reader()
+    start, _ = plan(stream)
+    produce(conn, queue, "a")
+    _, end = plan(stream, start)
+    for _ in range(5):
+        ops.tick(conn, queue)
+        ops.rotate(conn, queue)
+    for _ in range(2):
+        assert payloads(stream, start, end) == ["a"]
+    # And it goes on when the stream does.
+    before = ops.rotations(conn, queue)
+    for _ in range(4):
+        start, end = plan(stream, end)
+        ops.tick(conn, queue)
+        ops.rotate(conn, queue)
+    assert ops.rotations(conn, queue) > before
+
+
+def test_ticks_that_the_log_forgets_are_not_needed(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    stream = reader()
+    start, _ = plan(stream)
+    produce(conn, queue, "a")
+    _, middle = plan(stream, start)
+    produce(conn, queue, "b")
+    conn.execute("update pgq.tick_0 set tick_early = tick_id = %s", [middle["tick"]])
+    ops.rotate_logs(conn)
+    gone = "select count(*) from pgq.tick where tick_id = %s"
+    assert ops.value(conn, gone, middle["tick"]) == 0
+
+    assert payloads(stream, start, middle) == ["a"]
+    _, end = plan(stream, middle)
+    assert position(conn, queue) == start["tick"]
+    assert payloads(stream, middle, end) == ["b"]
+
+
+def lose(conn: Connection, queue: str) -> int:
+    """Rotation takes all there was, since nobody is registered; returns the last tick then."""
+    conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, CONSUMER])
+    ops.rotate_whenever_asked(conn, queue)
+    for _ in range(4):
+        tick = ops.tick(conn, queue)
+        assert ops.rotate(conn, queue)
+    return tick
+
+
+def test_what_rotation_took_is_an_error_that_names_the_option(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    stream = reader()
+    start, _ = plan(stream)
+    produce(conn, queue, "lost")
+    _, end = plan(stream, start)
+    lose(conn, queue)
+    calls: list[Call] = [lambda: stream.partitions(start, end), lambda: plan(stream, start)]
+    for call in calls:
+        with pytest.raises(TickNotFound, match=r"(?s)rotation has removed.*failOnDataLoss"):
+            call()
+
+
+def test_with_fail_on_data_loss_off_a_stream_goes_on_with_what_there_is(
+    reader: MakeReader, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = reader(failOnDataLoss="false")
+    start, _ = plan(stream)
+    produce(conn, queue, "lost")
+    _, end = plan(stream, start)
+    lose(conn, queue)
+    produce(conn, queue, "kept")
+
+    assert payloads(stream, start, end) == []
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["kept"]
+    assert "rotation has removed events" in caplog.text
+    plan(stream, end)
+    assert position(conn, queue) == end["tick"]
+
+
+def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queue: str) -> None:
+    from pgqpy_consumers.spark.ranges import ForeignOffset
+
+    stream = reader()
+    start, _ = plan(stream)
+    produce(conn, queue, "a")
+    _, end = plan(stream, start)
+    conn.execute("select pgq.drop_queue(%s, true)", [queue])
+    conn.execute("select pgq.create_queue(%s)", [queue])
+    for _ in range(5):
+        produce(conn, queue, "b")
+    calls: list[Call] = [lambda: stream.partitions(start, end), lambda: plan(stream, end)]
+    for call in calls:
+        with pytest.raises(ForeignOffset, match=r"(?s)made\s+anew.*new checkpoint"):
+            call()
+
+
+def test_a_database_set_back_in_time_is_refused(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    from pgqpy_consumers.spark.ranges import ForeignOffset
+
+    stream = reader()
+    start, _ = plan(stream)
+    produce(conn, queue, "a")
+    _, end = plan(stream, start)
+    # What a restore to an earlier time leaves: the tick is not there yet,
+    ahead = end | {"tick": end["tick"] + 10}
+    # or was made once more.
+    other = end | {"snapshot": "1:1:"}
+    for place in [ahead, other]:
+        with pytest.raises(ForeignOffset, match="another history"):
+            plan(stream, place)
+        with pytest.raises(ForeignOffset, match="another history"):
+            stream.partitions(start, place)
+
+
+def test_two_queries_with_one_consumer_are_refused(
+    reader: MakeReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgqpy_consumers.spark.lease.PATIENCE", 0.05)
+    first, second = reader(), reader()
+    _, end = plan(first)
+    remedy = r"(?s)another query streams.*pg_terminate_backend\(\d+\)"
+    calls: list[Call] = [second.initialOffset, lambda: plan(second, end)]
+    for call in calls:
+        with pytest.raises(ConsumerInUse, match=remedy):
+            call()
+    plan(reader(consumer="another"))
+    first.stop()
+    plan(second, end)
+
+
+def test_a_driver_that_died_a_moment_ago_is_waited_for(
+    reader: MakeReader, conn: Connection
+) -> None:
+    dead, next_run = reader(), reader()
+    _, end = plan(dead)
+    waiting = threading.Thread(target=plan, args=(next_run, end))
+    waiting.start()
+    eventually(conn, "select count(*) from pg_locks where locktype = 'advisory' and not granted")
+    dead.stop()
+    waiting.join(30)
+    assert plan(next_run, end) == (end, end)
+
+
+def test_a_consumer_that_somebody_moved_on_is_refused(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    stream = reader()
+    _, end = plan(stream)
+    newest = produce(conn, queue, "a")
+    conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, newest])
+    with pytest.raises(ConsumerInUse, match=r"(?s)stands at tick \d+ already.*register_consumer"):
+        plan(stream, end)
+    # What it says: a checkpoint may be an old one on purpose.
+    conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, end["tick"]])
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["a"]
+
+
+@pytest.mark.parametrize("told", ["consumer", "earliest"])
+def test_a_consumer_with_an_open_batch_is_refused(
+    reader: MakeReader, conn: Connection, queue: str, told: str
+) -> None:
+    produce(conn, queue, "earlier")
+    ops.register(conn, queue, CONSUMER)
+    produce(conn, queue, "a")
+    batch = ops.next_batch(conn, queue, CONSUMER)
+    with pytest.raises(ConsumerInUse, match=rf"(?s)has batch {batch}.*finish_batch\({batch}\)"):
+        plan(reader(startingPosition=told))
+    assert ops.payloads(conn, batch) == ["a"]
+
+
+def test_a_lost_session_is_made_again(reader: MakeReader, conn: Connection, queue: str) -> None:
+    stream = reader()
+    start, _ = plan(stream)
+    produce(conn, queue, "a")
+    kill = (
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity"
+        " where application_name = 'pgqpy stream stream'"
+    )
+    assert conn.execute(kill.encode()).fetchall() == [(True,)]
+    start, end = plan(stream, start)
+    assert conn.execute(kill.encode()).fetchall() == [(True,)]
+    assert payloads(stream, start, end) == ["a"]
+
+
+def test_no_session_and_no_visible_password_goes_to_executors(
+    reader: MakeReader, dsn: str, conn: Connection, queue: str
+) -> None:
+    stream = reader(dsn=make_conninfo(dsn, password="open sesame"))
+    start, _ = plan(stream)
+    produce(conn, queue, "a")
+    _, end = plan(stream, start)
+    partitions = stream.partitions(start, end)
+    assert "sesame" not in repr(partitions) + repr(start) + repr(end) + repr(vars(stream))
+    copy = pickle.loads(pickle.dumps(stream))
+    sessions = (
+        "select count(*) = 1 from pg_stat_activity where application_name = 'pgqpy stream stream'"
+    )
+    assert [batch.num_rows for batch in copy.read(partitions[0])] == [1]
+    eventually(conn, sessions)
+
+
+# --- in Spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """One session on two cores: it takes seconds to start."""
+    from pgqpy_consumers.spark import PgqDataSource, local_session
+
+    session = local_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
+    session.dataSource.register(PgqDataSource)
+    yield session
+    session.stop()
+
+
+def stream_of(spark: SparkSession, dsn: str, queue: str, **options: str) -> DataFrame:
+    given = {"dsn": dsn, "queue": queue, "consumer": CONSUMER} | options
+    return spark.readStream.format("pgq").options(**given).load()
+
+
+def test_available_now_takes_up_where_the_last_run_ended(
+    spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: Path
+) -> None:
+    batches: list[list[str]] = []
+
+    def run(**options: str) -> None:
+        query = (
+            stream_of(spark, dsn, queue, **options)
+            .writeStream.foreachBatch(
+                lambda df, _: batches.append(sorted(row.ev_data for row in df.collect()))
+            )
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    ops.register(conn, queue, CONSUMER)
+    for part in ["ab", "c", "d"]:
+        produce(conn, queue, *part)
+    run(maxTicksPerTrigger="2")
+    assert batches == [["a", "b", "c"], ["d"]]
+    newest = produce(conn, queue, "e")
+    run()
+    assert batches[2:] == [["e"]]
+    # It stopped after it had asked whether there is more.
+    assert position(conn, queue) == newest
+
+
+def test_a_running_query_brings_events_and_lets_the_consumer_follow(
+    spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: Path
+) -> None:
+    ops.register(conn, queue, CONSUMER)
+    newest = produce(conn, queue, *(str(number) for number in range(1000)))
+    query = (
+        stream_of(spark, dsn, queue, numPartitions="2")
+        .groupBy("ev_type")
+        .count()
+        .writeStream.format("memory")
+        .queryName("counts")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    try:
+        where = "select last_tick = %s from pgq.get_consumer_info(%s, %s)"
+        eventually(conn, where, newest, queue, CONSUMER)
+        newest = produce(conn, queue, "1", "2")
+        eventually(conn, where, newest, queue, CONSUMER)
+        assert spark.table("counts").collect() == [("test", 1002)]
+        assert query.lastProgress is not None
+    finally:
+        query.stop()
