@@ -23,7 +23,7 @@ administers. `sql/pgq/grants.sql` has the list."""
 # A section is a family of functions: a file of sql/, or several.
 SECTIONS = {
     "Queues": ["queue", "queue_info"],
-    "Producing": ["insert_event", "insert_events", "write_target"],
+    "Producing": ["insert_event", "insert_events", "write_target", "stream_writer", "staging"],
     "Capturing tables": ["capture_table", "release_table", "capture_info", "capture_maint"],
     "Triggers": ["sqltriga", "logutriga", "jsontriga"],
     "Registering consumers": ["consumer"],

@@ -33,7 +33,7 @@ from pgqpy.schema.state import (
 # What env.py and the revisions know of their surroundings is global in Alembic.
 _ALEMBIC = threading.Lock()
 
-DROP_SCHEMAS = f"drop schema {VERSION_SCHEMA}, pgq_ids, pgq_slots cascade;"
+DROP_SCHEMAS = f"drop schema {VERSION_SCHEMA}, pgq_ids, pgq_slots, pgq_staging cascade;"
 
 
 def migrate(dsn: str, revision: str = "head") -> str:

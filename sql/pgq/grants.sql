@@ -9,6 +9,7 @@ declare
         'capture_info(regclass)'];
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
+        'advance_consumer(text, text, bigint)',
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
         'next_batch_upto(text, text, integer, interval)',
@@ -17,7 +18,8 @@ declare
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
         'get_batch_cursor(bigint, text, integer)', 'get_batch_cursor(bigint, text, integer, text)',
         'check_event_condition(text)', 'assert_readable(integer, bigint)',
-        'tick_range_sql(text, bigint, bigint)', 'tick_channel(text)', 'finish_batch(bigint)',
+        'tick_range_sql(text, bigint, bigint)', 'snapshot_range_sql(text, bigint, txid_snapshot, bigint, txid_snapshot, text)',
+        'tick_channel(text)', 'finish_batch(bigint)',
         'event_retry(bigint, bigint, integer)', 'event_retry(bigint, bigint, timestamptz)',
         'event_retry_many(bigint, bigint[], timestamptz[])', 'batch_retry(bigint, integer)', 'force_tick(text)'];
     writer_functions constant text[] := array[
@@ -25,6 +27,8 @@ declare
         'insert_event_slowly(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
         'write_target(text, bigint)',
+        'write_stream_batch(text, text, text, bigint)', 'forget_stream_writer(text, text)',
+        'create_staging(text)', 'staging_tables(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()',
         'release_table(regclass, text)', 'maint_capture()', 'raise_key_changed(text)', 'raise_queue_not_found(text)'];
     -- Families of functions that the triggers call as whoever changes the table, or as its owner.
@@ -35,7 +39,7 @@ declare
         'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
         'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
         'ticker_round(boolean, integer)', 'ticker_sleep()', 'ticker_awake()',
-        'maint_operations()', 'maint_retry_events()', 'maint_tables_to_vacuum()', 'maint_rotate_logs()',
+        'maint_operations()', 'maint_retry_events()', 'maint_tables_to_vacuum()', 'maint_rotate_logs()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
         'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',
         'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()'];
@@ -66,6 +70,7 @@ $$;
 
 grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick to public;
 grant select on pgq.event_template, pgq.registration, pgq.tick_log to pgq_reader;
+grant select on pgq.stream_writer to pgq_reader, pgq_writer;
 grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
 -- Settings only: the other columns name relations that definer functions work on.
 grant update (queue_rotation_period, queue_external_ticker, queue_disable_insert, queue_ticker_paused,
@@ -79,14 +84,14 @@ grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 grant select on pgq.row_layout to pgq_writer;
 grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
 grant select on pgq.capture to pgq_writer;
-grant usage, create on schema pgq_capture to pgq_writer;
+grant usage, create on schema pgq_capture, pgq_staging to pgq_writer;
 grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
 
 -- Before 17 only an owner could vacuum.
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
-        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.retry_queue, pgq.late_write to pgq_admin;
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.retry_queue, pgq.late_write, pgq.stream_writer to pgq_admin;
     end if;
 end;
 $$;

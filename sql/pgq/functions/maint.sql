@@ -39,6 +39,10 @@ begin
      where exists (select from pg_proc where pronamespace = 'pgq_capture'::regnamespace);
 
     return query
+    select 'pgq.maint_staging', null::text
+     where exists (select from pg_class where relnamespace = 'pgq_staging'::regnamespace);
+
+    return query
     select extra.func, q.queue_name
       from pgq.queue q
      cross join unnest(q.queue_extra_maint) with ordinality extra (func, nr)
@@ -77,7 +81,7 @@ as $$
 -- ----------------------------------------------------------------------
     select format('%I.%I', n.nspname, c.relname)
       from (values ('pgq', 'queue'), ('pgq', 'log'), ('pgq', 'consumer'), ('pgq', 'registration'),
-                   ('pgq', 'retry_queue'), ('pgq', 'late_write'),
+                   ('pgq', 'retry_queue'), ('pgq', 'late_write'), ('pgq', 'stream_writer'),
                    ('pgq_ext', 'completed_tick'), ('pgq_ext', 'completed_batch'),
                    ('pgq_ext', 'completed_event'), ('pgq_ext', 'partial_batch'),
                    ('pgq_node', 'local_state'), ('londiste', 'seq_info'), ('londiste', 'completed')) v (nsp, rel)

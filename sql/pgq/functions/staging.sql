@@ -1,0 +1,112 @@
+create or replace function pgq.create_staging(i_job text)
+returns text
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.create_staging(1)
+--
+--      Creates a table for events that a job will send when all of it is done. Fill it in the same
+--      transaction: as long as that is open, the job counts as running. It belongs to the caller, and is
+--      unlogged, so a crash of the server empties it: whoever sends the events must know how many there are.
+--
+-- Parameters:
+--      i_job   - name of the job: letters, digits and _, at most 43
+-- Returns:
+--      The table's name, with schema. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
+-- Errors:
+--      PQ003 invalid name
+-- Tables:
+--      creates pgq_staging.<job>_<seconds since 1970>_<transaction>
+-- ----------------------------------------------------------------------
+declare
+    v_table text;
+begin
+    if coalesce(i_job, '') !~ '^[a-z0-9_]{1,43}$' then
+        raise exception using
+            errcode = 'PQ003',
+            message = format('invalid name of a job: %s', coalesce(quote_literal(i_job), 'NULL')),
+            hint = 'A name has 1 to 43 small letters, digits and underscores.';
+    end if;
+    -- Shared by all of the job's transactions; pgq.maint_staging() wants it for itself.
+    perform pg_advisory_xact_lock_shared(1886875909, hashtext(i_job));
+    v_table := format('pgq_staging.%s_%s_%s', i_job, extract(epoch from now())::bigint, right(txid_current()::text, 8));
+    execute format('create unlogged table %s (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
+                   'ev_extra3 text, ev_extra4 text) with (autovacuum_enabled = off)',
+                   pgq.quote_fqname(v_table));
+    return v_table;
+end;
+$$;
+
+create or replace function pgq.staging_tables(i_job text)
+returns setof text
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.staging_tables(1)
+--
+--      The tables of a job that pgq.create_staging(1) has made, for who is done with them to drop.
+--
+-- Parameters:
+--      i_job   - name of the job
+-- Returns:
+--      Names of tables, with schema.
+-- ----------------------------------------------------------------------
+    select format('pgq_staging.%s', relname)
+      from pg_class
+     where relnamespace = 'pgq_staging'::regnamespace
+       and relname ~ format('^%s_[0-9]{1,10}_[0-9]+$', i_job);
+$$;
+
+create or replace function pgq.maint_staging(i_age interval default '1 day')
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+-- The tables that others are reading are left for the next time.
+set lock_timeout = '100ms'
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_staging(1)
+--
+--      Drops the staging tables of jobs that were killed: those with no transaction that is writing, and
+--      no table that is younger than the given age. A job that is hit nevertheless, since it has paused
+--      for longer, fails and sends nothing.
+--
+-- Parameters:
+--      i_age   - how long ago the job's last table was created
+-- Returns:
+--      How many tables were dropped.
+-- ----------------------------------------------------------------------
+declare
+    v_job       record;
+    v_table     name;
+    v_count     integer := 0;
+begin
+    for v_job in
+        select part[1] as name, array_agg(c.relname) as tables
+          from pg_class c
+         cross join regexp_match(c.relname, '^([a-z0-9_]+)_([0-9]{1,10})_[0-9]+$') part
+         where c.relnamespace = 'pgq_staging'::regnamespace
+           and c.relkind = 'r'
+           and part is not null
+         group by part[1]
+        having to_timestamp(max(part[2]::float8)) < now() - i_age
+    loop
+        continue when not pg_try_advisory_xact_lock(1886875909, hashtext(v_job.name));
+        foreach v_table in array v_job.tables
+        loop
+            begin
+                -- The schema's owner may drop what others have in it.
+                execute format('drop table pgq_staging.%I', v_table);
+                v_count := v_count + 1;
+            exception when lock_not_available or undefined_table or dependent_objects_still_exist then
+                null;
+            end;
+        end loop;
+    end loop;
+    return v_count;
+end;
+$$;

@@ -1,0 +1,107 @@
+create or replace function pgq.write_stream_batch(i_queue_name text, i_writer_name text, i_stream text, i_batch bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.write_stream_batch(4)
+--
+--      Makes a stream's numbered batch happen once: call it in the transaction that writes the batch's
+--      events, and write them if it says so. Of two at once the second waits for the first.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_writer_name   - name under which the stream writes into this queue
+--      i_stream        - what tells this stream from all others, also from one that began anew
+--      i_batch         - number of the batch; numbers ascend
+-- Returns:
+--      True if the batch is to be written; false if it has been.
+-- Errors:
+--      PQ001 queue does not exist, PQ003 invalid name, PQ011 stream or batch is null,
+--      PQ017 another stream has this name, or the stream was set back
+-- Tables:
+--      reads pgq.queue; inserts or updates pgq.stream_writer
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+    w   pgq.stream_writer;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    perform pgq.check_name('writer', i_writer_name);
+    if i_stream is null or i_batch is null then
+        raise exception using
+            errcode = 'PQ011',
+            message = 'write_stream_batch: stream and batch must not be NULL',
+            hint = 'Give what is in the stream''s checkpoint.';
+    end if;
+
+    insert into pgq.stream_writer as old (sw_queue, sw_name, sw_stream, sw_batch)
+    values (q.queue_id, i_writer_name, i_stream, i_batch)
+    on conflict (sw_queue, sw_name) do update
+       set sw_batch = excluded.sw_batch, sw_time = now()
+     where old.sw_stream = excluded.sw_stream
+       and old.sw_batch < excluded.sw_batch;
+    if found then
+        return true;
+    end if;
+
+    select * into w from pgq.stream_writer where sw_queue = q.queue_id and sw_name = i_writer_name;
+    if w.sw_stream <> i_stream then
+        raise exception using
+            errcode = 'PQ017',
+            message = format('writer %L of queue %L is another stream, which wrote its batch %s at %s',
+                             i_writer_name, i_queue_name, w.sw_batch, w.sw_time),
+            detail = format('That is stream %s, this is %s.', w.sw_stream, i_stream),
+            hint = format('Give each stream a writer name of its own. If this is the same one and its checkpoint was deleted: '
+                          'it may send again what it had sent; if that is right, '
+                          'select pgq.forget_stream_writer(%L, %L).', i_queue_name, i_writer_name);
+    end if;
+    if w.sw_batch > i_batch then
+        raise exception using
+            errcode = 'PQ017',
+            message = format('writer %L of queue %L comes with batch %s after batch %s was written',
+                             i_writer_name, i_queue_name, i_batch, w.sw_batch),
+            hint = format('Its checkpoint was set back, so its batches may hold other events than those that were written. '
+                          'Restore the newest checkpoint; or, if it may send again what it had sent, '
+                          'select pgq.forget_stream_writer(%L, %L).', i_queue_name, i_writer_name);
+    end if;
+    return false;
+end;
+$$;
+
+create or replace function pgq.forget_stream_writer(i_queue_name text, i_writer_name text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.forget_stream_writer(2)
+--
+--      Frees a writer's name: the next batch that comes under it is written, whichever stream's it is.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_writer_name   - the name
+-- Returns:
+--      1, 0 if nothing was written under that name.
+-- Errors:
+--      PQ001 queue does not exist
+-- Tables:
+--      reads pgq.queue; deletes from pgq.stream_writer
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+    n   int4;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    delete from pgq.stream_writer where sw_queue = q.queue_id and sw_name = i_writer_name;
+    get diagnostics n = row_count;
+    return n;
+end;
+$$;
