@@ -324,6 +324,7 @@ def test_what_lies_on_the_callers_search_path_is_never_called(
         "pgq.seq_getval('pgq.batch_id_seq')",
         "pgq.seq_setval('pgq.batch_id_seq', 5)",
         "pgq.tick_range_sql('q', 1, 2)",
+        "pgq.snapshot_range_sql('q', 1, '1:1:', 2, '2:2:')",
         "pgq.unregister_consumer('q', 'c')",
         "pgq.grant_perms('q')",
         "pgq.tune_storage('q')",

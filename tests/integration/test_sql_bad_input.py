@@ -60,6 +60,7 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ001", "pgq.ticker(%s)", [NO_QUEUE]),
     ("PQ001", "pgq.set_queue_config(%s, 'ticker_paused', 'true')", [NO_QUEUE]),
     ("PQ001", "pgq.tick_range_sql(%s, 1, 2)", [NO_QUEUE]),
+    ("PQ001", "pgq.snapshot_range_sql(%s, 1, '1:1:', 2, '2:2:')", [NO_QUEUE]),
     ("PQ001", "pgq.tick_channel(%s)", [NO_QUEUE]),
     ("PQ001", "pgq.insert_event(%s, 't', 'd')", ["x" * 300]),
     # no such consumer
@@ -67,6 +68,7 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ002", "pgq.next_batch_info(%s, %s)", [Q, NO_CONSUMER]),
     ("PQ002", "pgq.next_batch_custom(%s, %s, null, null, null)", [Q, NO_CONSUMER]),
     ("PQ002", "pgq.next_batch_upto(%s, %s, 10)", [Q, NO_CONSUMER]),
+    ("PQ002", "pgq.snapshot_range_sql(%s, 1, '1:1:', 2, '2:2:', %s)", [Q, NO_CONSUMER]),
     # names
     *(
         ("PQ003", call, [name])
@@ -95,7 +97,10 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ008", "pgq.register_consumer_at(%s, 'c', 999)", [Q]),
     ("PQ008", "pgq.tick_range_sql(%s, 1, 999)", [Q]),
     ("PQ008", "pgq.tick_range_sql(%s, null, 1)", [Q]),
+    ("PQ008", "pgq.snapshot_range_sql(%s, 0, '1:1:', 1, '2:2:')", [Q]),
+    ("PQ008", "pgq.snapshot_range_sql(%s, 1, '1:1:', 2, null)", [Q]),
     ("PQ011", "pgq.tick_range_sql(%s, 2, 1)", [Q]),
+    ("PQ011", "pgq.snapshot_range_sql(%s, 2, '1:1:', 1, '2:2:')", [Q]),
     # parameters
     ("PQ011", "pgq.set_queue_config(%s, 'no_such_thing', '1')", [Q]),
     ("PQ011", "pgq.set_queue_config(%s, 'queue_name', 'x')", [Q]),

@@ -68,7 +68,12 @@ def test_a_stream_starts_where_it_is_told(given: str, position: object) -> None:
         (ReadOptions, {"queue": "q", "endTime": "2026-01-01"}, "must have a time zone"),
         (ReadOptions, {"queue": "q", "columns": "ev_id,,"}, "columns is 'ev_id,,'"),
         (ReadOptions, {"queue": "q", "payload": "xml"}, "one of json, urlencoded, row"),
-        (ReadOptions, {"queue": "q", "pushDownPredicate": "1"}, "must be true or false"),
+        (ReadOptions, {"queue": "q", "where": ""}, "where is '': it is empty"),
+        (
+            StreamOptions,
+            {"queue": "q", "consumer": "c", "failOnDataLoss": "1"},
+            "must be true or false",
+        ),
         (
             ReadOptions,
             {"queue": "q", "startTick": "1", "startTime": "2026-01-01T00:00Z"},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pgqpy_consumers.spark import filters, ranges
+from pgqpy_consumers.spark import ranges
 from pgqpy_consumers.spark.event_rows import decoding
 from pgqpy_consumers.spark.offset import Offset
 from pgqpy_consumers.spark.options import ReadOptions
@@ -47,13 +47,15 @@ def pin(options: ReadOptions) -> Span:
 
 
 class PgqReader(DataSourceReader):
-    """Reads a span of a queue in slices, each in a task and on a connection of its own."""
+    """Reads a span of a queue in slices, each in a task and on a connection of its own.
+
+    It does not take filters from Spark, which keeps those of one action for the next.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType, span: Span) -> None:
         self._options = options
         self._start, self._end = span
         self._decoding = decoding(options, schema)
-        self._conditions: list[str] = []
 
     def partitions(self) -> list[InputPartition]:
         """Asks for the query now: rotation may have gone on since the range was pinned."""
@@ -66,7 +68,7 @@ class PgqReader(DataSourceReader):
                 self._start,
                 self._end,
                 columns=self._decoding.columns,
-                condition=" and ".join(self._conditions) or "true",
+                where=options.where,
                 consumer=options.consumer,
             )
         most = options.num_partitions or DEFAULT_PARTITIONS
@@ -77,19 +79,3 @@ class PgqReader(DataSourceReader):
         """On an executor: the rows of one slice, in no order."""
         assert isinstance(partition, EventPartition)
         return map(self._decoding.decode, partition.read())
-
-
-class PushingReader(PgqReader):
-    """Has PostgreSQL apply the filters that it can apply.
-
-    A class of its own: Spark refuses a reader that could, where it is not told to push down.
-    """
-
-    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Returns the filters that are left to Spark."""
-        for asked in filters_:
-            condition = filters.condition(asked)
-            if condition is None:
-                yield asked
-            else:
-                self._conditions.append(condition)

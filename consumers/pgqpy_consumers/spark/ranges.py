@@ -32,9 +32,10 @@ class ForeignOffset(PgqError):
     )
 
 
-# A dump that is restored has other oids, a cluster that is copied with its data keeps all.
+# A queue made anew has another id, perhaps the same tables. A dump that is restored has other
+# oids. A cluster that is copied with its data keeps all.
 _FIND: LiteralString = """
-select concat_ws('/', c.system_identifier, d.oid,
+select concat_ws('/', c.system_identifier, d.oid, q.queue_id,
                  to_regclass(q.queue_data_pfx || '_0')::oid) as queue,
        t.tick_id as tick, t.tick_event_seq as seq, t.tick_snapshot::text as snapshot
   from pgq.queue q
@@ -153,7 +154,7 @@ def range_source(
     end: Offset,
     *,
     columns: Sequence[str] = EVENT_COLUMNS,
-    condition: str = "true",
+    where: str | None = None,
     consumer: str | None = None,
 ) -> EventSource:
     """The events after one tick up to another; executors connect as ``conn`` did.
@@ -164,13 +165,15 @@ def range_source(
         start: tick to start behind.
         end: last tick.
         columns: which to fetch, of `EVENT_COLUMNS`.
-        condition: which events to fetch: SQL over `EVENT_COLUMNS`, with literals only.
+        where: which events to fetch: a condition in SQL over `EVENT_COLUMNS`. None: all.
         consumer: whose retried events are to be among them. None: no retried events.
 
     Raises QueueNotFound, TickNotFound if rotation has removed events of the range,
-    InvalidParameter if it runs backwards.
+    InvalidParameter if it runs backwards or ``where`` is more than a condition.
     """
     with translate_errors():
+        if where is not None:
+            conn.execute("select pgq.check_event_condition(%s)", (where,))
         row = conn.execute(
             "select pgq.snapshot_range_sql(%s, %s, %s, %s, %s, %s)",
             (queue, start.tick, start.snapshot, end.tick, end.snapshot, consumer),
@@ -181,7 +184,7 @@ def range_source(
         # A DataFrame has no order, so nobody has to sort.
         query=row[0].removesuffix(" order by 1"),
         columns=tuple(columns),
-        condition=condition,
+        condition=where or "true",
         description=f"ticks {start.tick} to {end.tick} of queue {queue!r}",
     )
 

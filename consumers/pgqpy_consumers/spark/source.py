@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pgqpy.errors import PgqError
-from pgqpy_consumers.spark.batch_reader import PgqReader, PushingReader, Span, pin
+from pgqpy_consumers.spark.batch_reader import PgqReader, Span, pin
 from pgqpy_consumers.spark.event_rows import event_schema
 from pgqpy_consumers.spark.options import (
     EventOptions,
@@ -46,14 +46,14 @@ class PgqDataSource(DataSource):
         """Pins the range, if it is read in batches.
 
         Spark pickles the source when it defines a DataFrame, and makes a new reader from that
-        for each action. When it writes, nothing is pickled.
+        for each action. It pickles streams, too, of either direction.
         """
         if self._span is None:
             try:
                 self._span = pin(ReadOptions.parse(self.options))
             except PgqError as error:
-                # This may be a stream, which has nothing to pin. They all have a consumer.
-                if "consumer" not in self.options:
+                # This may be a stream, which has nothing to pin: that has one of these.
+                if not self.options.keys() & {"consumer", "writer"}:
                     raise
                 self._span = error
         return self.__dict__
@@ -68,8 +68,7 @@ class PgqDataSource(DataSource):
         if isinstance(self._span, PgqError):
             raise self._span
         assert self._span is not None
-        reader = PushingReader if options.push_down_predicate else PgqReader
-        return reader(options, schema, self._span)
+        return PgqReader(options, schema, self._span)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """For ``spark.readStream``."""
