@@ -42,22 +42,26 @@ as $$
 -- Function: pgq.capture_value(3)
 --
 --      Expression for one column's value as pgq.jsontriga or pgq.logutriga
---      writes it; null stays null. format() calls a type's output function
---      where a cast would blank-pad, or call something that a user made.
+--      writes it, for concat(). format() calls a type's output function where
+--      a cast would blank-pad, or call something that a user made; for texts
+--      to_json() calls it itself.
 --
 -- Parameters:
 --      i_format    - jsontriga, logutriga
 --      i_type      - type of the column
 --      i_value     - expression for the value
 -- ----------------------------------------------------------------------
-    select format('case when %s is distinct from null then %s end', i_value,
-        format(
-            case
-            when i_format = 'logutriga' then $q$pg_catalog.textcat('=', pgq._urlencode(pg_catalog.format('%%s', %1$s)))$q$
-            when i_type in ('bool'::regtype, 'int2', 'int4', 'int8') then '%1$s::pg_catalog.text'
-            when i_type in ('date'::regtype, 'timestamp', 'timestamptz') then 'pg_catalog.to_json(%1$s)::pg_catalog.text'
-            else $q$pg_catalog.to_json(pg_catalog.format('%%s', %1$s))::pg_catalog.text$q$
-            end, i_value));
+    select format(
+        case
+        when i_format = 'logutriga' then
+            $q$case when %1$s is distinct from null then pg_catalog.textcat('=', pgq._urlencode(pg_catalog.format('%%s', %1$s))) end$q$
+        when i_type in ('bool'::regtype, 'int2', 'int4', 'int8') then
+            $q$coalesce(%1$s::pg_catalog.text, 'null')$q$
+        when i_type in ('date'::regtype, 'timestamp', 'timestamptz', 'text', 'varchar', 'bpchar') then
+            $q$coalesce(pg_catalog.to_json(%1$s), 'null'::pg_catalog.json)$q$
+        else
+            $q$case when %1$s is distinct from null then pg_catalog.to_json(pg_catalog.format('%%s', %1$s)) else 'null'::pg_catalog.json end$q$
+        end, i_value);
 $$;
 
 create or replace function pgq.capture_data(i_shape jsonb, i_options jsonb, i_row text, i_whole_row text)
@@ -87,31 +91,33 @@ begin
         return format('pg_catalog.row_to_json(%s)::pg_catalog.text', i_whole_row);
     end if;
 
-    select bool_or(c.expression is not null),
-           case v_format
-           when 'row_json' then
-               string_agg(format('%s as %I', c.value, c.name), ', ' order by c.n)
-           when 'jsontriga' then
-               string_agg(
-                   format('pg_catalog.textcat(%L, coalesce(%s, ''null''))', to_json(c.name)::text || ':',
-                                     pgq.capture_value(v_format, c.type::regtype, c.value)), ', ' order by c.n)
-           when 'logutriga' then
-               string_agg(
-                   format('pg_catalog.textcat(%L, coalesce(%s, ''''))', pgq._urlencode(c.name),
-                                     pgq.capture_value(v_format, c.type::regtype, c.value)), ', ' order by c.n)
-           end
+    -- A function takes a hundred arguments, and a column is two: they are joined forty at a time.
+    select bool_or(c.virtual),
+           string_agg(case v_format when 'row_json' then c.list else format('pg_catalog.concat(%s)', c.list) end, ', '
+                      order by c.part)
       into v_virtual, v_list
-      from (select e.n, e.value ->> 'name' as name, e.value ->> 'type' as type, e.value ->> 'expression' as expression,
-                   coalesce('(' || (e.value ->> 'expression') || ')', format('%s.%I', i_row, e.value ->> 'name')) as value
-              from jsonb_array_elements(i_shape -> 'columns') with ordinality as e (value, n)) c;
+      from (select e.n / 40 as part, bool_or(e.expression is not null) as virtual,
+                   string_agg(
+                       case v_format
+                       when 'row_json' then format('%s as %I', e.value, e.name)
+                       when 'jsontriga' then
+                           format('%L, %s', case e.n when 1 then '{' else ',' end || to_json(e.name) || ':',
+                                  pgq.capture_value(v_format, e.type, e.value))
+                       when 'logutriga' then
+                           format('%L, %s', case e.n when 1 then '' else '&' end || pgq._urlencode(e.name),
+                                  pgq.capture_value(v_format, e.type, e.value))
+                       end, ', ' order by e.n) as list
+              from (select c.n, c.value ->> 'name' as name, (c.value ->> 'type')::regtype as type, c.value ->> 'expression' as expression,
+                           coalesce('(' || (c.value ->> 'expression') || ')', format('%s.%I', i_row, c.value ->> 'name')) as value
+                      from jsonb_array_elements(i_shape -> 'columns') with ordinality as c (value, n)) e
+             group by e.n / 40) c;
 
     -- The expression of a virtual column names other columns without their row.
     v_from := case when v_virtual then format(' from (select %s.*) x', i_row) else '' end;
     return case v_format
            when 'row_json' then format('(select pg_catalog.row_to_json(c.*)::pg_catalog.text from (select %s%s) c)', v_list, v_from)
-           when 'jsontriga' then format('(select pg_catalog.concat(''{'', pg_catalog.array_to_string(array[%s]::pg_catalog.text[], '',''), ''}'')%s)',
-                                         v_list, v_from)
-           when 'logutriga' then format('(select pg_catalog.array_to_string(array[%s]::pg_catalog.text[], ''&'')%s)', v_list, v_from)
+           when 'jsontriga' then format('(select pg_catalog.concat(%s, ''}'')%s)', coalesce(v_list, '''{'''), v_from)
+           when 'logutriga' then format('(select pg_catalog.concat(%s)%s)', coalesce(v_list, ''''''), v_from)
            end;
 end;
 $$;
