@@ -1,0 +1,246 @@
+"""Payloads as typed columns: what ``option("payload", ...)`` with ``.schema(...)`` does.
+
+Beside the columns of the payload, a schema may have columns of the event (`EVENT_SCHEMA`) and
+those of `CHANGE_SCHEMA`, which tell the change of a captured table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pgqpy.errors import PgqError
+from pgqpy.row_format import OPERATIONS, operation_and_key
+from pgqpy_consumers.spark.options import EventOptions, InvalidOption
+from pgqpy_consumers.spark.payload_json import read_objects
+from pgqpy_consumers.spark.payload_rows import Row, any_row, json_row, urlencoded_row
+from pgqpy_consumers.spark.payload_values import columns_of
+from pgqpy_consumers.spark.schema import EVENT_COLUMNS, EVENT_SCHEMA
+
+CHANGE_SCHEMA = StructType(
+    [
+        StructField("ev_operation", StringType()),
+        StructField("ev_table", StringType()),
+        StructField("ev_key", ArrayType(StringType())),
+    ]
+)
+"""INSERT, UPDATE, DELETE or TRUNCATE; ``schema.table``; the columns of the table's key.
+
+Null for events that neither a capture nor a trigger wrote.
+"""
+
+MALFORMED = StructField("ev_malformed", StringType())
+"""The payload, of an event whose payload is malformed."""
+
+RESERVED = {column.name: column for column in [*EVENT_SCHEMA, *CHANGE_SCHEMA, MALFORMED]}
+
+_ROWS = {"json": json_row, "urlencoded": urlencoded_row, "row": any_row}
+
+# So many at most are read one by one for the sake of one that is not as the others.
+_PIECE = 256
+
+
+class MalformedPayload(PgqError, ValueError):
+    """A payload is not in the format that was asked for, or does not fit the schema."""
+
+    default_hint = (
+        'option("malformed", "drop") leaves such events out; "column" keeps their payloads, in a '
+        "column ev_malformed of the schema."
+    )
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Makes rows with the user's schema out of events. Goes to the executors, pickled."""
+
+    payload: str
+    """json, urlencoded or row."""
+    malformed: str
+    """fail, drop or column."""
+    schema: pa.Schema
+    """The user's, as Arrow has it."""
+
+    @classmethod
+    def for_options(cls, options: EventOptions, schema: StructType) -> Self:
+        """The decoder that the options, with a ``payload``, ask for.
+
+        Raises InvalidOption if the schema has a column that no payload can give.
+        """
+        assert options.payload is not None
+        for column in schema:
+            _check(column)
+        if not set(schema.names) - set(RESERVED):
+            raise InvalidOption(
+                "option payload needs columns in .schema(...) to decode from ev_data",
+                hint="table_schema(dsn, table) has those of a table.",
+            )
+        if options.malformed == "column" and MALFORMED.name not in schema.names:
+            raise InvalidOption(
+                "option malformed is 'column', and the schema has no column ev_malformed",
+                hint='Add it: schema.add("ev_malformed", "string").',
+            )
+        return cls(options.payload, options.malformed, to_arrow_schema(schema, timezone="UTC"))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of events that it needs."""
+        needed = {"ev_id", "ev_data", *self.schema.names}
+        if needed & set(CHANGE_SCHEMA.names):
+            needed |= {"ev_type", "ev_extra1"}
+        return tuple(name for name in EVENT_COLUMNS if name in needed)
+
+    def decode(self, events: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows, with the user's schema, of a batch of events with `columns`.
+
+        Raises MalformedPayload, which names the event, if a payload is malformed and option
+        ``malformed`` is ``fail``.
+        """
+        payloads = events.column("ev_data")
+        fields = pa.schema([f for f in self.schema if f.name not in RESERVED])
+        wrong: dict[int, str] = {}
+        pieces = list(self._pieces(payloads, fields, 0, wrong))
+        if wrong and self.malformed == "fail":
+            position, reason = next(iter(wrong.items()))
+            event = events.column("ev_id")[position].as_py()
+            raise MalformedPayload(f"payload of event {event} is malformed: {reason[:300]}")
+
+        is_wrong = pa.array([position in wrong for position in range(len(payloads))], pa.bool_())
+        found = {
+            name: pa.concat_arrays([piece[at] for piece in pieces])
+            for at, name in enumerate(fields.names)
+        }
+        found[MALFORMED.name] = pc.if_else(is_wrong, payloads, pa.scalar(None, pa.string()))
+        if set(self.schema.names) & set(CHANGE_SCHEMA.names):
+            found |= _change(events)
+        rows = pa.RecordBatch.from_arrays(
+            [found[name] if name in found else events.column(name) for name in self.schema.names],
+            schema=self.schema,
+        )
+        return rows.filter(pc.invert(is_wrong)) if self.malformed == "drop" else rows
+
+    def _pieces(
+        self, payloads: pa.Array, fields: pa.Schema, first: int, wrong: dict[int, str]
+    ) -> Iterator[list[pa.Array]]:
+        """The columns of the payloads, in pieces.
+
+        ``first`` is the position of the first payload; ``wrong`` gets why at the positions of
+        the malformed ones.
+        """
+        if len(payloads) <= _PIECE or self.payload == "urlencoded":
+            yield self._one_by_one(payloads, fields, first, wrong)
+            return
+        try:
+            yield read_objects(payloads, fields)
+        except ValueError:
+            size = max(len(payloads) // 8, _PIECE)
+            for at in range(0, len(payloads), size):
+                yield from self._pieces(payloads[at : at + size], fields, first + at, wrong)
+
+    def _one_by_one(
+        self, payloads: pa.Array, fields: pa.Schema, first: int, wrong: dict[int, str]
+    ) -> list[pa.Array]:
+        to_row = _ROWS[self.payload]
+        rows: list[Row] = []
+        for position, payload in enumerate(payloads.to_pylist(), first):
+            try:
+                rows.append({} if payload is None else to_row(payload))
+            except ValueError as error:
+                wrong[position] = str(error)
+                rows.append({})
+        try:
+            return columns_of(rows, fields)
+        except ValueError:
+            for at, row in enumerate(rows):
+                try:
+                    columns_of([row], fields)
+                except ValueError as error:
+                    wrong[first + at] = str(error)
+                    rows[at] = {}
+        return columns_of(rows, fields)
+
+
+def _change(events: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns of `CHANGE_SCHEMA`. Events are many, types of them few."""
+    types = events.column("ev_type").dictionary_encode()
+    described = [_operation_and_key(type_) for type_ in types.dictionary.to_pylist()]
+    operations = pa.array([operation for operation, _ in described], pa.string())
+    element = pa.field("element", pa.string())
+    keys = pa.array([key for _, key in described], pa.list_(element))
+    operation = operations.take(types.indices)
+    tables = pc.if_else(
+        operation.is_null(), pa.scalar(None, pa.string()), events.column("ev_extra1")
+    )
+    return {"ev_operation": operation, "ev_table": tables, "ev_key": keys.take(types.indices)}
+
+
+def _operation_and_key(type_: str) -> tuple[str | None, list[str] | None]:
+    try:
+        operation, key = operation_and_key(type_)
+    except TypeError:
+        return None, None
+    # An application may have JSON of its own for types.
+    if operation not in OPERATIONS.values() or not all(isinstance(name, str) for name in key):
+        return None, None
+    return operation, list(key)
+
+
+_TYPES = (
+    ArrayType, BinaryType, BooleanType, ByteType, DateType, DecimalType, DoubleType, FloatType,
+    IntegerType, LongType, ShortType, StringType, StructType, TimestampNTZType, TimestampType,
+)  # fmt: skip
+
+
+def _check(column: StructField) -> None:
+    known = RESERVED.get(column.name)
+    if known is not None and known.dataType != column.dataType:
+        raise InvalidOption(
+            f"column {column.name} is of type {column.dataType.simpleString()}",
+            hint=f"It must be of type {known.dataType.simpleString()}.",
+        )
+    if column.name in EVENT_COLUMNS:
+        return
+    for type_, nullable in _parts(column.dataType, column.nullable):
+        if not nullable:
+            raise InvalidOption(
+                f"column {column.name} is not nullable, or something in it is not",
+                hint="Any can be null: a payload may lack it, and that of a TRUNCATE is empty.",
+            )
+        if not isinstance(type_, _TYPES):
+            raise InvalidOption(
+                f"column {column.name} cannot be decoded as {type_.simpleString()}",
+                hint="Decode it as string.",
+            )
+
+
+def _parts(type_: DataType, nullable: bool) -> Iterator[tuple[DataType, bool]]:
+    """A type and those in it, and whether they may be null."""
+    yield type_, nullable
+    if isinstance(type_, ArrayType):
+        yield from _parts(type_.elementType, type_.containsNull)
+    elif isinstance(type_, StructType):
+        for column in type_:
+            yield from _parts(column.dataType, column.nullable)

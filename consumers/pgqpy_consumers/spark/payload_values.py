@@ -1,0 +1,167 @@
+"""Values from texts: what a text means in a column of a type.
+
+A text is read as the type's output function writes it in PostgreSQL. What Spark has no value for
+is null: times that are infinite or not in the years 1 to 9999, and numerics that are no number.
+Numerics with more fraction digits than the column has are rounded, as PostgreSQL does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Context, Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgqpy_consumers.spark.payload_rows import Row, array_elements, json_row
+
+
+def columns_of(rows: Sequence[Row], fields: Iterable[pa.Field]) -> list[pa.Array]:
+    """An Arrow array for each Arrow field; what a row has not is null.
+
+    Raises ValueError, which names the column, if a text is no value of the type.
+    """
+    return [_column(rows, field) for field in fields]
+
+
+def _column(rows: Sequence[Row], field: pa.Field) -> pa.Array:
+    try:
+        return values(pa.array([row.get(field.name) for row in rows], pa.string()), field.type)
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"column {field.name}: {error}") from None
+
+
+def values(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The texts (a string array) as an array of a type; null stays null.
+
+    Raises ValueError if a text is no value of the type.
+    """
+    types = pa.types
+    if types.is_temporal(type_):
+        return _times(texts, type_)
+    if types.is_decimal(type_):
+        return _decimals(texts, type_)
+    if types.is_boolean(type_):
+        return _booleans(texts)
+    if types.is_binary(type_):
+        return _each(_bytes, texts, type_)
+    if types.is_list(type_):
+        return _lists(texts, type_)
+    if types.is_struct(type_):
+        return _structs(texts, type_)
+    return texts.cast(type_)
+
+
+def _each(convert: Callable[[str], object], texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    return pa.array([None if t is None else convert(t) for t in texts.to_pylist()], type_)
+
+
+# --- times
+
+# The years 1 to 9999, in the units of the types.
+_RANGES = {
+    pa.date32(): (-719_162, 2_932_896),
+    pa.timestamp("us"): (-62_135_596_800_000_000, 253_402_300_799_999_999),
+    pa.timestamp("us", "UTC"): (-62_135_596_800_000_000, 253_402_300_799_999_999),
+}
+_OUT_OF_RANGE = r"^-?infinity$| BC$|^[1-9][0-9]{4,}-"
+
+
+def _times(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        times = texts.cast(type_)
+    except pa.ArrowInvalid:
+        out_of_range = pc.match_substring_regex(texts, _OUT_OF_RANGE)
+        texts = pc.if_else(out_of_range, pa.scalar(None, pa.string()), texts)
+        times = _each(
+            date.fromisoformat if pa.types.is_date(type_) else _datetime(type_), texts, type_
+        )
+    first, last = (pa.scalar(limit, _integer(type_)).cast(type_) for limit in _RANGES[type_])
+    in_range = pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last))
+    return pc.if_else(in_range, times, pa.scalar(None, type_))
+
+
+def _integer(type_: pa.DataType) -> pa.DataType:
+    return pa.int32() if pa.types.is_date(type_) else pa.int64()
+
+
+def _datetime(type_: pa.DataType) -> Callable[[str], datetime]:
+    def convert(text: str) -> datetime:
+        time = datetime.fromisoformat(text)
+        if type_.tz is None:
+            if time.tzinfo is not None:
+                raise ValueError(f"{text!r} has a time zone, and a timestamp_ntz has none")
+            return time
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+
+    return convert
+
+
+# --- others
+
+
+def checked(decimals: pa.Array) -> pa.Array:
+    """The decimals; ArrowInvalid if one has too many digits, which reading them lets pass."""
+    decimals.validate(full=True)
+    return decimals
+
+
+def _decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    try:
+        return checked(texts.cast(type_))
+    except pa.ArrowInvalid:
+        pass
+    places = Decimal(1).scaleb(-type_.scale)
+    context = Context(prec=type_.precision, rounding=ROUND_HALF_UP)
+
+    def convert(text: str) -> Decimal | None:
+        try:
+            number = Decimal(text)
+            return number.quantize(places, context=context) if number.is_finite() else None
+        except ArithmeticError:
+            raise ValueError(f"{text!r} is no {type_}") from None
+
+    return _each(convert, texts, type_)
+
+
+_BOOLEANS = pa.array(["f", "false", "t", "true"])
+
+
+def _booleans(texts: pa.Array) -> pa.Array:
+    places = pc.index_in(texts, value_set=_BOOLEANS)
+    if places.null_count > texts.null_count:
+        raise ValueError("neither true nor false")
+    return pc.greater_equal(places, 2)
+
+
+_ESCAPE = re.compile(rb"\\(\\|[0-3][0-7]{2})")
+
+
+def _bytes(text: str) -> bytes:
+    """Either form of bytea_output."""
+    if text.startswith("\\x"):
+        return bytes.fromhex(text[2:])
+    return _ESCAPE.sub(
+        lambda found: b"\\" if found[1] == b"\\" else bytes([int(found[1], 8)]), text.encode()
+    )
+
+
+def _lists(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    flat: list[str | None] = []
+    offsets: list[int | None] = []
+    for text in texts.to_pylist():
+        offsets.append(None if text is None else len(flat))
+        if text is not None:
+            flat += array_elements(text)
+    offsets.append(len(flat))
+    elements = values(pa.array(flat, pa.string()), type_.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, type=type_)
+
+
+def _structs(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    rows = [{} if text is None else json_row(text) for text in texts.to_pylist()]
+    return pa.StructArray.from_arrays(
+        columns_of(rows, type_), fields=list(type_), mask=texts.is_null()
+    )

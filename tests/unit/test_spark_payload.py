@@ -1,0 +1,346 @@
+"""Payloads become typed columns: what is decoded, what is malformed, and that ways agree."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pgqpy_consumers.spark.options import EventOptions, InvalidOption
+from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
+from pgqpy_consumers.spark.payload_json import read_objects
+
+Rows = list[dict[str, Any]]
+
+# More than are read one by one.
+MANY = 1000
+
+
+TYPES: dict[str, DataType] = {
+    "bigint": LongType(),
+    "int": IntegerType(),
+    "smallint": ShortType(),
+    "double": DoubleType(),
+    "float": FloatType(),
+    "boolean": BooleanType(),
+    "decimal(38,18)": DecimalType(38, 18),
+    "decimal(8,2)": DecimalType(8, 2),
+    "string": StringType(),
+    "date": DateType(),
+    "timestamp": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+    "binary": BinaryType(),
+    "array<int>": ArrayType(IntegerType()),
+    "array<string>": ArrayType(StringType()),
+    "array<date>": ArrayType(DateType()),
+    "array<timestamp>": ArrayType(TimestampType()),
+    "struct<x:int,y:string>": StructType().add("x", "integer").add("y", "string"),
+    "struct<x:int,y:array<binary>>": (
+        StructType().add("x", "integer").add("y", ArrayType(BinaryType()))
+    ),
+    "map<string,int>": MapType(StringType(), IntegerType()),
+    "array<interval>": ArrayType(DayTimeIntervalType()),
+    "struct<int!>": StructType([StructField("x", IntegerType(), nullable=False)]),
+}
+
+
+REFUSED = {"map<string,int>", "array<interval>", "struct<int!>"}
+
+
+def struct(schema: str) -> StructType:
+    """``a int, b string`` without the Java that parses it in Spark."""
+    columns = [column.rpartition(" ") for column in schema.split(", ")]
+    return StructType([StructField(name, TYPES[type_]) for name, _, type_ in columns])
+
+
+def decoder(schema: str, payload: str = "json", malformed: str = "fail") -> Decoder:
+    options = EventOptions(queue="q", payload=payload, malformed=malformed)
+    return Decoder.for_options(options, struct(schema))
+
+
+def events(payloads: list[str | None], columns: tuple[str, ...], type_: str = "I:id") -> Any:
+    size = len(payloads)
+    every = {
+        "ev_id": pa.array(range(100, 100 + size), pa.int64()),
+        "ev_time": pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * size, pa.timestamp("us", "UTC")),
+        "ev_type": pa.array([type_] * size, pa.string()),
+        "ev_data": pa.array(payloads, pa.string()),
+        "ev_extra1": pa.array(["public.t"] * size, pa.string()),
+    }
+    return pa.record_batch({name: every[name] for name in columns})
+
+
+def decode(schema: str, *payloads: str | None, payload: str = "json", **kinds: str) -> Rows:
+    type_ = kinds.pop("type_", "I:id")
+    with_it = decoder(schema, payload, **kinds)
+    rows = with_it.decode(events(list(payloads), with_it.columns, type_))
+    assert rows.schema.equals(with_it.schema)
+    found: Rows = rows.to_pylist()
+    return found
+
+
+def value(type_: str, text: str, payload: str = "json") -> Any:
+    """One value, which many payloads that are read at once must have, too."""
+    data = f'{{"a":{text}}}' if payload == "json" else f"a={text}"
+    [row] = decode(f"a {type_}", data, payload=payload)
+    many = decode(f"a {type_}", *[data] * MANY, payload=payload)
+    assert repr(many) == repr([row] * MANY)
+    return row["a"]
+
+
+def refused(type_: str, text: str) -> None:
+    for count in (1, MANY):
+        with pytest.raises(MalformedPayload, match="event 100 is malformed: column a: "):
+            decode(f"a {type_}", *[f'{{"a":{text}}}'] * count)
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "expected"),
+    [
+        ("bigint", "-9223372036854775808", -(2**63)),
+        ("int", '"5"', 5),
+        ("smallint", "32767", 32767),
+        ("double", "1.5", 1.5),
+        ("double", '"1.5"', 1.5),
+        ("double", '"-Infinity"', float("-inf")),
+        ("float", "1e3", 1000.0),
+        ("boolean", "true", True),
+        ("boolean", '"f"', False),
+        ("decimal(38,18)", "12345678901234567890.123456789012345678",
+         Decimal("12345678901234567890.123456789012345678")),
+        ("decimal(8,2)", '"1.50"', Decimal("1.50")),
+        ("decimal(8,2)", "2.345", Decimal("2.35")),
+        ("decimal(8,2)", "-2.345", Decimal("-2.35")),
+        ("decimal(8,2)", '"NaN"', None),
+        ("string", '"a\\u0000b"', "a\0b"),
+        ("string", '"\\ud83d\\udeeb \\" \\n"', '🛫 " \n'),
+        ("string", "1.50", "1.50"),
+        ("string", "true", "true"),
+        ("string", '{"b": [1.0, null], "b": 2}', '{"b": [1.0, null], "b": 2}'),
+        ("date", '"2024-02-29"', date(2024, 2, 29)),
+        ("date", '"infinity"', None),
+        ("date", '"0044-03-15 BC"', None),
+        ("timestamp", '"2024-06-01T12:00:00.123456+02:00"',
+         datetime(2024, 6, 1, 10, 0, 0, 123456, UTC)),
+        ("timestamp", '"2024-06-01 12:00:00"', datetime(2024, 6, 1, 12, tzinfo=UTC)),
+        ("timestamp", '"1800-01-01T00:53:28+00:53:28"', datetime(1800, 1, 1, tzinfo=UTC)),
+        ("timestamp", '"-infinity"', None),
+        ("timestamp", '"10000-01-01T00:00:00+00:00"', None),
+        ("timestamp", '"9999-12-31T23:00:00-05:00"', None),
+        ("timestamp_ntz", '"2024-06-01T12:00:00"', datetime(2024, 6, 1, 12)),  # noqa: DTZ001
+        ("binary", '"\\\\xdead00"', b"\xde\xad\x00"),
+        ("binary", '"a\\\\001\\\\\\\\"', b"a\x01\\"),
+        ("array<int>", "[1, null]", [1, None]),
+        ("array<int>", '"{1,NULL}"', [1, None]),
+        ("array<string>", r'"{\"a b\",\"NULL\",\"q\\\"\\\\\",NULL}"',
+         ["a b", "NULL", 'q"\\', None]),
+        ("array<int>", '"[0:1]={1,2}"', [1, 2]),
+        ("array<int>", '"{}"', []),
+        ("array<timestamp>", '["2024-06-01T12:00:00Z", "infinity"]',
+         [datetime(2024, 6, 1, 12, tzinfo=UTC), None]),
+        ("struct<x:int,y:array<binary>>", '{"y": ["\\\\x00"], "z": {}}',
+         {"x": None, "y": [b"\0"]}),
+        ("int", "null", None),
+    ],
+)  # fmt: skip
+def test_a_value_is_its_text_as_a_value_of_the_columns_type(
+    type_: str, text: str, expected: Any
+) -> None:
+    assert value(type_, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("type_", "text"),
+    [
+        ("int", "2147483648"),
+        ("int", "1.0"),
+        ("int", '""'),
+        ("double", '"many"'),
+        ("boolean", '"yes"'),
+        ("decimal(8,2)", "1234567"),
+        ("decimal(8,2)", '"x"'),
+        ("date", '"15.03.2024"'),
+        ("timestamp", "1700000000"),
+        ("timestamp_ntz", '"2024-06-01T12:00:00Z"'),
+        ("binary", '"\\\\xabc"'),
+        ("array<int>", "[[1]]"),
+        ("array<int>", "1"),
+        ("struct<x:int,y:string>", "[]"),
+        ("string", '"\\ud800"'),
+    ],
+)
+def test_what_is_no_value_of_the_type_is_malformed(type_: str, text: str) -> None:
+    refused(type_, text)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["", " ", "x", "1", "[1]", "null", '{"a":1', '{"a":1}}', '{"a":1}{"a":2}', '{"a":1,}', "{a:1}",
+     "{'a':1}", '{"a":01}', '{"a" 1}', '{"a":1 "b":2}', '{"a":"\n"}', '{"a":1}/**/'],
+)  # fmt: skip
+@pytest.mark.parametrize("others", [0, MANY])
+def test_what_is_no_json_object_is_malformed_and_harms_no_other(payload: str, others: int) -> None:
+    good = [f'{{"a":{number}}}' for number in range(others)]
+    payloads = [*good, payload, *good]
+    rows = decode("a int, ev_malformed string", *payloads, malformed="column")
+    numbers = list(range(others))
+    assert [row["a"] for row in rows] == [*numbers, None, *numbers]
+    assert [row["ev_malformed"] for row in rows] == [*[None] * others, payload, *[None] * others]
+    dropped = decode("ev_id bigint, a int", *payloads, malformed="drop")
+    assert [row["a"] for row in dropped] == [*numbers, *numbers]
+    assert 100 + others not in [row["ev_id"] for row in dropped]
+    with pytest.raises(MalformedPayload, match=f"payload of event {100 + others} is malformed"):
+        decode("a int", *payloads)
+
+
+def test_payloads_that_only_together_are_json_are_malformed() -> None:
+    halves = ['{"a":[{}', '{}],"b":1}'] * MANY
+    rows = decode("a string, b int, ev_malformed string", *halves, malformed="column")
+    assert [row["ev_malformed"] for row in rows] == halves
+
+
+def test_what_a_payload_lacks_is_null_and_what_the_schema_lacks_is_ignored() -> None:
+    payloads = [None, "{}", ' {"b":\n"x" , "c":{"d":[{}]}}\n', '{"a":1,"a":2}']
+    expected = [(None, None), (None, None), (None, "x"), (2, None)]
+    for times in (1, MANY):
+        rows = decode("a int, b string", *payloads * times)
+        assert [(row["a"], row["b"]) for row in rows] == expected * times
+
+
+def test_a_slice_of_a_batch_is_decoded_as_such() -> None:
+    with_it = decoder("a int")
+    whole = events([f'{{"a":{n}}}' for n in range(3 * MANY)], with_it.columns)
+    rows = with_it.decode(whole.slice(MANY, MANY)).to_pylist()
+    assert [row["a"] for row in rows] == list(range(MANY, 2 * MANY))
+
+
+def test_no_events_are_no_rows() -> None:
+    assert decode("a int, b array<date>, ev_key array<string>") == []
+
+
+def test_a_payload_of_50_megabytes_and_its_neighbours_are_decoded() -> None:
+    large = "x" * 50_000_000
+    for others in (1, MANY):
+        rows = decode("a string", f'{{"a":"{large}"}}', *['{"a":"y"}'] * others)
+        assert rows[0]["a"] == large
+        assert [row["a"] for row in rows[1:]] == ["y"] * others
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    | st.sampled_from(["5", "1.5", "true", "2024-01-01", "2024-01-01T00:00:00Z", "\\x00", "{1}"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("xyz"), inner),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(contents=JSON, type_=st.sampled_from(sorted(TYPES.keys() - REFUSED)))
+def test_reading_many_at_once_gives_what_reading_each_gives(contents: Any, type_: str) -> None:
+    schema = decoder(f"a {type_}").schema
+    text = json.dumps({"a": contents})
+    try:
+        quick = read_objects(pa.array([text]), schema)
+    except ValueError:
+        return
+    [row] = decode(f"a {type_}", text)
+    assert repr(quick[0].to_pylist()) == repr([row["a"]])
+
+
+def test_urlencoded_rows_are_decoded() -> None:
+    schema = "id bigint, a b string, note string, t timestamp, ok boolean, n array<int>"
+    payload = (
+        "id=7&a+b=J%c3%b5e+%26+%2b&note&ok=t&t=2024-06-01+12%3a00%3a00%2b02&n=%7b1%2cNULL%7d"
+        "&other=1"
+    )
+    expected = {
+        "id": 7, "a b": "Jõe & +", "note": None, "ok": True, "n": [1, None],
+        "t": datetime(2024, 6, 1, 10, tzinfo=UTC),
+    }  # fmt: skip
+    for payload_option in ("urlencoded", "row"):
+        assert decode(schema, payload, payload=payload_option) == [expected]
+        rows = decode(schema, *[payload, "id=8"] * MANY, payload=payload_option)
+        assert rows[0] == expected
+        assert rows[1] == dict.fromkeys(expected) | {"id": 8}
+    assert decode("id int", "", payload="urlencoded") == [{"id": None}]
+
+
+@pytest.mark.parametrize("sql", ["(id,a) values ('1','x')", "a='x' where id='1'", "id='1'"])
+@pytest.mark.parametrize("payload", ["urlencoded", "row"])
+def test_the_sql_of_sqltriga_is_malformed(sql: str, payload: str) -> None:
+    with pytest.raises(MalformedPayload, match="not urlencoded"):
+        decode("id string", sql, payload=payload)
+
+
+def test_rows_of_both_formats_may_be_mixed() -> None:
+    rows = decode("id int", *['{"id":1}', "id=2"] * MANY, payload="row")
+    assert [row["id"] for row in rows] == [1, 2] * MANY
+
+
+@pytest.mark.parametrize(
+    ("type_", "expected"),
+    [
+        ("I:id,part", ("INSERT", ["id", "part"])),
+        ("U:", ("UPDATE", [])),
+        ("R", ("TRUNCATE", [])),
+        ('{"op":"DELETE","table":["s","t"],"pkey":["id"]}', ("DELETE", ["id"])),
+        ("order-paid", (None, None)),
+        ('{"op":"refund","pkey":5}', (None, None)),
+        ("{", (None, None)),
+    ],
+)
+def test_the_change_is_told_by_the_events_type(type_: str, expected: tuple[Any, Any]) -> None:
+    schema = "ev_operation string, ev_key array<string>, id int, ev_table string, ev_id bigint"
+    [row] = decode(schema, '{"id":1}', type_=type_)
+    assert (row["ev_operation"], row["ev_key"]) == expected
+    assert row["ev_table"] == (expected[0] and "public.t")
+    assert (row["id"], row["ev_id"]) == (1, 100)
+    assert list(row) == ["ev_operation", "ev_key", "id", "ev_table", "ev_id"]
+
+
+def test_only_the_columns_that_are_needed_are_asked_for() -> None:
+    assert decoder("a int, ev_time timestamp").columns == ("ev_id", "ev_time", "ev_data")
+
+
+@pytest.mark.parametrize(
+    ("schema", "malformed", "message"),
+    [
+        ("ev_id bigint, ev_data string", "fail", "needs columns"),
+        ("a map<string,int>", "fail", "a cannot be decoded as map<string,int>"),
+        ("a array<interval>", "fail", "cannot be decoded as interval"),
+        ("a struct<int!>", "fail", "a is not nullable"),
+        ("a int, ev_table int", "fail", "ev_table is of type int\nHINT: It must be of type string"),
+        ("a int, ev_id int", "fail", "ev_id is of type int\nHINT: It must be of type bigint"),
+        ("a int", "column", "no column ev_malformed"),
+    ],
+)
+def test_a_schema_that_no_payload_can_give_is_refused(
+    schema: str, malformed: str, message: str
+) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        decoder(schema, malformed=malformed)
