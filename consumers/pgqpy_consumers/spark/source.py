@@ -36,6 +36,7 @@ class PgqDataSource(DataSource):
     """
 
     _span: Span | PgqError | None = None
+    """What is read in batches, or why there is nothing to read."""
 
     @classmethod
     def name(cls) -> str:
@@ -43,32 +44,37 @@ class PgqDataSource(DataSource):
         return "pgq"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pins the range, if it is read in batches.
+        """Spark pickles the source for a DataFrame, which has its range from then on.
 
-        Spark pickles the source when it defines a DataFrame, and makes a new reader from that
-        for each action. It pickles streams, too, of either direction.
+        It pickles streams, too, of either direction, which have nothing to pin: so an error is
+        left to the reader.
         """
-        if self._span is None:
-            try:
-                self._span = pin(ReadOptions.parse(self.options))
-            except PgqError as error:
-                # This may be a stream, which has nothing to pin: that has one of these.
-                if not self.options.keys() & {"consumer", "writer"}:
-                    raise
-                self._span = error
+        self._pin()
         return self.__dict__
 
     def schema(self) -> StructType:
         """The columns of events: all of them, or those of option ``columns``."""
-        return event_schema(EventOptions.pick(self.options))
+        schema = event_schema(EventOptions.pick(self.options))
+        self._pin()
+        # Every stream that is read has a consumer.
+        if isinstance(self._span, PgqError) and "consumer" not in self.options:
+            raise self._span
+        return schema
+
+    def _pin(self) -> None:
+        if self._span is None:
+            try:
+                self._span = pin(ReadOptions.parse(self.options))
+            except PgqError as error:
+                self._span = error
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        options = ReadOptions.parse(self.options)
+        self._pin()
         if isinstance(self._span, PgqError):
             raise self._span
         assert self._span is not None
-        return PgqReader(options, schema, self._span)
+        return PgqReader(ReadOptions.parse(self.options), schema, self._span)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """For ``spark.readStream``."""
