@@ -40,8 +40,9 @@ def spark() -> Iterator[SparkSession]:
 def load(spark: SparkSession, dsn: str, queue: str) -> Load:
     """``load(option=value)``: a DataFrame of `queue`."""
 
-    def load(schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.read.format("pgq").options(**({"dsn": dsn, "queue": queue} | options))
+    def load(schema: str | None = None, **options: str | int) -> DataFrame:
+        reader = spark.read.format("pgq").option("dsn", dsn).option("queue", queue)
+        reader = reader.options(**options)
         return (reader if schema is None else reader.schema(schema)).load()
 
     return load
@@ -275,7 +276,7 @@ def test_the_password_comes_apart(load: Load, dsn: str, conn: Connection, queue:
     ops.tick(conn, queue)
     df = load(password="open sesame")
     assert df.count() == 0
-    assert "sesame" not in df._jdf.queryExecution().toString()  # type: ignore[operator]
+    assert "sesame" not in df._jdf.queryExecution().toString()
 
 
 def test_reading_takes_the_rights_of_a_reader(

@@ -47,12 +47,12 @@ def decoding(options: EventOptions, schema: StructType) -> Decoding:
 
     Raises InvalidOption if the schema is not one that events can have.
     """
+    if options.columns is not None and list(options.columns) != schema.names:
+        raise InvalidOption("option columns and .schema(...) disagree", hint="Give one of them.")
     if options.payload is not None:
         from pgqpy_consumers.spark.payload import Decoder
 
         return Decoder.for_options(options, schema)
-    if options.columns is not None and list(options.columns) != schema.names:
-        raise InvalidOption("option columns and .schema(...) disagree", hint="Give one of them.")
     for field in schema:
         if field.name not in EVENT_COLUMNS or field.dataType != EVENT_SCHEMA[field.name].dataType:
             raise InvalidOption(
@@ -71,7 +71,7 @@ def event_schema(options: EventOptions) -> StructType:
     if options.payload is not None:
         raise InvalidOption(
             "option payload needs .schema(...): the columns to decode from ev_data",
-            hint="payload_schema(dsn, table) derives it from a table.",
+            hint="table_schema(dsn, table) has those of a table.",
         )
     columns = options.columns or EVENT_COLUMNS
     unknown = [name for name in columns if name not in EVENT_COLUMNS]
