@@ -331,6 +331,7 @@ def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queu
     start, _ = plan(stream)
     produce(conn, queue, "a")
     _, end = plan(stream, start)
+    assert plan(stream, end) == (end, end)
     conn.execute("select pgq.drop_queue(%s, true)", [queue])
     conn.execute("select pgq.create_queue(%s)", [queue])
     for _ in range(5):
@@ -430,6 +431,22 @@ def test_a_lost_session_is_made_again(reader: MakeReader, conn: Connection, queu
     start, end = plan(stream, start)
     assert conn.execute(kill.encode()).fetchall() == [(True,)]
     assert payloads(stream, start, end) == ["a"]
+
+
+def test_the_role_of_readers_is_enough(
+    reader: MakeReader, dsn: str, conn: Connection, queue: str
+) -> None:
+    conn.execute("create role streaming_reader login in role pgq_reader")
+    try:
+        stream = reader(dsn=make_conninfo(dsn, user="streaming_reader"), maxEventsPerTrigger="10")
+        start, _ = plan(stream)
+        produce(conn, queue, "a")
+        start, end = plan(stream, start)
+        assert payloads(stream, start, end) == ["a"]
+        plan(stream, end)
+        assert position(conn, queue) == end["tick"]
+    finally:
+        conn.execute("drop role streaming_reader")
 
 
 def test_no_session_and_no_visible_password_goes_to_executors(

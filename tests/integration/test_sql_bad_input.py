@@ -62,6 +62,7 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     ("PQ001", "pgq.tick_range_sql(%s, 1, 2)", [NO_QUEUE]),
     ("PQ001", "pgq.snapshot_range_sql(%s, 1, '1:1:', 2, '2:2:')", [NO_QUEUE]),
     ("PQ001", "pgq.tick_channel(%s)", [NO_QUEUE]),
+    ("PQ001", "pgq.advance_consumer(%s, 'c', 1)", [NO_QUEUE]),
     ("PQ001", "pgq.insert_event(%s, 't', 'd')", ["x" * 300]),
     # no such consumer
     ("PQ002", "pgq.next_batch(%s, %s)", [Q, NO_CONSUMER]),
@@ -95,12 +96,15 @@ REFUSED: list[tuple[str, str, Sequence[object]]] = [
     # ticks
     ("PQ008", "pgq.register_consumer_at(%s, 'new', 999)", [Q]),
     ("PQ008", "pgq.register_consumer_at(%s, 'c', 999)", [Q]),
+    *(("PQ008", "pgq.advance_consumer(%s, 'new', %s)", [Q, tick]) for tick in (0, 999, None)),
+    ("PQ008", "pgq.advance_consumer(%s, 'c', null)", [Q]),
     ("PQ008", "pgq.tick_range_sql(%s, 1, 999)", [Q]),
     ("PQ008", "pgq.tick_range_sql(%s, null, 1)", [Q]),
     ("PQ008", "pgq.snapshot_range_sql(%s, 0, '1:1:', 1, '2:2:')", [Q]),
     ("PQ008", "pgq.snapshot_range_sql(%s, 1, '1:1:', 2, null)", [Q]),
     ("PQ011", "pgq.tick_range_sql(%s, 2, 1)", [Q]),
     ("PQ011", "pgq.snapshot_range_sql(%s, 2, '1:1:', 1, '2:2:')", [Q]),
+    ("PQ016", "pgq.advance_consumer(%s, 'c', 1)", [Q]),
     # parameters
     ("PQ011", "pgq.set_queue_config(%s, 'no_such_thing', '1')", [Q]),
     ("PQ011", "pgq.set_queue_config(%s, 'queue_name', 'x')", [Q]),

@@ -109,8 +109,8 @@ as $$
 -- Returns:
 --      The tick where the consumer stands now: i_tick_id, or the newest before it that the log has.
 -- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick is before what the queue has,
---      PQ016 the consumer is beyond the tick, or has a batch open
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what
+--      the queue has, PQ016 the consumer is beyond the tick, or has a batch open
 -- Tables:
 --      reads ticks; locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
@@ -130,6 +130,9 @@ begin
      where sub_queue = q.queue_id
        and co_name = i_consumer_name;
     p := pgq.lock_position(r);
+    if (i_tick_id <= (pgq.last_tick(q.queue_id)).tick_id) is not true then
+        perform pgq.raise_tick_not_found(i_queue_name, i_tick_id);
+    end if;
     t := pgq.last_tick(q.queue_id, i_tick_id + 1);
 
     if p.pos_nr is null then
