@@ -128,7 +128,9 @@ class Decoder:
             event = events.column("ev_id")[position].as_py()
             raise MalformedPayload(f"payload of event {event} is malformed: {reason[:300]}")
 
-        is_wrong = pa.array([position in wrong for position in range(len(payloads))], pa.bool_())
+        is_wrong = pc.is_in(
+            pa.array(range(len(payloads)), pa.int64()), value_set=pa.array(list(wrong), pa.int64())
+        )
         found = {
             name: pa.concat_arrays([piece[at] for piece in pieces])
             for at, name in enumerate(fields.names)
