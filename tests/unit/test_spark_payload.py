@@ -152,6 +152,7 @@ def refused(type_: str, text: str) -> None:
         ("timestamp", '"1800-01-01T00:53:28+00:53:28"', datetime(1800, 1, 1, tzinfo=UTC)),
         ("timestamp", '"-infinity"', None),
         ("timestamp", '"10000-01-01T00:00:00+00:00"', None),
+        ("timestamp", '"0044-03-15T12:00:00.5+00:53:28 BC"', None),
         ("timestamp", '"9999-12-31T23:00:00-05:00"', None),
         ("timestamp_ntz", '"2024-06-01T12:00:00"', datetime(2024, 6, 1, 12)),  # noqa: DTZ001
         ("binary", '"\\\\xdead00"', b"\xde\xad\x00"),
@@ -186,6 +187,7 @@ def test_a_value_is_its_text_as_a_value_of_the_columns_type(
         ("decimal(8,2)", "1234567"),
         ("decimal(8,2)", '"x"'),
         ("date", '"15.03.2024"'),
+        ("date", '"some day BC"'),
         ("timestamp", "1700000000"),
         ("timestamp_ntz", '"2024-06-01T12:00:00Z"'),
         ("binary", '"\\\\xabc"'),

@@ -66,7 +66,7 @@ _RANGES = {
     pa.timestamp("us"): (-62_135_596_800_000_000, 253_402_300_799_999_999),
     pa.timestamp("us", "UTC"): (-62_135_596_800_000_000, 253_402_300_799_999_999),
 }
-_OUT_OF_RANGE = r"^-?infinity$| BC$|^[1-9][0-9]{4,}-"
+_OUT_OF_RANGE = r"^(-?infinity|[0-9]{4,}-[0-9T:.+ -]+ BC|[1-9][0-9]{4,}-[0-9T:.+ -]+)$"
 
 
 def _times(texts: pa.Array, type_: pa.DataType) -> pa.Array:
