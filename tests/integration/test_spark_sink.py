@@ -48,7 +48,7 @@ def sent(conn: Connection, columns: str = "ev_data") -> list[tuple[Any, ...]]:
 
 
 def staging_tables(conn: Connection) -> list[str]:
-    query = "select relname from pg_class where relnamespace = 'pgq_staging'::regnamespace"
+    query = "select oid::regclass from pg_class where relnamespace = 'pgq_staging'::regnamespace"
     return [name for (name,) in conn.execute(query)]
 
 
@@ -199,7 +199,7 @@ def test_rows_that_a_crash_took_are_missed(conn: Connection, dsn: str, queue: st
 
     (table,) = staging_tables(conn)
     for damage in ("truncate", "drop table"):
-        conn.execute(f"{damage} pgq_staging.{table}".encode())
+        conn.execute(f"{damage} {table}".encode())
         with pytest.raises(StagedRowsLost, match=f"{MANY:,}"):
             job.commit(messages)
         assert sent(conn) == []
@@ -219,7 +219,7 @@ def test_the_role_of_producers_suffices_and_reaches_nothing_of_others(
         for statement in ("select from", "insert into", "drop table", "truncate"):
             values = " values ('t')" if statement == "insert into" else ""
             with pytest.raises(errors.InsufficientPrivilege):
-                other.execute(f"{statement} pgq_staging.{table}{values}".encode())
+                other.execute(f"{statement} {table}{values}".encode())
         job.commit([staged])
         assert len(sent(conn)) == MANY
         assert staging_tables(conn) == []
@@ -245,11 +245,11 @@ def test_maintenance_drops_what_killed_jobs_left_and_nothing_of_running_ones(
     # The job has a table that is done, and a task that is writing.
     assert ops.value(conn, "select pgq.maint_staging('0')") == 1
     (table,) = staging_tables(conn)
-    assert table.startswith("running_")
+    assert table.startswith("pgq_staging.running_")
     running.rollback()
     # Somebody is reading: it waits for the next time.
     reader = connect(dsn, autocommit=False)
-    reader.execute(f"select from pgq_staging.{table}".encode())
+    reader.execute(f"select from {table}".encode())
     assert ops.value(conn, "select pgq.maint_staging('0')") == 0
     reader.rollback()
     assert ops.value(conn, "select pgq.maint_staging('0')") == 1

@@ -31,7 +31,7 @@ begin
     end if;
     -- Shared by all of the job's transactions; pgq.maint_staging() wants it for itself.
     perform pg_advisory_xact_lock_shared(1886875909, hashtext(i_job));
-    v_table := format('pgq_staging.%s_%s_%s', i_job, extract(epoch from now())::bigint, right(txid_current()::text, 8));
+    v_table := format('pgq_staging.%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8));
     execute format('create unlogged table %s (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
                    'ev_extra3 text, ev_extra4 text) with (autovacuum_enabled = off)',
                    pgq.quote_fqname(v_table));
@@ -93,7 +93,7 @@ begin
            and c.relkind = 'r'
            and part is not null
          group by part[1]
-        having to_timestamp(max(part[2]::float8)) < now() - i_age
+        having to_timestamp(max(part[2]::float8)) <= now() - i_age
     loop
         continue when not pg_try_advisory_xact_lock(1886875909, hashtext(v_job.name));
         foreach v_table in array v_job.tables
