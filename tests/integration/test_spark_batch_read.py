@@ -82,9 +82,12 @@ def test_a_range_is_the_same_at_each_action_and_read_in_parallel(
     ops.tick(conn, queue)
 
     df = load(schema, numPartitions=3)
-    assert ids(df) == sorted(early + committed)
+    if schema is not None:
+        # Spark asks for nothing before the first action then.
+        assert df.count() == 12_000
     insert(conn, queue, 10)
     ops.tick(conn, queue)
+    assert ids(df) == sorted(early + committed)
     assert df.count() == df.filter("ev_data like 'data%'").count() == 12_000
     assert df.rdd.getNumPartitions() == 3
     assert load().count() == 12_010
