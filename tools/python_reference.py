@@ -38,6 +38,8 @@ OBJECTS = (
     "pgqpy.schema.downgrade",
     "pgqpy.embedded.Server",
     "pgqpy_consumers.spark.SparkConsumer",
+    "pgqpy_consumers.spark.latest_rows",
+    "pgqpy_consumers.spark.table_schema",
     "pgqpy_ticker.Config",
 )
 

@@ -9,6 +9,8 @@ if find_spec("pyspark") is None:
 
 from pgqpy_consumers.spark.consumer import SparkConsumer
 from pgqpy_consumers.spark.java import JavaMissingError, require_java
+from pgqpy_consumers.spark.latest import latest_rows
+from pgqpy_consumers.spark.payload_schema import table_schema
 from pgqpy_consumers.spark.reader import EventsGoneError
 from pgqpy_consumers.spark.schema import EVENT_SCHEMA
 from pgqpy_consumers.spark.session import get_session, local_session
@@ -21,6 +23,8 @@ __all__ = [
     "PgqDataSource",
     "SparkConsumer",
     "get_session",
+    "latest_rows",
     "local_session",
     "require_java",
+    "table_schema",
 ]
