@@ -28,7 +28,9 @@ class Listener:
         self._queue = queue
         self._conn: Connection | None = None
         self._pause = Backoff(1, 60)
-        #: The newest tick heard of on the present connection. 0: none, so that it may not work.
+        #: Whether anything was heard on the present connection: it may only seem to work.
+        self.works = False
+        #: The newest tick heard of on it; 0: none.
         self.newest = 0
 
     @property
@@ -38,7 +40,7 @@ class Listener:
 
     def open(self) -> float | None:
         """Try to listen; the seconds to leave it alone if that failed, else None."""
-        self.newest = 0
+        self.works, self.newest = False, 0
         try:
             conn = connect(
                 self._dsn,
@@ -49,10 +51,13 @@ class Listener:
                 connect_timeout=3,
             )
             try:
+                conn.add_notify_handler(lambda notice: self._hear(notice.payload))
                 with conn.cursor(row_factory=tuple_row) as cursor:
                     cursor.execute(call("tick_channel", 1), (self._queue,))
                     ((channel,),) = cursor.fetchall()
                     cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+                    # Heartbeats notify nobody, so an idle queue would never prove that this works.
+                    cursor.execute("select pg_notify(%s, '0')", (channel,))
             except BaseException:
                 conn.close()
                 raise
@@ -75,10 +80,14 @@ class Listener:
         try:
             self._conn.pgconn.consume_input()
             while notice := self._conn.pgconn.notifies():
-                if notice.extra.isdigit():  # anybody may notify
-                    self.newest = max(self.newest, int(notice.extra))
+                self._hear(notice.extra)
         except psycopg.OperationalError:
             self.close()
+
+    def _hear(self, payload: str | bytes) -> None:
+        if payload.isdigit():  # anybody may notify
+            self.works = True
+            self.newest = max(self.newest, int(payload))
 
     def close(self) -> None:
         """Stop listening."""

@@ -25,7 +25,9 @@ class AsyncListener:
         self._queue = queue
         self._conn: AsyncConnection | None = None
         self._pause = Backoff(1, 60)
-        #: The newest tick heard of on the present connection. 0: none, so that it may not work.
+        #: Whether anything was heard on the present connection: it may only seem to work.
+        self.works = False
+        #: The newest tick heard of on it; 0: none.
         self.newest = 0
 
     @property
@@ -35,7 +37,7 @@ class AsyncListener:
 
     async def open(self) -> float | None:
         """Try to listen; the seconds to leave it alone if that failed, else None."""
-        self.newest = 0
+        self.works, self.newest = False, 0
         try:
             conn = await async_connect(
                 self._dsn,
@@ -46,10 +48,13 @@ class AsyncListener:
                 connect_timeout=3,
             )
             try:
+                conn.add_notify_handler(lambda notice: self._hear(notice.payload))
                 async with conn.cursor(row_factory=tuple_row) as cursor:
                     await cursor.execute(call("tick_channel", 1), (self._queue,))
                     ((channel,),) = await cursor.fetchall()
                     await cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+                    # Heartbeats notify nobody, so an idle queue would never prove that this works.
+                    await cursor.execute("select pg_notify(%s, '0')", (channel,))
             except BaseException:
                 await conn.close()
                 raise
@@ -72,10 +77,14 @@ class AsyncListener:
         try:
             self._conn.pgconn.consume_input()
             while notice := self._conn.pgconn.notifies():
-                if notice.extra.isdigit():  # anybody may notify
-                    self.newest = max(self.newest, int(notice.extra))
+                self._hear(notice.extra)
         except psycopg.OperationalError:
             await self.close()
+
+    def _hear(self, payload: str | bytes) -> None:
+        if payload.isdigit():  # anybody may notify
+            self.works = True
+            self.newest = max(self.newest, int(payload))
 
     async def close(self) -> None:
         """Stop listening."""

@@ -86,7 +86,7 @@ class Session:
         fileno = None
         if self._listener is not None:
             fileno = self._listener.fileno
-            if for_tick and self._listener.newest:
+            if for_tick and self._listener.works:
                 seconds *= _TRUST
         if waker.wait(seconds, fileno) and self._listener is not None:
             self._listener.drain()

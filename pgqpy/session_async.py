@@ -83,7 +83,7 @@ class AsyncSession:
         fileno = None
         if self._listener is not None:
             fileno = self._listener.fileno
-            if for_tick and self._listener.newest:
+            if for_tick and self._listener.works:
                 seconds *= _TRUST
         if await waker.wait(seconds, fileno) and self._listener is not None:
             await self._listener.drain()

@@ -16,6 +16,7 @@ import pytest
 
 import pgqpy
 from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
+from pgqpy.listener import Listener
 from tests.fixtures.fix_client import PATIENCE, Background, Tick
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -613,7 +614,7 @@ def test_a_lost_listening_connection_is_replaced(
             for (pid,) in conn.execute(
                 "select pid from pg_stat_activity"
                 " where datname = current_database() and application_name = 'pgqpy listen'"
-                " and query like 'listen %'"
+                " and query like 'select pg_notify%' and state = 'idle'"
             )
         ]
 
@@ -674,3 +675,13 @@ def test_a_consumer_without_names_or_without_a_method_is_a_type_error(dsn: str) 
         Nameless(dsn, queue_name="q")
     with pytest.raises(TypeError, match="process_batch or process_event"):
         Idle(dsn, queue_name="q", consumer_name="c").run()
+
+
+def test_that_listening_works_is_known_before_the_first_tick(dsn: str, queue: str) -> None:
+    listener = Listener(dsn, queue)
+    assert not listener.works
+    try:
+        assert listener.open() is None
+        assert (listener.works, listener.newest) == (True, 0)
+    finally:
+        listener.close()

@@ -135,7 +135,7 @@ def test_a_stranger_can_look_and_nothing_else(
         "pgq.ticker()",
         "pgq.maint_rotate_tables_step1('test_queue')",
         "pgq.adopt_restored()",
-        "pgq.make_ticks(array[1], array[false], array[0], null)",
+        "pgq.make_ticks(array[1], array[false], array[0], null, null)",
         "pgq.lock_position(1)",
     ):
         with pytest.raises(errors.InsufficientPrivilege):

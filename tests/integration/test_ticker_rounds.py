@@ -150,3 +150,17 @@ def test_a_tick_is_stored_in_the_log_that_is_current_when_it_is_stored(
     while (result := ticker.pgconn.get_result()) is not None:
         assert result.get_value(0, 0) == b"1", result.error_message
     assert ops.value(conn, "select count(*) from pgq.tick_1") == 1
+
+
+def test_consumers_are_notified_of_events_and_not_of_heartbeats(
+    conn: Connection, queues: list[str], connect: Connect
+) -> None:
+    ears = connect(conn.info.dsn)
+    for name in queues:
+        [(channel,)] = conn.execute("select pgq.tick_channel(%s)", [name]).fetchall()
+        ears.execute(f'listen "{channel}"'.encode())
+    pass_by(conn, 3600, *queues)
+    ops.insert(conn, "b", "event")
+    before = newest_ticks(conn)
+    assert round_of_ticks(conn)[0] == len(queues)
+    assert [int(notice.payload) for notice in ears.notifies(timeout=0.5)] == [before["b"] + 1]

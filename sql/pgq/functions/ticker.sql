@@ -1,13 +1,14 @@
 -- A tick is nominal where PgQ would make it: enough events, enough time, or a heartbeat of an idle queue.
 -- Between nominal ticks the daemon makes early ones, so that no event waits longer than ticker_latency.
 
-create or replace function pgq.make_ticks(i_queues int4[], i_early boolean[], i_event_seqs bigint[], i_fences bigint[])
+create or replace function pgq.make_ticks(
+    i_queues int4[], i_early boolean[], i_event_seqs bigint[], i_fences bigint[], i_heartbeats int4[] default '{}')
 returns bigint[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.make_ticks(4)
+-- Function: pgq.make_ticks(5)
 --
 --      Ticks queues, all with one snapshot. Ticks of one queue are made one after another: each is
 --      committed before the next takes its snapshot, or a later tick could see less than an earlier
@@ -18,6 +19,7 @@ as $$
 --      i_early         - for each, whether it is not a nominal tick
 --      i_event_seqs    - for each, its event sequence, read before this transaction had an id
 --      i_fences        - for each, where an earlier fence still holds; null for a new one
+--      i_heartbeats    - those of them whose consumers need not know
 -- Returns:
 --      The tick ids; without those of queues that somebody else is ticking right now.
 -- Errors:
@@ -44,7 +46,7 @@ begin
         perform set_config('synchronous_commit', 'on', true);
     end if;
     -- The statement that takes the snapshot is a new one: it sees what those have committed who had the locks before.
-    ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences);
+    ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences, coalesce(i_heartbeats, '{}'));
 
     xmax := txid_snapshot_xmax(txid_current_snapshot());
     if xmax > pg_sequence_last_value('pgq.txid_high_seq') then
@@ -194,6 +196,7 @@ begin
            array_agg(not d.nominal) filter (where d.chosen) as early,
            array_agg(d.event_seq) filter (where d.chosen) as event_seqs,
            array_agg(d.fence) filter (where d.chosen) as fences,
+           array_agg(d.queue_id) filter (where d.chosen and d.next_due is null) as heartbeats,
            count(*) filter (where d.chosen and not d.nominal) as n_early,
            count(d.next_due) filter (where d.chosen) as n_fresh,
            min(d.next_due) filter (where not d.chosen) as wait
@@ -203,7 +206,7 @@ begin
                    or q.early and row_number() over (partition by q.early and not q.nominal order by q.lag desc)
                                   <= coalesce(i_most_early, 2147483647) as chosen
               from pgq.due_queues(null, i_idle) q) d;
-    ticks := cardinality(pgq.make_ticks(due.queues, due.early, due.event_seqs, due.fences));
+    ticks := cardinality(pgq.make_ticks(due.queues, due.early, due.event_seqs, due.fences, due.heartbeats));
     early := due.n_early;
     fresh := due.n_fresh;
     wait := due.wait;

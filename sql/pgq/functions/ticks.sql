@@ -152,12 +152,13 @@ end;
 $$;
 
 create or replace function pgq.append_ticks(
-    i_queues int4[], i_ticks bigint[], i_time timestamptz, i_event_seqs bigint[], i_early boolean[], i_fences bigint[])
+    i_queues int4[], i_ticks bigint[], i_time timestamptz, i_event_seqs bigint[], i_early boolean[], i_fences bigint[],
+    i_heartbeats int4[] default '{}')
 returns bigint[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.append_ticks(6)
+-- Function: pgq.append_ticks(7)
 --
 --      Stores ticks with the snapshot of this moment, and notifies. The caller holds the queues' tick
 --      locks and has a transaction id. Internal.
@@ -169,6 +170,7 @@ as $$
 --                                            theirs before the event id: who has drawn an event id up to
 --                                            the event sequence has a transaction id below ours
 --      i_time                              - when
+--      i_heartbeats                        - queues whose tick brings nothing, so that nobody is notified
 -- Returns:
 --      The tick ids.
 -- Tables:
@@ -177,6 +179,7 @@ as $$
 declare
     rotations   bigint;
     res         bigint[];
+    notified    bigint;
 begin
     -- Rotation of the log empties a table only if nobody else has a lock on it, and not the current one.
     loop
@@ -199,8 +202,11 @@ begin
                    n (queue_id, tick_id, event_seq, early, fence)
              cross join lateral (select * from pgq.queue where pgq.queue.queue_id = n.queue_id limit 1) q
             returning tick_queue, tick_id)
-        select pg_catalog.array_agg(tick_id) filter (where notified is not null) into res
-          from tick, pg_catalog.pg_notify('pgq_tick_' || tick_queue, tick_id::text) notified;
+        select pg_catalog.array_agg(tick_id),
+               pg_catalog.count(case when tick_queue operator(pg_catalog.<>) all (i_heartbeats)
+                                     then pg_catalog.pg_notify('pgq_tick_' || tick_queue, tick_id::text)::pg_catalog.text end)
+          into res, notified
+          from tick;
     else
         with tick as (
             insert into pgq.tick_1 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
@@ -211,8 +217,11 @@ begin
                    n (queue_id, tick_id, event_seq, early, fence)
              cross join lateral (select * from pgq.queue where pgq.queue.queue_id = n.queue_id limit 1) q
             returning tick_queue, tick_id)
-        select pg_catalog.array_agg(tick_id) filter (where notified is not null) into res
-          from tick, pg_catalog.pg_notify('pgq_tick_' || tick_queue, tick_id::text) notified;
+        select pg_catalog.array_agg(tick_id),
+               pg_catalog.count(case when tick_queue operator(pg_catalog.<>) all (i_heartbeats)
+                                     then pg_catalog.pg_notify('pgq_tick_' || tick_queue, tick_id::text)::pg_catalog.text end)
+          into res, notified
+          from tick;
     end if;
     return coalesce(res, '{}');
 end;
