@@ -162,6 +162,13 @@ def test_only_what_is_asked_is_fetched(conn: Connection, queue: str) -> None:
     assert "(ev_owner IS NULL) AND (ev_type = 'test'" in str(plan).replace("\\'", "'")
 
 
+def test_payloads_become_columns(load: Load, conn: Connection, queue: str) -> None:
+    event = ops.insert(conn, queue, '{"amount": 3, "name": "x", "more": null}')
+    ops.tick(conn, queue)
+    rows = load("name string, ev_id bigint, amount int", payload="json").collect()
+    assert [tuple(row) for row in rows] == [("x", event, 3)]
+
+
 @pytest.mark.parametrize(
     ("schema", "options", "error"),
     [
@@ -173,6 +180,7 @@ def test_only_what_is_asked_is_fetched(conn: Connection, queue: str) -> None:
         (None, {"columns": "ev_id, amount"}, "option columns names 'amount'"),
         ("ev_id int", {}, "events have no column ev_id:int"),
         ("ev_id bigint", {"columns": "ev_type"}, "disagree"),
+        (None, {"payload": "json"}, "needs .schema"),
     ],
 )
 def test_what_is_wrong_is_named(
