@@ -101,16 +101,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.is_empty_range(3)
 --
---      Whether the range between two ticks is known to have no events for a consumer. Internal.
+--      Whether there are no events for a consumer between two ticks with the same event sequence. Internal.
 -- ----------------------------------------------------------------------
 declare
     q   pgq.queue;
     res boolean;
 begin
-    if i_last.tick_event_seq <> i_cur.tick_event_seq then
-        return false;
-    end if;
-    -- That does not prove it: an event may have come to light late, or have been given an id of its own.
+    -- The sequence does not prove it: an event may have come to light late, or have been given an id of its own.
     select * into q from pgq.queue where queue_id = r.sub_queue;
     execute pg_catalog.format('select not exists (%s)', pgq.range_sql(q, i_last, i_cur, r.sub_id)) into res;
     return res;
@@ -218,7 +215,10 @@ begin
         -- Only now, since mostly there is nothing new. If somebody was faster, look again.
         locked := pgq.lock_position(r.reg_id);
         if locked.pos_nr = p.pos_nr then
-            if i_most_inline is not null and pgq.is_empty_range(r, last_tick, cur_tick) then
+            if i_most_inline is not null
+               and last_tick.tick_event_seq = cur_tick.tick_event_seq
+               and pgq.is_empty_range(r, last_tick, cur_tick)
+            then
                 perform pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
                 p := pgq.get_position(r.reg_id);
                 continue;

@@ -5,7 +5,6 @@
 create or replace function pgq.get_tick(i_queue_id int4, i_tick_id bigint)
 returns pgq.tick_0
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_tick(2)
@@ -22,7 +21,7 @@ declare
 begin
     -- Twice: between two statements rotation may carry the tick from one table to the other.
     for attempt in 1..2 loop
-        if pg_sequence_last_value('pgq.tick_log_seq') % 2 = 0 then
+        if pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') % 2 = 0 then
             select * into t from pgq.tick_0 where tick_queue = i_queue_id and tick_id = i_tick_id;
             exit when found;
             select * into t from pgq.tick_1 where tick_queue = i_queue_id and tick_id = i_tick_id;
@@ -44,7 +43,6 @@ create or replace function pgq.first_tick(
     i_queue_id int4, i_after bigint, i_nominal boolean, i_min_seq bigint default null, i_min_time timestamptz default null)
 returns pgq.tick_0
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.first_tick(5)
@@ -64,7 +62,7 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     t       pgq.tick_0;
-    cur     int4 := pg_sequence_last_value('pgq.tick_log_seq') % 2;
+    cur     int4 := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') % 2;
     logs    int4[];
 begin
     -- What follows a tick of the current table is in the current table.
@@ -75,7 +73,7 @@ begin
     end if;
     logs := case when found then array[cur] else array[1 - cur, cur] end;
 
-    for i in 1 .. cardinality(logs) loop
+    for i in 1 .. pg_catalog.cardinality(logs) loop
         if logs[i] = 0 then
             select * into t
               from pgq.tick_0
@@ -108,7 +106,6 @@ $$;
 create or replace function pgq.last_tick(i_queue_id int4, i_before bigint default null)
 returns pgq.tick_0
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.last_tick(2)
@@ -125,7 +122,7 @@ declare
     cur int4;
 begin
     for attempt in 1..2 loop
-        cur := pg_sequence_last_value('pgq.tick_log_seq') % 2;
+        cur := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') % 2;
         for i in 0..1 loop
             if (cur + i) % 2 = 0 then
                 select * into t
