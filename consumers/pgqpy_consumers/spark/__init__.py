@@ -1,6 +1,8 @@
 """Queues in Spark: `PgqDataSource` is the format ``pgq``, `SparkConsumer` a class to subclass."""
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 if find_spec("pyspark") is None:
     raise ImportError(
@@ -9,17 +11,21 @@ if find_spec("pyspark") is None:
 
 from pgqpy_consumers.spark.consumer import SparkConsumer
 from pgqpy_consumers.spark.java import JavaMissingError, require_java
-from pgqpy_consumers.spark.latest import latest_rows
-from pgqpy_consumers.spark.payload_schema import table_schema
 from pgqpy_consumers.spark.reader import EventsGoneError
 from pgqpy_consumers.spark.schema import EVENT_SCHEMA
 from pgqpy_consumers.spark.session import get_session, local_session
 from pgqpy_consumers.spark.source import PgqDataSource
 
+if TYPE_CHECKING:
+    from pgqpy_consumers.spark.latest import latest_rows
+    from pgqpy_consumers.spark.payload import MalformedPayload
+    from pgqpy_consumers.spark.payload_schema import table_schema
+
 __all__ = [
     "EVENT_SCHEMA",
     "EventsGoneError",
     "JavaMissingError",
+    "MalformedPayload",
     "PgqDataSource",
     "SparkConsumer",
     "get_session",
@@ -28,3 +34,12 @@ __all__ = [
     "require_java",
     "table_schema",
 ]
+
+# Imported when they are asked for: Spark starts Python anew for tasks, and most need none of it.
+_LATER = {"MalformedPayload": "payload", "latest_rows": "latest", "table_schema": "payload_schema"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
