@@ -28,7 +28,8 @@ demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=pos
 
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
+	    --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
 
 bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works
 	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS)

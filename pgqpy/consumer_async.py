@@ -65,7 +65,7 @@ class AsyncConsumer:
     listen: bool = True
     """Hear of new ticks by LISTEN, where that is possible."""
     poll_interval: float = 1.0
-    """Seconds between looks for a batch; sixty times that while LISTEN is known to work."""
+    """Seconds between looks for a batch; a hundred times that while LISTEN is known to work."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """Of the transactions in which batches are processed."""

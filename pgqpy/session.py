@@ -14,7 +14,7 @@ from pgqpy.connection import Connection, connect
 from pgqpy.listener import Listener
 
 #: Polls are so much rarer while ticks are known to be heard.
-_TRUST = 60
+_TRUST = 100
 
 
 class Session:
@@ -80,7 +80,7 @@ class Session:
     def wait(self, waker: Waker, seconds: float, *, for_tick: bool) -> None:
         """Wait for a tick, for `waker`, or so long.
 
-        Sixty times as long if only a tick can end the wait and LISTEN is known to work: then
+        A hundred times as long if only a tick can end the wait and LISTEN is known to work: then
         polling is for the case that the connection dies unnoticed.
         """
         fileno = None

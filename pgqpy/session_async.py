@@ -11,7 +11,7 @@ from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.listener_async import AsyncListener
 
 #: Polls are so much rarer while ticks are known to be heard.
-_TRUST = 60
+_TRUST = 100
 
 
 class AsyncSession:
@@ -77,7 +77,7 @@ class AsyncSession:
     async def wait(self, waker: AsyncWaker, seconds: float, *, for_tick: bool) -> None:
         """Wait for a tick, for `waker`, or so long.
 
-        Sixty times as long if only a tick can end the wait and LISTEN is known to work: then
+        A hundred times as long if only a tick can end the wait and LISTEN is known to work: then
         polling is for the case that the connection dies unnoticed.
         """
         fileno = None

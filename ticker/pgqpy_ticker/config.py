@@ -41,7 +41,7 @@ class Database:
     """Between two early ticks of any queues, on average: where many are busy each has fewer."""
     sleep_after: float = 0.25
     """Quiet time after which the ticker sleeps and leaves it to producers to wake it."""
-    sleep_at_most: float = 1.0
+    sleep_at_most: float = 3.0
     """A sleeping ticker looks for work this often even if nobody wakes it."""
 
     maintenance_period: float = 60.0

@@ -30,6 +30,10 @@ _SLEEP: LiteralString = "select pgq.ticker_sleep()"
 _AWAKE: LiteralString = "select pgq.ticker_awake()"
 
 
+ASK_AGAIN = 1.0
+"""Seconds until a ticker that may not sleep, and so polls, asks whether it may."""
+
+
 class Tick:
     """Ticks on the connection that holds the lead. Whatever goes wrong here ends the lead."""
 
@@ -94,7 +98,7 @@ class Tick:
         if await self._may_sleep():
             await self._sleep(rest.seconds, database)
         else:
-            self._ask_again = now + database.sleep_at_most
+            self._ask_again = now + min(database.sleep_at_most, ASK_AGAIN)
         return 0.0
 
     async def _may_sleep(self) -> bool:

@@ -387,7 +387,7 @@ begin
     if current_setting('max_prepared_transactions')::int4 > 0 then
         return false;
     end if;
-    -- A sleeping ticker says so each second; only the first time is a write.
+    -- A sleeping ticker says so over and over; only the first time is a write.
     if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 2 then
         perform setval('pgq.ticker_sleep_seq', 2);
     end if;
