@@ -7,4 +7,5 @@ pytest_plugins = [
     "tests.fixtures.fix_ticker",
     "tests.fixtures.fix_cli",
     "tests.fixtures.fix_client",
+    "tests.fixtures.fix_spark",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -23,17 +23,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
 Load: TypeAlias = "Callable[..., DataFrame]"
 
 WHOLE = Slice(None, None)
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One session on two cores: it takes seconds to start."""
-    from pgqpy_consumers.spark import PgqDataSource, local_session
-
-    session = local_session("local[2]")
-    session.dataSource.register(PgqDataSource)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

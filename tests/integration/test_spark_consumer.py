@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
@@ -21,16 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
 
 Method: TypeAlias = "Callable[[SparkConsumer, pgqpy.Batch, DataFrame], None]"
 MakeConsumer: TypeAlias = "Callable[..., SparkConsumer]"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One session on two cores: it takes seconds to start."""
-    from pgqpy_consumers.spark import local_session
-
-    session = local_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
-    yield session
-    session.stop()
 
 
 @pytest.fixture

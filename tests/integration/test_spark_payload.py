@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -159,17 +158,6 @@ def test_every_format_of_a_capture_gives_the_values_of_the_table(
 
 
 # in Spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One session on two cores: it takes seconds to start."""
-    from pgqpy_consumers.spark import PgqDataSource, local_session
-
-    session = local_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
-    session.dataSource.register(PgqDataSource)
-    yield session
-    session.stop()
 
 
 def load(

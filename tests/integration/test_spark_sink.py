@@ -30,17 +30,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
 MANY = 5_000
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One session on two cores that gives a task a second chance."""
-    from pgqpy_consumers.spark import PgqDataSource, local_session
-
-    session = local_session("local[2, 2]", {"spark.sql.shuffle.partitions": "2"})
-    session.dataSource.register(PgqDataSource)
-    yield session
-    session.stop()
-
-
 def sent(conn: Connection, columns: str = "ev_data") -> list[tuple[Any, ...]]:
     """All events, in order."""
     query = f"select {columns} from pgq.event_template order by ev_id"

@@ -469,17 +469,6 @@ def test_no_session_and_no_visible_password_goes_to_executors(
 # --- in Spark
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    """One session on two cores: it takes seconds to start."""
-    from pgqpy_consumers.spark import PgqDataSource, local_session
-
-    session = local_session("local[2]", {"spark.sql.shuffle.partitions": "2"})
-    session.dataSource.register(PgqDataSource)
-    yield session
-    session.stop()
-
-
 def stream_of(spark: SparkSession, dsn: str, queue: str, **options: str) -> DataFrame:
     given = {"dsn": dsn, "queue": queue, "consumer": CONSUMER} | options
     return spark.readStream.format("pgq").options(**given).load()
