@@ -44,18 +44,28 @@ begin
             end;
             -- From here on nobody can find anything in it that he has not committed to already.
             if l.log_name = 'tick' then
+                -- Never row by row with a look at others for each: everybody waits for this.
                 execute format($sql$
                     insert into %1$s
                     select t.*
                       from %2$s t
-                      join pgq.queue q on q.queue_id = t.tick_queue
-                     where t.tick_id >= least(q.queue_horizon_tick,
-                                              (select min(s.sub_last_tick) from pgq.subscription s where s.sub_queue = q.queue_id))
-                       and (not t.tick_early
-                            or exists (select from pgq.subscription s
-                                        where s.sub_queue = q.queue_id
-                                          and t.tick_id in (s.sub_last_tick, s.sub_next_tick)))
-                        or t.tick_id = (select max(l.tick_id) from pgq.tick_log l where l.tick_queue = t.tick_queue)
+                      join (select q.queue_id, least(q.queue_horizon_tick, min(s.sub_last_tick)) as tick_id
+                              from pgq.queue q
+                              left join pgq.subscription s on s.sub_queue = q.queue_id
+                             group by q.queue_id) since on since.queue_id = t.tick_queue
+                     where t.tick_id >= since.tick_id
+                       and not t.tick_early
+                     union all
+                    select t.*
+                      from pgq.subscription s
+                     cross join unnest(array[s.sub_last_tick, s.sub_next_tick]) named (tick_id)
+                      join %2$s t on t.tick_queue = s.sub_queue and t.tick_id = named.tick_id
+                     union all
+                    select t.*
+                      from pgq.queue q
+                     cross join lateral (
+                           select * from %2$s where tick_queue = q.queue_id order by tick_id desc limit 1) t
+                     where not exists (select from %1$s where tick_queue = q.queue_id and tick_id > t.tick_id)
                     on conflict do nothing$sql$, cur, other);
             else
                 execute format($sql$
