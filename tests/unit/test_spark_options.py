@@ -100,7 +100,7 @@ def test_what_is_wrong_is_named(kind: type[Options], given: dict[str, str], erro
 
 
 def test_options_that_spark_adds_are_no_mistake() -> None:
-    given = {"queue": "q", "writer": "w", "checkpointLocation": "/tmp/c"}
+    given = {"queue": "q", "writer": "w", "checkpointLocation": "checkpoint"}
     assert StreamWriteOptions.parse(given).writer == "w"
 
 
