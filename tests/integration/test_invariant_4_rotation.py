@@ -216,3 +216,21 @@ def test_the_logs_rotate_under_consumers_without_losing_a_position(
     for name in names:
         assert delivered[name] + ops.drain(conn, queue, name) == expected
     assert ops.value(conn, "select min(log_rotations) from pgq.log") > 3
+
+
+def test_of_early_ticks_the_log_keeps_the_newest_and_those_that_positions_name(
+    conn: Connection, queue: str
+) -> None:
+    ops.register(conn, queue, "c")
+    ops.insert(conn, queue, "event")
+    newest = ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "c")
+    for _ in range(3):
+        newest = ops.tick(conn, queue)
+    for log in ("tick_0", "tick_1"):
+        conn.execute(f"update pgq.{log} set tick_early = true".encode())
+    named = conn.execute("select sub_last_tick, sub_next_tick from pgq.subscription").fetchall()
+    ops.rotate_logs(conn)
+    kept = conn.execute("select tick_id from pgq.tick order by tick_id").fetchall()
+    assert [tick for (tick,) in kept] == [*named[0], newest]
+    assert ops.payloads(conn, batch) == ["event"]
