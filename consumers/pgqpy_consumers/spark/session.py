@@ -30,15 +30,23 @@ _LOCAL = {
 }
 
 
-def get_session() -> SparkSession:
-    """The session of this process: the active one, that of spark-submit, or a local one."""
+def get_session(master: str | None = None) -> SparkSession:
+    """The session of this process: the active one, that of spark-submit, or a local one.
+
+    ``master`` says where else to make one: ``local[4]``, ``spark://host:7077``, ``yarn``, or
+    ``sc://host`` for Spark Connect.
+    """
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    if master is not None and not master.startswith("local"):
+        builder = SparkSession.builder.appName("pgqpy")
+        place = builder.remote if master.startswith("sc://") else builder.master
+        return place(master).getOrCreate()
     # Set by spark-submit, and by who wants Spark Connect: then the settings are theirs.
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
         return SparkSession.builder.getOrCreate()
-    return local_session()
+    return local_session(master or "local[*]")
 
 
 def local_session(

@@ -1,0 +1,21 @@
+"""``pgqpy spark``: programs that compute in Spark.
+
+Each command is a module ``spark_*``, which imports Spark when it runs and not before: it takes
+long, and many have none.
+"""
+
+from __future__ import annotations
+
+import click
+
+from pgqpy.cli import spark_run
+from pgqpy.cli.command import Group
+
+
+@click.group(cls=Group)
+def spark() -> None:
+    """Compute in Spark (needs pgqpy[spark] and Java 17 or newer)."""
+
+
+for command in (spark_run.run,):
+    spark.add_command(command)

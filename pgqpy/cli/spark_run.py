@@ -1,0 +1,158 @@
+"""``pgqpy spark run``: a `SparkConsumer`, by the name of its class or as a program of its own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pgqpy.cli.command import Command, dsn_option
+from pgqpy.cli.errors import CliError
+from pgqpy.cli.names import CONSUMER, QUEUE, TEXT
+from pgqpy.cli.program import CommandProgram
+
+if TYPE_CHECKING:
+    from pgqpy_consumers.spark import SparkConsumer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def run_options(function: Function) -> Function:
+    """Add the options that running a consumer has."""
+    for option in (
+        click.option("--queue", type=QUEUE, help="The queue, instead of the class's."),
+        click.option("--consumer", type=CONSUMER, help="The name, instead of the class's."),
+        click.option(
+            "--master",
+            type=TEXT,
+            metavar="URL",
+            help="Where Spark runs; default: as spark-submit says, else local[*].",
+        ),
+        click.option(
+            "--once", is_flag=True, help="Process what is there now, and end; for schedulers."
+        ),
+        dsn_option,
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    "run",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy spark run delays.py:DelaysByMonth",
+        "pgqpy spark run shop.reports:DailyRevenue --master 'local[4]'",
+        "pgqpy spark run delays.py:DelaysByMonth --once",
+    ),
+)
+@run_options
+@click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
+def run(target: str, **options: Any) -> None:
+    """Run a SparkConsumer.
+
+    Until SIGTERM or Ctrl-C, which end it after the batch that it is at. The class is found in a file, or in a module that can be imported from here. The consumer is
+    registered if it is not. Exit codes: 0 when it was stopped or, with --once, is done; 1 when
+    it failed. With --once nothing is tried again: the next run does that.
+    """
+    run_consumer(load(target), **options)
+
+
+def program(consumer_class: type[SparkConsumer]) -> click.Command:
+    """The program that a file with a `SparkConsumer` is, when it is run."""
+
+    @click.command(
+        cls=CommandProgram,
+        role="pgq_reader",
+        help=(consumer_class.__doc__ or f"Run {consumer_class.__name__}.").partition("\n\n")[0],
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    @run_options
+    def main(**options: Any) -> None:
+        run_consumer(consumer_class, **options)
+
+    return main
+
+
+def run_consumer(
+    consumer_class: type[SparkConsumer],
+    *,
+    dsn: str,
+    queue: str | None,
+    consumer: str | None,
+    master: str | None,
+    once: bool,
+) -> None:
+    """Run a consumer until it is stopped, or has processed what is there."""
+    from pgqpy_consumers.spark import get_session
+
+    made = consumer_class(dsn, spark=get_session(master), queue_name=queue, consumer_name=consumer)
+    made.run(until_empty=once)
+
+
+def load(target: str) -> type[SparkConsumer]:
+    """The class that ``module:Class`` or ``path/to/file.py:Class`` names.
+
+    Raises CliError if there is none.
+    """
+    try:
+        from pgqpy_consumers.spark import SparkConsumer
+    except ImportError as error:
+        raise CliError(str(error)) from error
+    where, _, name = target.rpartition(":")
+    if not where:
+        raise CliError(f"{target} names no class", "write it as delays.py:DelaysByMonth")
+    module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
+    found = getattr(module, name, None)
+    if not (isinstance(found, type) and issubclass(found, SparkConsumer)):
+        there = [
+            each
+            for each, value in vars(module).items()
+            if isinstance(value, type)
+            and issubclass(value, SparkConsumer)
+            and value is not SparkConsumer
+        ]
+        raise CliError(
+            f"{where} has no SparkConsumer named {name}",
+            f"it has {', '.join(there)}" if there else "subclass pgqpy_consumers.spark's",
+        )
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CliError(f"there is no file {path}")
+    # As if it were run as a program: what is beside it can be imported.
+    sys.path.insert(0, str(path.resolve().parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return _travelling(module)
+
+
+def _from_name(name: str) -> ModuleType:
+    sys.path.insert(0, "")
+    try:
+        return _travelling(importlib.import_module(name))
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise CliError(f"there is no module {name}", "a file is named with its .py") from error
+
+
+def _travelling(module: ModuleType) -> ModuleType:
+    """The module, whose functions executors get with the tasks: they may not have its file."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module
