@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from pgqpy.cli.command import Command, dsn_option
 from pgqpy.cli.errors import CliError
 from pgqpy.cli.names import CONSUMER, QUEUE, TEXT
 from pgqpy.cli.program import CommandProgram
+from pgqpy.log import logger
 
 if TYPE_CHECKING:
     from pgqpy_consumers.spark import SparkConsumer
@@ -58,9 +60,12 @@ def run_options(function: Function) -> Function:
 def run(target: str, **options: Any) -> None:
     """Run a SparkConsumer.
 
-    Until SIGTERM or Ctrl-C, which end it after the batch that it is at. The class is found in a file, or in a module that can be imported from here. The consumer is
-    registered if it is not. Exit codes: 0 when it was stopped or, with --once, is done; 1 when
-    it failed. With --once nothing is tried again: the next run does that.
+    Until SIGTERM or Ctrl-C, which end it after the batch that it is at. The class is found in a
+    file, or in a module that can be imported from here. The consumer is registered if it is not.
+
+    With --once it processes what the ticks hold that there are when it starts, without waiting
+    for more to gather, and ends. Then nothing is tried again: the next run does that. Exit codes:
+    0 when it was stopped or is done, 1 when it failed.
     """
     run_consumer(load(target), **options)
 
@@ -93,8 +98,20 @@ def run_consumer(
     """Run a consumer until it is stopped, or has processed what is there."""
     from pgqpy_consumers.spark import get_session
 
+    # What is not ours, such as py4j, says little that anybody wants to know.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logger.setLevel(logging.INFO)
     made = consumer_class(dsn, spark=get_session(master), queue_name=queue, consumer_name=consumer)
-    made.run(until_empty=once)
+    try:
+        made.run(until_empty=once)
+    except Exception as error:
+        if made.failed_batch is None:
+            raise
+        logger.error("batch %s failed", made.failed_batch.id, exc_info=error)
+        raise CliError(
+            f"batch {made.failed_batch.id} failed: {type(error).__name__}: {error}",
+            "it was rolled back; the next run gets the same batch again",
+        ) from error
 
 
 def load(target: str) -> type[SparkConsumer]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import pgqpy
+from pgqpy.log import logger
 from pgqpy_consumers.spark.batch_frame import batch_frame
+from pgqpy_consumers.spark.collect import Bounds, Collector
+from pgqpy_consumers.spark.ranges import newest
 from pgqpy_consumers.spark.session import get_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from pgqpy.session import Session
 
 
 class SparkConsumer:
@@ -42,8 +47,18 @@ class SparkConsumer:
     queue_name: str = ""
     consumer_name: str = ""
 
+    collect_for: timedelta | None = None
+    """Let events gather until the first that waits is so old. None: take them as they come."""
+    collect_events: int | None = None
+    """Do not wait longer when about so many wait; with ``collect_for``."""
+    collect_bytes: int | None = None
+    """Do not wait longer when so many bytes wait, of types, data and extras; with
+    ``collect_for``."""
+
     batch_size: int | None = 1_000_000
     """Take as many ticks at once as hold about so many events. None: one tick at a time."""
+    batch_bytes: int | None = None
+    """Take no more ticks at once than hold about so many bytes, but at least one."""
     event_types: Collection[str] | None = None
     min_lag: timedelta | None = None
     max_lag: timedelta | None = None
@@ -53,6 +68,8 @@ class SparkConsumer:
 
     num_partitions: ClassVar[int | None] = None
     """Slices of a batch, at most. None: as many as Spark runs tasks at a time."""
+    show_progress: ClassVar[bool | None] = None
+    """Show a line about the batch that is processed. None: if standard error is a terminal."""
 
     def __init__(
         self,
@@ -76,6 +93,8 @@ class SparkConsumer:
         self.consumer_name = consumer_name or self.consumer_name
         self._spark = spark
         self._conn: pgqpy.Connection | None = None
+        self.failed_batch: pgqpy.Batch | None = None
+        """The batch for which ``process_batch`` raised, until it is tried again."""
         self._loop = _Loop(self, dsn)
 
     # --- to be overridden
@@ -111,11 +130,16 @@ class SparkConsumer:
         return self._loop.unregister()
 
     def run_once(self) -> bool:
-        """As `pgqpy.Consumer.run_once`."""
+        """As `pgqpy.Consumer.run_once`: it takes what is there, however little has gathered."""
         return self._loop.run_once()
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
-        """As `pgqpy.Consumer.run`. Starts Spark first, if it is not running."""
+        """Process batches until `stop`; as `pgqpy.Consumer.run`, but for this:
+
+        Spark is started first, if it is not running. With ``until_empty`` it processes what the
+        ticks hold that there are now, without waiting for more to gather, and returns; what comes
+        meanwhile is for the next run.
+        """
         # Spark installs a handler for SIGINT when it starts: that must not replace ours.
         _ = self.spark
         self._loop.run(until_empty=until_empty, handle_signals=handle_signals)
@@ -123,6 +147,17 @@ class SparkConsumer:
     def stop(self) -> None:
         """As `pgqpy.Consumer.stop`."""
         self._loop.stop()
+
+    @classmethod
+    def main(cls) -> NoReturn:
+        """Run as a program: ``--once``, ``--master``, ``--dsn``; ``--help`` tells them all.
+
+        Ends the process: with 0 when it was stopped or is done, 1 when it failed, 2 for wrong
+        usage. For ``spark-submit`` and schedulers, under ``if __name__ == "__main__":``.
+        """
+        from pgqpy.cli.spark_run import program
+
+        program(cls).main()
 
     # --- what there is to work with
 
@@ -144,10 +179,14 @@ class SparkConsumer:
         return self._conn
 
     def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
-        df = batch_frame(self.spark, conn, batch, self.num_partitions)
+        self.failed_batch = None
         self._conn = conn
         try:
+            df = batch_frame(self.spark, conn, batch, self.num_partitions)
             self.process_batch(self.spark, batch, df)
+        except Exception:
+            self.failed_batch = batch
+            raise
         finally:
             self._conn = None
 
@@ -156,15 +195,78 @@ class _Loop(pgqpy.Consumer):
     """Does all that is not Spark's. A part and not a base: its process_batch takes another form."""
 
     def __init__(self, owner: SparkConsumer, dsn: str | None) -> None:
-        self.batch_size = owner.batch_size
+        bounds = Bounds(
+            collect_events=owner.collect_events,
+            collect_bytes=owner.collect_bytes,
+            collect_for=owner.collect_for,
+            batch_size=owner.batch_size,
+            batch_bytes=owner.batch_bytes,
+        )
         self.event_types = owner.event_types
         self.min_lag = owner.min_lag
         self.max_lag = owner.max_lag
         self.poll_interval = owner.poll_interval
         self.backoff_first = owner.backoff_first
         self.backoff_cap = owner.backoff_cap
+        # Who lets events gather need not hear of each tick.
+        self.listen = not bounds.collecting
         self._owner = owner
         super().__init__(dsn, queue_name=owner.queue_name, consumer_name=owner.consumer_name)
+        self._collector = Collector(self.queue_name, self.consumer_name, bounds)
+        self._collects = False
+        self._until_empty = False
+        self._goal: int | None = None
+        self._done = 0
+        self._events = 0
+        self._seconds = 0.0
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        self._collects = not until_empty and not self.listen
+        self._until_empty = until_empty
+        self._goal = None
+        try:
+            super().run(until_empty=until_empty, handle_signals=handle_signals)
+        finally:
+            self._collects = self._until_empty = False
+
+    def _open(self, session: Session) -> pgqpy.Batch | None:
+        conn = session.working()
+        if self._collects and not self._collector.is_enough(conn):
+            return None
+        if self._until_empty:
+            if self._goal is None:
+                self._goal = newest(conn, self.queue_name).tick
+            elif self._done >= self._goal:
+                return None
+        self.batch_size = self._collector.most_events(conn)
+        return super()._open(session)
+
+    def _process(self, session: Session, batch: pgqpy.Batch) -> pgqpy.BatchStats:
+        from pgqpy_consumers.spark.progress import Progress
+
+        # The session to read events over: executors read them, so nobody uses it.
+        with Progress(
+            self._owner.spark,
+            session.reading(),
+            batch,
+            events_per_second=self._events / self._seconds if self._seconds else None,
+            show=self._owner.show_progress,
+        ):
+            stats = super()._process(session, batch)
+        self._done = batch.tick
+        events = batch.seq_end - batch.seq_start
+        self._events += events
+        self._seconds += stats.seconds
+        logger.info(
+            "batch %s of %s: %s events in %.1f s, %.1f s behind",
+            batch.id,
+            batch.consumer,
+            f"{events:,}",
+            stats.seconds,
+            batch.lag.total_seconds() + stats.seconds,
+            extra=self._fields(batch) | {"events": events, "seconds": stats.seconds},
+        )
+        return stats
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         self._owner._deliver(conn, batch)

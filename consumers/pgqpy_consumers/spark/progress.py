@@ -1,0 +1,155 @@
+"""What a consumer tells while it processes a batch: a line in the terminal, and its session's name
+for ``pgqpy status``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import psycopg
+from rich.live import Live
+from rich.spinner import Spinner
+
+import pgqpy
+from pgqpy.batch_progress import BatchProgress
+from pgqpy.cli.output import console
+from pgqpy.cli.wording import duration, printable, rate
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Seconds between looks.
+_EVERY = 0.5
+
+
+class Progress:
+    """Looks, from a thread of its own, how far a batch is, from entering to leaving it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        conn: pgqpy.Connection,
+        batch: pgqpy.Batch,
+        *,
+        events_per_second: float | None,
+        show: bool | None,
+    ) -> None:
+        """Prepare to tell of a batch.
+
+        Args:
+            spark: where it is computed; tasks are known only where there is a SparkContext.
+            conn: the session that gets the name. Nobody else may use it meanwhile.
+            batch: which one.
+            events_per_second: how fast it went before, for the line.
+            show: draw the line; None: if standard error is a terminal that Java has no part in.
+        """
+        self._context = getattr(spark, "sparkContext", None)
+        self._conn = conn
+        self._batch = batch
+        self._events_per_second = events_per_second
+        self._group = f"pgqpy batch {batch.id}"
+        self._started = monotonic()
+        self._told = ""
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self._group, daemon=True)
+        self._exit = ExitStack()
+        self._spinner = Spinner("dots")
+        if show is None:
+            show = sys.stderr.isatty() and not self._java_writes_to_the_terminal()
+        self._show = show
+
+    def __enter__(self) -> Self:
+        if self._context is not None:
+            # The web interface shows it, too.
+            self._context.setJobGroup(self._group, f"batch {self._batch.id} of {self._consumer}")
+        if self._show:
+            live = Live(
+                self._spinner,
+                console=console(stderr=True),
+                transient=True,
+                # What process_batch prints goes above the line, unless it goes elsewhere.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._exit.enter_context(live)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leaving.set()
+        self._thread.join()
+        self._exit.close()
+        if self._context is not None:
+            self._context.setLocalProperty("spark.jobGroup.id", None)
+            self._context.setLocalProperty("spark.job.description", None)
+        self._tell_session("reset application_name")
+
+    @property
+    def _consumer(self) -> str:
+        return self._batch.consumer
+
+    def _run(self) -> None:
+        while True:
+            now = self._now()
+            self._spinner.update(text=self._line(now))
+            name = now.session_name(self._consumer)
+            if name != self._told:
+                self._tell_session("select set_config('application_name', %s, false)", name)
+                self._told = name
+            if self._leaving.wait(_EVERY):
+                return
+
+    def _now(self) -> BatchProgress:
+        running = timedelta(seconds=int(monotonic() - self._started))
+        done, tasks = self._tasks()
+        return BatchProgress(self._batch.id, running, done, tasks)
+
+    def _tasks(self) -> tuple[int, int] | tuple[None, None]:
+        """Tasks that are done, and all, of the stages that run for this batch."""
+        if self._context is None:
+            return None, None
+        tracker = self._context.statusTracker()
+        try:
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+            running = set(tracker.getActiveStageIds())
+            ours = running.intersection(each for job in jobs if job for each in job.stageIds)
+            stages = [stage for each in ours if (stage := tracker.getStageInfo(each))]
+        except Exception:  # a Spark that was stopped answers in many ways
+            return None, None
+        if not stages:
+            return None, None
+        return sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
+
+    def _line(self, now: BatchProgress) -> str:
+        batch = self._batch
+        parts = [f"{batch.seq_end - batch.seq_start:,} events"]
+        if now.tasks is not None:
+            parts.append(f"{now.tasks_done}/{now.tasks} tasks")
+        parts.append(duration(now.running))
+        if self._events_per_second is not None:
+            parts.append(f"{rate(self._events_per_second)} events/s")
+        parts.append(f"{duration(batch.lag + now.running)} behind")
+        return f"batch {batch.id} of {printable(self._consumer)}: {', '.join(parts)}"
+
+    def _tell_session(self, statement: str, *values: str) -> None:
+        """Never a reason for a batch to fail."""
+        with suppress(psycopg.Error):
+            self._conn.execute(statement.encode(), values)
+
+    def _java_writes_to_the_terminal(self) -> bool:
+        """Started by spark-submit, or with a progress bar of its own."""
+        if self._context is None:
+            return False
+        own_bar = self._context.getConf().get("spark.ui.showConsoleProgress", "false")
+        return "PYSPARK_GATEWAY_PORT" in os.environ or own_bar == "true"
