@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgqpy.errors import ConsumerInUse, TickNotFound
+from pgqpy.errors import ConsumerInUse, InvalidParameter, TickNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
@@ -36,7 +36,7 @@ CONSUMER = "stream"
 @pytest.fixture
 def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
     """``reader(startingPosition="latest")``: what a run of a query has on its driver."""
-    from pgqpy_consumers.spark import EVENT_SCHEMA
+    from pgqpy_consumers.spark.event_rows import event_schema
     from pgqpy_consumers.spark.options import StreamOptions
     from pgqpy_consumers.spark.stream_reader import PgqStreamReader
 
@@ -44,7 +44,8 @@ def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
 
     def make(**options: str) -> PgqStreamReader:
         given = {"dsn": dsn, "queue": queue, "consumer": CONSUMER} | options
-        made.append(PgqStreamReader(StreamOptions.parse(given), EVENT_SCHEMA))
+        parsed = StreamOptions.parse(given)
+        made.append(PgqStreamReader(parsed, event_schema(parsed)))
         return made[-1]
 
     yield make
@@ -206,6 +207,27 @@ def test_limits_end_micro_batches_at_ticks(
         start, end = batch
         seen.append(payloads(stream, start, end))
     assert seen == expected
+
+
+def test_a_condition_is_applied_in_the_database(
+    reader: MakeReader, conn: Connection, queue: str
+) -> None:
+    stream = reader(where="ev_data like 'a%' or ev_data is null", columns="ev_data")
+    start, end = plan(stream)
+    produce(conn, queue, "abc", "b", "a")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == ["a", "abc"]
+    # What it leaves out is done, too.
+    produce(conn, queue, "b")
+    start, end = plan(stream, end)
+    assert payloads(stream, start, end) == []
+    plan(stream, end)
+    assert position(conn, queue) == end["tick"]
+
+    wrong = reader(where="true) or (select true", consumer="wrong")
+    produce(conn, queue, "a")
+    with pytest.raises(InvalidParameter, match="not a condition over events"):
+        wrong.partitions(*plan(wrong, end))
 
 
 def test_what_comes_after_the_start_is_not_available_now(

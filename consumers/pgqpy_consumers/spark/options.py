@@ -149,6 +149,8 @@ class EventOptions(Options):
     """Slices to read a range in, at most."""
     columns: Annotated[tuple[str, ...] | None, _names] = None
     """Which columns of the events to fetch."""
+    where: Annotated[str | None, _text] = None
+    """Which events to fetch: a condition in SQL over their columns."""
     payload: Annotated[str | None, _one_of("json", "urlencoded", "row")] = None
     malformed: Annotated[str, _one_of("fail", "drop", "column")] = "fail"
 
@@ -165,8 +167,6 @@ class ReadOptions(EventOptions):
     end_time: Annotated[datetime | None, _time] = None
     consumer: Annotated[str | None, _text] = None
     """Whose pending events to read: those after the last tick that it has finished."""
-    where: Annotated[str | None, _text] = None
-    """Which events to fetch: a condition in SQL over their columns."""
 
     def __post_init__(self) -> None:
         self._exclude("consumer", "start_tick", "end_tick", "start_time", "end_time")

@@ -212,7 +212,12 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if after.tick >= last.tick:
             return []
         source = ranges.range_source(
-            conn, self._options.queue, after, last, columns=self._decoding.columns
+            conn,
+            self._options.queue,
+            after,
+            last,
+            columns=self._decoding.columns,
+            where=self._options.where,
         )
         most = self._options.num_partitions or DEFAULT_PARTITIONS
         return [EventPartition(source, part) for part in slices_between(after.seq, last.seq, most)]
