@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from shlex import quote
 
+from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_query import Readings, Server, Transaction
 from pgqpy.cli.wording import ago, duration, shown
 from pgqpy.values import ConsumerInfo, QueueInfo
@@ -49,6 +50,7 @@ class ConsumerStatus:
     pending_events: int | None
     last_tick: int | None
     current_batch: int | None
+    progress: BatchProgress | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,12 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
         rotation_due_in=due_in,
         rotation_held_by=held_by,
         consumers=[
-            _consumer(consumer, info.ticker_lag, patience)
+            _consumer(
+                consumer,
+                info.ticker_lag,
+                readings.batches.get(consumer.current_batch or 0),
+                patience,
+            )
             for consumer in readings.consumers
             if consumer.queue_name == info.queue_name
         ],
@@ -138,11 +145,15 @@ def _queue_state(info: QueueInfo) -> QueueState:
 
 
 def _consumer(
-    info: ConsumerInfo, tick_age: timedelta | None, patience: timedelta
+    info: ConsumerInfo,
+    tick_age: timedelta | None,
+    progress: BatchProgress | None,
+    patience: timedelta,
 ) -> ConsumerStatus:
     # Without a ticker everyone's position gets older; that is not the consumers' fault.
     behind = (info.lag or timedelta()) - (tick_age or timedelta()) > patience
-    away = info.last_seen is not None and info.last_seen > patience
+    # It is seen when it opens or finishes a batch; one may take longer than that.
+    away = info.last_seen is not None and info.last_seen > patience and progress is None
     state = ConsumerState.OK
     if behind:
         state = ConsumerState.STUCK if away else ConsumerState.BEHIND
@@ -154,6 +165,7 @@ def _consumer(
         pending_events=info.pending_events,
         last_tick=info.last_tick,
         current_batch=info.current_batch,
+        progress=progress,
     )
 
 

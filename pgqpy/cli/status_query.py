@@ -2,7 +2,7 @@
 
 Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). What they do not tell
 is read here and nowhere else: when each queue rotates and who holds that up, how many events
-wait for a retry, and which transactions are old.
+wait for a retry, how far the batches are that consumers tell of, and which transactions are old.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from psycopg.rows import class_row
 
 import pgqpy
 from pgqpy.admin import Admin
+from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.database import one_queue
 from pgqpy.values import ConsumerInfo, QueueInfo
 from pgqpy_ticker.lead import LOCK
@@ -67,6 +68,14 @@ select q.queue_name, count(r.ev_id)
   from pgq.queue q
   left join pgq.retry_queue r on r.ev_queue = q.queue_id
  group by 1
+"""
+
+# A consumer that has a batch for long tells by the name of its session how far it is.
+BATCHES: LiteralString = """
+select application_name
+  from pg_catalog.pg_stat_activity
+ where datname = current_database()
+   and application_name like 'pgqpy batch %'
 """
 
 # Only those that have written, or are prepared: a tick must wait for these. Other users' sessions
@@ -130,6 +139,7 @@ class Readings:
     consumers: list[ConsumerInfo]
     rotations: dict[str, Rotation]
     retries: dict[str, int]
+    batches: dict[int, BatchProgress]
     transactions: list[Transaction]
 
 
@@ -148,8 +158,15 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     retries: dict[str, int] = {}
     if conn.execute(MAY_COUNT_RETRIES).fetchone() == (True,):
         retries.update(conn.execute(RETRIES).fetchall())
+    batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
     with conn.cursor(row_factory=class_row(Transaction)) as cursor:
         transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
     return Readings(
-        server, queues, admin.get_consumer_info(queue), rotations, retries, transactions
+        server,
+        queues,
+        admin.get_consumer_info(queue),
+        rotations,
+        retries,
+        {each.batch_id: each for each in batches if each},
+        transactions,
     )

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.output import empty_table
 from pgqpy.cli.status_health import (
     Alert,
@@ -98,6 +99,8 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
     state = Text(consumer.state, _STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
+    if consumer.progress is not None:
+        state.append(f", {_progress(consumer.progress)}", "default")
     return (
         Text.assemble((branch, "dim"), printable(consumer.consumer)),
         Text(),
@@ -106,6 +109,11 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
         Text(shown(consumer.last_tick)),
         state,
     )
+
+
+def _progress(progress: BatchProgress) -> str:
+    tasks = "" if progress.tasks is None else f": {progress.tasks_done}/{progress.tasks} tasks"
+    return f"batch {progress.batch_id} for {brief(progress.running)}{tasks}"
 
 
 def _lag(value: timedelta | None) -> str:

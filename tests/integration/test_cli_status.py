@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
+from pgqpy.batch_progress import BatchProgress
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import eventually
 
 pytestmark = pytest.mark.any_pg
 
@@ -19,7 +22,7 @@ KEYS = {
     ],
     "consumer": [
         *("consumer", "state", "lag", "last_seen", "pending_events", "last_tick"),
-        "current_batch",
+        *("current_batch", "progress"),
     ],
 }
 
@@ -117,6 +120,35 @@ def test_events_that_wait_to_be_retried_are_counted(cli: Cli, conn: Connection, 
     conn.execute("select pgq.batch_retry(%s, 3600)", [batch])
     assert cli.json("status")["queues"][0]["retry_events"] == 1
     assert "1 to retry" in cli.ok("status")
+
+
+def test_a_batch_that_a_session_tells_of_is_shown_until_the_session_ends(
+    cli: Cli, conn: Connection, connect: Connect, queue: str
+) -> None:
+    cli.ok("consumer", "register", queue, "spark_report")
+    conn.execute("select pgq.insert_event(%s, 'type', 'data')", [queue])
+    tick(conn, queue)
+    [(batch,)] = conn.execute("select pgq.next_batch(%s, 'spark_report')", [queue])
+    names = [
+        BatchProgress(batch, timedelta(minutes=12), 345, 1200).session_name("spark_report"),
+        BatchProgress(batch + 1, timedelta(minutes=13)).session_name("another's"),
+        "pgqpy batch of cookies",
+    ]
+    sessions = [connect(application_name=name) for name in names]
+    [counter] = cli.json("status")["queues"][0]["consumers"]
+    told = {"batch_id": batch, "running": 720.0, "tasks_done": 345, "tasks": 1200}
+    assert counter["progress"] == told
+    shown = cli.ok("status")
+    assert f"ok, batch {batch} for 12 min: 345/1200 tasks" in shown
+    assert "13 min" not in shown
+    for session in sessions:
+        session.close()
+    eventually(
+        conn,
+        "select not exists (select from pg_stat_activity where application_name = %s)",
+        names[0],
+    )
+    assert cli.json("status")["queues"][0]["consumers"][0]["progress"] is None
 
 
 def test_without_queues_the_status_says_how_to_make_one(cli: Cli) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_health import ConsumerState, QueueState, judge
 from pgqpy.cli.status_query import Readings, Rotation, Server, Transaction
 from pgqpy.values import ConsumerInfo, QueueInfo
@@ -53,6 +54,7 @@ HEALTHY = Readings(
     consumers=[CONSUMER],
     rotations={"flights": ROTATION},
     retries={},
+    batches={},
     transactions=[],
 )
 
@@ -78,6 +80,15 @@ def test_a_consumer_that_lags_is_behind_while_it_works_and_stuck_when_it_does_no
     lagging = replace(CONSUMER, lag=timedelta(hours=1), last_seen=last_seen)
     status = judge(replace(HEALTHY, consumers=[lagging]), PATIENCE)
     assert status.queues[0].consumers[0].state is state
+
+
+def test_a_consumer_that_tells_how_far_its_batch_is_works_however_long_it_takes() -> None:
+    hour = timedelta(hours=1)
+    lagging = replace(CONSUMER, lag=hour, last_seen=hour, current_batch=7)
+    readings = replace(HEALTHY, consumers=[lagging], batches={7: BatchProgress(7, hour, 1, 8)})
+    status = judge(readings, PATIENCE)
+    assert status.queues[0].consumers[0].state is ConsumerState.BEHIND
+    assert status.alerts == []
 
 
 def test_a_stuck_consumer_is_named_with_the_way_to_let_go_of_it() -> None:
