@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from pgqpy.cli import spark_run
+from pgqpy.cli import spark_archive, spark_replay, spark_run
 from pgqpy.cli.command import Group
 
 
@@ -17,5 +17,10 @@ def spark() -> None:
     """Compute in Spark (needs pgqpy[spark] and Java 17 or newer)."""
 
 
-for command in (spark_run.run,):
+for command in (
+    spark_run.run,
+    spark_archive.archive,
+    spark_archive.archive_info,
+    spark_replay.replay,
+):
     spark.add_command(command)

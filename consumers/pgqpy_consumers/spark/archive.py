@@ -1,0 +1,242 @@
+"""A queue's history as partitioned Parquet, each event once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, LiteralString
+
+import psycopg
+from pyspark.sql import functions as sf
+
+import pgqpy
+from pgqpy.admin import Admin
+from pgqpy.calls import call
+from pgqpy.errors import ConsumerInUse, TickNotFound, translate_errors
+from pgqpy_consumers.spark import ranges
+from pgqpy_consumers.spark.archive_log import (
+    PARTITIONS,
+    ArchiveError,
+    ArchiveLog,
+    Commit,
+    create_archive,
+)
+from pgqpy_consumers.spark.consumer import SparkConsumer
+from pgqpy_consumers.spark.files import Directory
+from pgqpy_consumers.spark.frame import events_frame
+from pgqpy_consumers.spark.offset import Offset
+from pgqpy_consumers.spark.ranges import ForeignOffset
+from pgqpy_consumers.spark.slices import cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOCK = 0x70677161
+"""In pg_locks: classid 1885827425 (the letters pgqa), objsubid 2; objid is a hash of the names."""
+
+_WAIT: LiteralString = "set local lock_timeout = '10s'"
+_TAKE: LiteralString = "select pg_catalog.pg_advisory_xact_lock(%s, pg_catalog.hashtext(%s))"
+
+
+class ArchiveGap(ArchiveError):
+    """Events between what is archived and what would come next are gone."""
+
+
+class Archive(SparkConsumer):
+    """Writes a queue's events into Parquet files, partitioned by queue and day::
+
+        class Orders(Archive):
+            queue_name = "orders"
+            path = "s3a://lake/events"
+
+        Orders(dsn).run()
+
+    The archive's own log, and not the consumer's position, says what has been written: each batch
+    begins behind the last range in the log. So no event is written twice or left out, whatever was
+    killed or moved. The consumer keeps rotation from removing what is still to be written.
+    `archive_log` tells of the files. Not with Spark Connect, which cannot move files.
+    """
+
+    consumer_name = "archive"
+    # Each batch makes files, so let there be something to write.
+    collect_for: timedelta | None = timedelta(minutes=10)
+    collect_events: int | None = 1_000_000
+
+    path: str = ""
+    """A directory on any file system that Spark knows; it need not exist."""
+    partition_by: Sequence[str] | None = None
+    """Names of `PARTITIONS`, below the queue. None: as the archive is; a new one by day."""
+    events_per_file: int = 500_000
+    """A batch is written in parts of about so many events. Each makes a file a partition."""
+    accept_gap: bool = False
+    """Go on after events that are gone, instead of raising `ArchiveGap`."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        path: str | None = None,
+        spark: SparkSession | None = None,
+        queue_name: str | None = None,
+        consumer_name: str | None = None,
+    ) -> None:
+        """Make an archiver.
+
+        Args:
+            dsn: as for `SparkConsumer`.
+            path: wins over the class's.
+            spark: as for `SparkConsumer`.
+            queue_name: wins over the class's.
+            consumer_name: wins over the class's.
+        """
+        super().__init__(dsn, spark=spark, queue_name=queue_name, consumer_name=consumer_name)
+        self.path = path or self.path
+        if not self.path:
+            raise TypeError(f"{type(self).__name__} needs a path")
+        self._dsn = dsn
+        self._session: SparkSession | None = None
+
+    def on_commit(self, commit: Commit) -> None:
+        """A range is archived: the place for metrics."""
+
+    # --- the life of a consumer
+
+    def register(self, *, at_tick: int | None = None) -> bool:
+        """Register where the archive ends; if it is empty, at the oldest events there are.
+
+        False if it was registered already: it stays where it is. Raises ForeignOffset if the
+        archive is of another queue, ArchiveError, FileSystemError, and as `SparkConsumer.register`.
+        """
+        last = self._log()[0].newest()
+        with pgqpy.connect(self._dsn, autocommit=True) as conn:
+            if last is not None:
+                self._check(conn, last)
+            if Admin(conn).get_consumer_info(self.queue_name, self.consumer_name):
+                return False
+            if at_tick is None:
+                first = ranges.earliest(conn, self.queue_name).tick
+                at_tick = max(first, last.end.tick if last else first)
+            with translate_errors():
+                # Unlike register_consumer_at() it takes a tick that the log has forgotten.
+                conn.execute(
+                    call("advance_consumer", 3), (self.queue_name, self.consumer_name, at_tick)
+                )
+        return True
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """As `SparkConsumer.run`; registers as `register` does, and raises what that raises."""
+        self.register()
+        super().run(until_empty=until_empty, handle_signals=handle_signals)
+
+    def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
+        """Leave `run` if trying again does not help."""
+        if isinstance(error, (ForeignOffset, ArchiveError)):
+            raise error
+
+    # --- a batch
+
+    def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
+        """Archive all that is not yet, up to the end of the batch."""
+        log, columns = self._log()
+        self._take_turn(log)
+        last = log.newest()
+        if last is not None:
+            self._check(self.conn, last)
+            log.publish(last)
+        log.tidy()
+        end = ranges.offset_at(self.conn, self.queue_name, batch.tick)
+        if last is not None and end.tick <= last.end.tick:
+            return
+        start = self._start(last, batch)
+        staging = log.stage()
+        self._write(self._events(start, end), columns, log.path(staging))
+        # The turn ends with the transaction: is it still ours?
+        self.conn.execute("select 1")
+        commit = log.commit(last, start, end, staging)
+        log.publish(commit)
+        self.on_commit(commit)
+
+    def _take_turn(self, log: ArchiveLog) -> None:
+        """One process at a time changes the log; until the transaction ends."""
+        self.conn.execute(_WAIT)
+        try:
+            self.conn.execute(_TAKE, (LOCK, str(log)))
+        except psycopg.errors.LockNotAvailable:
+            raise ConsumerInUse(
+                f"another process is archiving queue {self.queue_name!r} into {self.path}",
+                hint="One is enough: stop this one, or let it stand by for when that one ends.",
+            ) from None
+
+    def _log(self) -> tuple[ArchiveLog, tuple[str, ...]]:
+        """The queue's log, and what the archive is partitioned by."""
+        directory = Directory(self.spark, self.path)
+        columns = create_archive(directory, self.partition_by)
+        return ArchiveLog(directory, self.queue_name), columns
+
+    def _check(self, conn: pgqpy.Connection, last: Commit) -> None:
+        try:
+            ranges.check(conn, self.queue_name, last.end)
+        except ForeignOffset as error:
+            raise ForeignOffset(
+                f"{self.path} archives another history of queue {self.queue_name!r}:"
+                f" {error.message}",
+                hint="Archive into another directory; spark.read.parquet(old, new) reads both.",
+            ) from error
+
+    def _start(self, last: Commit | None, batch: pgqpy.Batch) -> Offset:
+        """Where the log ends, also if the consumer is somewhere else."""
+        conn, queue = self.conn, self.queue_name
+        if last is None:
+            return ranges.offset_at(conn, queue, batch.prev_tick)
+        if batch.prev_tick <= last.end.tick:
+            return last.end
+        before = ranges.offset_at(conn, queue, batch.prev_tick)
+        try:
+            with conn.transaction():
+                ranges.range_source(conn, queue, last.end, before)
+        except TickNotFound:
+            # A consumer passes over heartbeats of an idle queue, which draw no ids.
+            if before.seq == last.end.seq or self.accept_gap:
+                return before
+            raise ArchiveGap(
+                f"events of queue {queue!r} after tick {last.end.tick}, where its archive ends,"
+                f" are gone; consumer {self.consumer_name!r} stands at tick {before.tick}",
+                hint="Somebody moved or unregistered it. Archive into another directory, or go on"
+                " without them: --accept-gap.",
+            ) from None
+        return last.end
+
+    def _events(self, start: Offset, end: Offset) -> DataFrame:
+        source = ranges.range_source(self.conn, self.queue_name, start, end)
+        spark = self._utc_session()
+        parts = min(
+            -(-(end.seq - start.seq) // self.events_per_file),
+            self.num_partitions or spark.sparkContext.defaultParallelism,
+        )
+        return events_frame(spark, source, cut(start.seq + 1, end.seq, max(parts, 1)))
+
+    def _write(self, events: DataFrame, partition_by: Sequence[str], path: str) -> None:
+        """Each file ordered by ev_id, so that little is read for a range of ids."""
+        columns = ["queue", *partition_by]
+        partitions = [sf.expr(PARTITIONS[name]).alias(name) for name in partition_by]
+        (
+            events.select("*", sf.lit(self.queue_name).alias("queue"), *partitions)
+            .sortWithinPartitions(*columns, "ev_id")
+            .write.partitionBy(*columns)
+            .parquet(path)
+        )
+
+    def _utc_session(self) -> SparkSession:
+        """A session whose days are UTC's, and whose times are written as all programs read them."""
+        if self._session is None:
+            self._session = self.spark.newSession()
+            for name, value in _SETTINGS.items():
+                self._session.conf.set(name, value)
+        return self._session
+
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+}

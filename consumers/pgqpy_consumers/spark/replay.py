@@ -1,0 +1,156 @@
+"""A part of an archive, sent into a queue again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from pgqpy import dsn as dsns
+from pgqpy.copy_format import NEW_EVENT_COLUMNS
+from pgqpy_consumers.spark.archive_log import ArchiveError, partitions, queues
+from pgqpy_consumers.spark.files import Directory
+from pgqpy_consumers.spark.schema import EVENT_COLUMNS, EVENT_SCHEMA
+from pgqpy_consumers.spark.source import PgqDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which events of an archive: those that meet all that is given."""
+
+    queue: str | None = None
+    """The queue that they were in. None: the only one in the archive."""
+    from_time: datetime | None = None
+    """ev_time is this or later."""
+    to_time: datetime | None = None
+    """ev_time is earlier than this."""
+    first_id: int | None = None
+    last_id: int | None = None
+    types: Sequence[str] = ()
+    """Types, of which they have one; empty: any."""
+    where: str | None = None
+    """A condition in Spark's SQL over the columns of events; its days are UTC's."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many events there are of a day and a type."""
+
+    day: str | None
+    """UTC; None for times at infinity."""
+    type: str | None
+    events: int
+
+
+class Replay:
+    """Sends what is selected of an archive into a queue, in the order of ev_id, all at once."""
+
+    def __init__(self, spark: SparkSession, path: str, selection: Selection) -> None:
+        """Look the archive's files up; those that come later do not count.
+
+        Raises ArchiveError if ``path`` is no archive, or the selection names no queue of it;
+        FileSystemError.
+        """
+        self._spark = _utc_session(spark)
+        self._directory = Directory(spark, path)
+        self._partition_by = partitions(self._directory)
+        self.queue = self._source_queue(selection.queue)
+        self._events = self._selected(selection)
+
+    def counts(self) -> list[Count]:
+        """How many events are selected, by day and type."""
+        day = sf.expr("string(date(ev_time))").alias("day")
+        rows = self._events.groupBy(day, "ev_type").count().orderBy("day", "ev_type").collect()
+        return [Count(*row) for row in rows]
+
+    def send(self, dsn: str | None, queue: str, *, mark: str | None = None) -> None:
+        """Send them, all or none.
+
+        Args:
+            dsn: as for `pgqpy.dsn.resolve`.
+            queue: name of the queue to send them into.
+            mark: a column, ``ev_extra1`` to ``ev_extra4``, that tells where an event came
+                from: ``{"queue": "orders", "ev_id": 17, "ev_time": "2026-11-21T08:30:00.123Z"}``.
+
+        Raises ArchiveError if some of the events have a value where the mark would be, and
+        what writing with ``format("pgq")`` raises.
+        """
+        events = self._events.orderBy("ev_id")
+        if mark is not None:
+            self._check_free(mark)
+            events = events.withColumn(mark, self._mark())
+        options = {"queue": queue}
+        settings = conninfo_to_dict(dsns.resolve(dsn))
+        # Apart, since plans show every option but this one.
+        password = settings.pop("password", None)
+        if password is not None:
+            options["password"] = str(password)
+        options["dsn"] = make_conninfo("", **settings)
+        writer = events.select(*NEW_EVENT_COLUMNS).write.format("pgq").mode("append")
+        writer.options(**options).save()
+
+    def _source_queue(self, named: str | None) -> str:
+        there = queues(self._directory)
+        if named is None and len(there) == 1:
+            return there[0]
+        if named is None or named not in there:
+            raise ArchiveError(
+                f"{self._directory} has {'no queue ' + named if named else 'several queues'}",
+                hint=f"Say which: {', '.join(there)}." if there else "It is empty.",
+            )
+        return named
+
+    def _selected(self, selection: Selection) -> DataFrame:
+        schema = StructType(EVENT_SCHEMA.fields).add("queue", "string")
+        days = "day" in self._partition_by
+        if days:
+            schema = schema.add("day", "date")
+        stored = self._spark.read.schema(schema).parquet(str(self._directory))
+        events = stored.where(sf.col("queue") == self.queue)
+        if selection.from_time is not None:
+            time = selection.from_time.astimezone(UTC)
+            events = events.where(sf.col("ev_time") >= sf.lit(time))
+            if days:
+                events = events.where(sf.col("day") >= sf.lit(time.date()))
+        if selection.to_time is not None:
+            time = selection.to_time.astimezone(UTC)
+            events = events.where(sf.col("ev_time") < sf.lit(time))
+            if days:
+                events = events.where(sf.col("day") <= sf.lit(time.date()))
+        if selection.first_id is not None:
+            events = events.where(sf.col("ev_id") >= selection.first_id)
+        if selection.last_id is not None:
+            events = events.where(sf.col("ev_id") <= selection.last_id)
+        if selection.types:
+            events = events.where(sf.col("ev_type").isin(*selection.types))
+        events = events.select(*EVENT_COLUMNS)
+        return events if selection.where is None else events.where(selection.where)
+
+    def _check_free(self, column: str) -> None:
+        taken = self._events.where(sf.col(column).isNotNull()).select("ev_id").first()
+        if taken is not None:
+            raise ArchiveError(
+                f"event {taken.ev_id} has a value in {column}, which a mark would replace",
+                hint="Mark in another column, or do not mark.",
+            )
+
+    def _mark(self) -> Column:
+        fields = (sf.lit(self.queue).alias("queue"), sf.col("ev_id"), sf.col("ev_time"))
+        return sf.to_json(
+            sf.struct(*fields), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+        )
+
+
+def _utc_session(spark: SparkSession) -> SparkSession:
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.dataSource.register(PgqDataSource)
+    return session
