@@ -13,8 +13,9 @@ import signal
 import socket
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 T = TypeVar("T")
 
@@ -36,11 +37,8 @@ class Waker:
         with contextlib.suppress(OSError):
             self._sender.send(b"\0")
 
-    def wait(self, timeout: float, fileno: int | None = None) -> bool:
-        """Wait so many seconds, or until woken or until the socket is readable.
-
-        True if the socket is.
-        """
+    def wait(self, timeout: float, fileno: int | None = None) -> None:
+        """Wait so many seconds, or until woken or until the socket is readable."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._receiver, selectors.EVENT_READ)
             if fileno is not None:
@@ -48,7 +46,6 @@ class Waker:
             ready = {key.fd for key, _ in selector.select(timeout)}
         if self._receiver.fileno() in ready:
             self._receiver.recv(4096)
-        return fileno in ready
 
     def close(self) -> None:
         self._receiver.close()
@@ -65,33 +62,62 @@ class AsyncWaker:
         """End the wait that is going on, or else the next one, at once."""
         self._woken.set()
 
-    async def wait(self, timeout: float, fileno: int | None = None) -> bool:  # noqa: ASYNC109
-        """Wait so many seconds, or until woken or until the socket is readable.
-
-        True if the socket is.
-        """
-        loop = asyncio.get_running_loop()
-        readable = False
-
-        def on_readable() -> None:
-            nonlocal readable
-            readable = True
-            self._woken.set()
-
-        if fileno is not None:
-            loop.add_reader(fileno, on_readable)
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._woken.wait()
-        finally:
-            if fileno is not None:
-                loop.remove_reader(fileno)
+    async def wait(self, timeout: float, fileno: int | None = None) -> None:  # noqa: ASYNC109
+        """Wait so many seconds, or until woken; there is no socket, it has an `AsyncWatch`."""
+        assert fileno is None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._woken.wait()
         self._woken.clear()
-        return readable
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+class Watch:
+    """A socket that is to be read when it is readable; who waits for that watches `fileno`."""
+
+    def __init__(self, fileno: int, read: Callable[[], None]) -> None:
+        self.fileno: int | None = fileno
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class AsyncWatch:
+    """The same, but it is the event loop that watches, and reads."""
+
+    fileno: int | None = None
+
+    def __init__(self, fileno: int, read: Callable[[], None]) -> None:
+        self._fileno = fileno
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(fileno, read)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._fileno)
+
+
+AsyncLock = asyncio.Lock
+Lock = nullcontext[None]
+"""For what no two threads use."""
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Any, Any]]
+_shared = WeakKeyDictionary()
+
+
+def shared(make: Callable[[str], T], key: str) -> T:
+    """One for each who asks."""
+    return make(key)
+
+
+def async_shared(make: Callable[[str], T], key: str) -> T:
+    """The same one for all in the running event loop that ask with this key, while they have it."""
+    made = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    thing: T | None = made.get((make, key))
+    if thing is None:
+        thing = made[make, key] = make(key)
+    return thing
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pgqpy.calls import next_batch
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import PERMANENT, PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.listener import Listener
+from pgqpy.listener import Subscription
 from pgqpy.log import logger
 from pgqpy.session import Session
 from pgqpy.values import BatchStats
@@ -215,10 +215,9 @@ class Consumer:
             and type(self).process_event is Consumer.process_event
         ):
             raise TypeError(f"{type(self).__name__} must override process_batch or process_event")
-        listener = Listener(self._listen_dsn, self.queue_name) if self.listen else None
         session = Session(
             self.dsn,
-            listener,
+            Subscription(self._listen_dsn, self.queue_name) if self.listen else None,
             application_name=f"pgqpy {self.consumer_name}"[:63],
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.isolation_level,
@@ -270,7 +269,7 @@ class Consumer:
 
     def _open(self, session: Session) -> Batch | None:
         """Open the next batch, or the one that is open from before, and commit that."""
-        conn = session.working()
+        conn = session.asking()
         statement = next_batch(
             self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
         )

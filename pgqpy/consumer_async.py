@@ -20,7 +20,7 @@ from pgqpy.calls import next_batch
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.errors import PERMANENT, PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.listener_async import AsyncListener
+from pgqpy.listener_async import AsyncSubscription
 from pgqpy.log import logger
 from pgqpy.session_async import AsyncSession
 from pgqpy.values import BatchStats
@@ -216,10 +216,9 @@ class AsyncConsumer:
             and type(self).process_event is AsyncConsumer.process_event
         ):
             raise TypeError(f"{type(self).__name__} must override process_batch or process_event")
-        listener = AsyncListener(self._listen_dsn, self.queue_name) if self.listen else None
         session = AsyncSession(
             self.dsn,
-            listener,
+            AsyncSubscription(self._listen_dsn, self.queue_name) if self.listen else None,
             application_name=f"pgqpy {self.consumer_name}"[:63],
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.isolation_level,
@@ -267,11 +266,11 @@ class AsyncConsumer:
         )
         await self.on_batch(stats)
         # Asking in vain is a fifth of what a small batch costs.
-        return not await session.up_to_date(batch.tick)
+        return not session.up_to_date(batch.tick)
 
     async def _open(self, session: AsyncSession) -> AsyncBatch | None:
         """Open the next batch, or the one that is open from before, and commit that."""
-        conn = await session.working()
+        conn = await session.asking()
         statement = next_batch(
             self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
         )

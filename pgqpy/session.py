@@ -5,33 +5,30 @@
 
 from __future__ import annotations
 
-from time import monotonic
-
 from psycopg import IsolationLevel
 
 from pgqpy.acompat import Waker
 from pgqpy.connection import Connection, connect
-from pgqpy.listener import Listener
+from pgqpy.listener import Subscription
 
 #: Polls are so much rarer while ticks are known to be heard.
 _TRUST = 100
 
 
 class Session:
-    """Three connections: one for the transactions, one to read events, one to hear of ticks."""
+    """Two connections, for the transactions and to read events, and what is heard of ticks."""
 
     def __init__(
         self,
         dsn: str,
-        listener: Listener | None,
+        subscription: Subscription | None,
         *,
         application_name: str,
         prepare_threshold: int | None,
         isolation_level: IsolationLevel,
     ) -> None:
         self._dsn = dsn
-        self._listener = listener
-        self._listen_at = 0.0
+        self._subscription = subscription
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
         self._isolation_level = isolation_level
@@ -56,26 +53,20 @@ class Session:
         """Whether a connection that was open broke."""
         return any(conn is not None and conn.closed for conn in (self._working, self._reading))
 
+    def asking(self) -> Connection:
+        """The same, to ask for the next batch on: what is heard from now on is news."""
+        conn = self.working()
+        if self._subscription is not None:
+            self._subscription.ask()
+        return conn
+
     def listen(self) -> bool:
         """Start to listen, unless that was impossible a short while ago; True if this is new."""
-        if (
-            self._listener is None
-            or self._listener.fileno is not None
-            or monotonic() < self._listen_at
-        ):
-            return False
-        pause = self._listener.open()
-        if pause is None:
-            return True
-        self._listen_at = monotonic() + pause
-        return False
+        return self._subscription is not None and self._subscription.open()
 
     def up_to_date(self, tick: int) -> bool:
         """Whether there is known to be nothing after ``tick``, for having listened since."""
-        if self._listener is None:
-            return False
-        self._listener.drain()
-        return 0 < self._listener.newest <= tick
+        return self._subscription is not None and self._subscription.up_to_date(tick)
 
     def wait(self, waker: Waker, seconds: float, *, for_tick: bool) -> None:
         """Wait for a tick, for `waker`, or so long.
@@ -83,13 +74,12 @@ class Session:
         A hundred times as long if only a tick can end the wait and LISTEN is known to work: then
         polling is for the case that the connection dies unnoticed.
         """
-        fileno = None
-        if self._listener is not None:
-            fileno = self._listener.fileno
-            if for_tick and self._listener.works:
-                seconds *= _TRUST
-        if waker.wait(seconds, fileno) and self._listener is not None:
-            self._listener.drain()
+        if self._subscription is None:
+            waker.wait(seconds)
+            return
+        if for_tick and self._subscription.works:
+            seconds *= _TRUST
+        self._subscription.wait(waker, seconds)
 
     def close(self) -> None:
         """Close all; the next use opens them again."""
@@ -97,9 +87,8 @@ class Session:
             if conn is not None:
                 conn.close()
         self._working = self._reading = None
-        if self._listener is not None:
-            self._listener.close()
-            self._listen_at = 0.0
+        if self._subscription is not None:
+            self._subscription.close()
 
     def _connect(self) -> Connection:
         return connect(

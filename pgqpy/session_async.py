@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from time import monotonic
-
 from psycopg import IsolationLevel
 
 from pgqpy.acompat import AsyncWaker
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.listener_async import AsyncListener
+from pgqpy.listener_async import AsyncSubscription
 
 #: Polls are so much rarer while ticks are known to be heard.
 _TRUST = 100
 
 
 class AsyncSession:
-    """Three connections: one for the transactions, one to read events, one to hear of ticks."""
+    """Two connections, for the transactions and to read events, and what is heard of ticks."""
 
     def __init__(
         self,
         dsn: str,
-        listener: AsyncListener | None,
+        subscription: AsyncSubscription | None,
         *,
         application_name: str,
         prepare_threshold: int | None,
         isolation_level: IsolationLevel,
     ) -> None:
         self._dsn = dsn
-        self._listener = listener
-        self._listen_at = 0.0
+        self._subscription = subscription
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
         self._isolation_level = isolation_level
@@ -53,26 +50,20 @@ class AsyncSession:
         """Whether a connection that was open broke."""
         return any(conn is not None and conn.closed for conn in (self._working, self._reading))
 
+    async def asking(self) -> AsyncConnection:
+        """The same, to ask for the next batch on: what is heard from now on is news."""
+        conn = await self.working()
+        if self._subscription is not None:
+            self._subscription.ask()
+        return conn
+
     async def listen(self) -> bool:
         """Start to listen, unless that was impossible a short while ago; True if this is new."""
-        if (
-            self._listener is None
-            or self._listener.fileno is not None
-            or monotonic() < self._listen_at
-        ):
-            return False
-        pause = await self._listener.open()
-        if pause is None:
-            return True
-        self._listen_at = monotonic() + pause
-        return False
+        return self._subscription is not None and await self._subscription.open()
 
-    async def up_to_date(self, tick: int) -> bool:
+    def up_to_date(self, tick: int) -> bool:
         """Whether there is known to be nothing after ``tick``, for having listened since."""
-        if self._listener is None:
-            return False
-        await self._listener.drain()
-        return 0 < self._listener.newest <= tick
+        return self._subscription is not None and self._subscription.up_to_date(tick)
 
     async def wait(self, waker: AsyncWaker, seconds: float, *, for_tick: bool) -> None:
         """Wait for a tick, for `waker`, or so long.
@@ -80,13 +71,12 @@ class AsyncSession:
         A hundred times as long if only a tick can end the wait and LISTEN is known to work: then
         polling is for the case that the connection dies unnoticed.
         """
-        fileno = None
-        if self._listener is not None:
-            fileno = self._listener.fileno
-            if for_tick and self._listener.works:
-                seconds *= _TRUST
-        if await waker.wait(seconds, fileno) and self._listener is not None:
-            await self._listener.drain()
+        if self._subscription is None:
+            await waker.wait(seconds)
+            return
+        if for_tick and self._subscription.works:
+            seconds *= _TRUST
+        await self._subscription.wait(waker, seconds)
 
     async def close(self) -> None:
         """Close all; the next use opens them again."""
@@ -94,9 +84,8 @@ class AsyncSession:
             if conn is not None:
                 await conn.close()
         self._working = self._reading = None
-        if self._listener is not None:
-            await self._listener.close()
-            self._listen_at = 0.0
+        if self._subscription is not None:
+            await self._subscription.close()
 
     async def _connect(self) -> AsyncConnection:
         return await async_connect(

@@ -16,7 +16,7 @@ import pytest
 
 import pgqpy
 from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
-from pgqpy.listener import Listener
+from pgqpy.listener import Subscription
 from tests.fixtures.fix_client import PATIENCE, Background, Tick
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -678,10 +678,11 @@ def test_a_consumer_without_names_or_without_a_method_is_a_type_error(dsn: str) 
 
 
 def test_that_listening_works_is_known_before_the_first_tick(dsn: str, queue: str) -> None:
-    listener = Listener(dsn, queue)
-    assert not listener.works
+    subscription = Subscription(dsn, queue)
+    assert not subscription.works
     try:
-        assert listener.open() is None
-        assert (listener.works, listener.newest) == (True, 0)
+        assert subscription.open()
+        assert (subscription.works, subscription.newest) == (True, 0)
     finally:
-        listener.close()
+        subscription.close()
+    assert not subscription.works

@@ -1,0 +1,217 @@
+"""Consumers of one event loop hear of ticks on one connection, each of its own queue's."""
+
+# ruff: noqa: ASYNC110 - nobody tells when sessions come and go
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import pgqpy
+from pgqpy import Admin, Producer
+from pgqpy.acompat import AsyncWaker, async_shared
+from pgqpy.listener_async import AsyncListener, AsyncSubscription
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connection
+
+QUEUES = ["one", "two", "three"]
+
+
+class Hearing(pgqpy.AsyncConsumer):
+    """Knows of events by hearing only: it would poll after hours."""
+
+    consumer_name = "hearing"
+    poll_interval = 3600
+
+    def __init__(self, dsn: str, queue: str) -> None:
+        super().__init__(dsn, queue_name=queue)
+        self.seen: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+        self.seen.put_nowait(event.data)
+
+
+@pytest.fixture(autouse=True)
+def queues(conn: Connection) -> None:
+    for queue in QUEUES:
+        Admin(conn).create_queue(queue)
+        Admin(conn).register_consumer(queue, "hearing")
+
+
+def send(conn: Connection, queue: str, data: str) -> None:
+    """An event, and the tick that is to be heard."""
+    Producer(queue).insert_event(conn, "type", data)
+    Admin(conn).force_tick(queue)
+    Admin(conn).ticker(queue)
+
+
+def sessions(conn: Connection) -> list[int]:
+    """Those that listen."""
+    query = (
+        "select pid from pg_stat_activity"
+        " where datname = current_database() and application_name = 'pgqpy listen'"
+    )
+    return [pid for (pid,) in conn.execute(query)]
+
+
+async def listening(dsn: str, queues: int) -> None:
+    """Wait until consumers of so many queues listen."""
+    async with asyncio.timeout(PATIENCE):
+        while len(async_shared(AsyncListener, dsn)._channels) != queues:
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(dsn: str, conn: Connection) -> AsyncIterator[list[Hearing]]:
+    """A consumer of each queue; they wait, and have nothing to ask for any more."""
+    consumers = [Hearing(dsn, queue) for queue in QUEUES]
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        for consumer in consumers:
+            group.create_task(consumer.run(handle_signals=False))
+        await listening(dsn, len(QUEUES))
+        # The question that follows the first LISTEN may find the first event.
+        for data in "ab":
+            await all_hear(conn, consumers, data)
+        yield consumers
+        for consumer in consumers:
+            consumer.stop()
+
+
+async def all_hear(conn: Connection, consumers: list[Hearing], data: str) -> None:
+    for consumer in consumers:
+        send(conn, consumer.queue_name, data)
+    for consumer in consumers:
+        assert await consumer.seen.get() == data
+
+
+def test_one_session_listens_for_all(dsn: str, conn: Connection) -> None:
+    async def main() -> None:
+        async with running(dsn, conn) as consumers:
+            for data in "def":
+                await all_hear(conn, consumers, data)
+            assert len(sessions(conn)) == 1
+
+    asyncio.run(main())
+
+
+def test_when_the_session_ends_all_of_them_notice(dsn: str, conn: Connection) -> None:
+    async def main() -> None:
+        async with running(dsn, conn) as consumers:
+            conn.execute("select pg_terminate_backend(%s, 10000)", sessions(conn))
+            async with asyncio.timeout(PATIENCE):
+                while not sessions(conn):
+                    await asyncio.sleep(0.01)
+            await listening(dsn, len(QUEUES))
+            for data in "cd":
+                await all_hear(conn, consumers, data)
+            assert len(sessions(conn)) == 1
+
+    asyncio.run(main())
+
+
+def test_who_stops_leaves_the_others_listening(dsn: str, conn: Connection) -> None:
+    async def main() -> None:
+        async with running(dsn, conn) as consumers:
+            before = sessions(conn)
+            consumers.pop().stop()
+            await listening(dsn, len(QUEUES) - 1)
+            await all_hear(conn, consumers, "c")
+            assert sessions(conn) == before
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def subscribed(dsn: str, *queues: str) -> AsyncIterator[list[AsyncSubscription]]:
+    subscriptions = [AsyncSubscription(dsn, queue) for queue in queues]
+    for subscription in subscriptions:
+        assert await subscription.open()
+    yield subscriptions
+    for subscription in subscriptions:
+        await subscription.close()
+
+
+def test_a_tick_wakes_only_who_reads_that_queue(dsn: str, conn: Connection) -> None:
+    async def main() -> None:
+        async with subscribed(dsn, "one", "one", "two") as (first, second, other):
+            waiting = asyncio.create_task(other.wait(AsyncWaker(), 3600))
+            send(conn, "one", "a")
+            async with asyncio.timeout(PATIENCE):
+                for subscription in (first, second):
+                    await subscription.wait(AsyncWaker(), 3600)
+            assert first.newest == second.newest > 0 == other.newest
+            assert not waiting.done()
+            send(conn, "two", "a")
+            await asyncio.wait_for(waiting, PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_tick_heard_while_asking_ends_the_next_wait(dsn: str, conn: Connection) -> None:
+    async def main() -> None:
+        async with subscribed(dsn, "one", "two") as (heard, witness):
+            heard.ask()
+            send(conn, "one", "a")
+            send(conn, "two", "a")
+            async with asyncio.timeout(PATIENCE):
+                await witness.wait(AsyncWaker(), 3600)
+                await heard.wait(AsyncWaker(), 3600)
+            heard.ask()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await heard.wait(AsyncWaker(), 3600)
+
+    asyncio.run(main())
+
+
+def test_a_batch_up_to_the_newest_tick_leaves_nothing_to_wait_for(
+    dsn: str, conn: Connection
+) -> None:
+    async def main() -> None:
+        async with subscribed(dsn, "one") as (heard,):
+            send(conn, "one", "a")
+            async with asyncio.timeout(PATIENCE):
+                await heard.wait(AsyncWaker(), 3600)
+            assert not heard.up_to_date(heard.newest - 1)
+            assert heard.up_to_date(heard.newest)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await heard.wait(AsyncWaker(), 3600)
+
+    asyncio.run(main())
+
+
+def test_the_last_one_closes_the_connection(dsn: str, conn: Connection) -> None:
+    async def main() -> None:
+        async with subscribed(dsn, "one", "two") as subscriptions:
+            for subscription in subscriptions:
+                assert len(sessions(conn)) == 1
+                await subscription.close()
+                assert not subscription.works
+            async with asyncio.timeout(PATIENCE):
+                while sessions(conn):
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_loops_do_not_share(dsn: str, conn: Connection) -> None:
+    async def main() -> int:
+        async with subscribed(dsn, "one", "two"):
+            return len(sessions(conn))
+
+    assert asyncio.run(main()) == 1
+    assert asyncio.run(main()) == 1
+
+
+def test_where_nobody_can_listen_they_poll(dsn: str) -> None:
+    async def main() -> None:
+        subscriptions = [AsyncSubscription("host=localhost port=1", queue) for queue in QUEUES]
+        for subscription in subscriptions:
+            assert not await subscription.open()
+            assert not subscription.works
+            await asyncio.wait_for(subscription.wait(AsyncWaker(), 0.01), PATIENCE)
+
+    asyncio.run(main())
