@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from pgqpy_consumers.spark.payload_values import checked, values
+from pgqpy_consumers.spark.payload_values import checked, values, wraps
 
 
 def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
@@ -28,6 +28,9 @@ def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
     objects = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     if not pc.all(objects).as_py():
         raise ValueError("not all are JSON objects")
+    scale = max(map(_scale, schema.types), default=-1)
+    if scale >= 0 and wraps(_joined(texts), scale):
+        raise ValueError("not all numbers may be read by Arrow")
     try:
         table = _read(texts, schema, _written)
     except pa.ArrowInvalid:
@@ -46,17 +49,41 @@ def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
 def _read(
     texts: pa.Array, schema: pa.Schema, written: Callable[[pa.DataType], pa.DataType]
 ) -> pa.Table:
-    offsets = memoryview(texts.buffers()[1]).cast("i")
-    start, end = offsets[texts.offset], offsets[texts.offset + len(texts)]
+    data = _data(texts)
     return pj.read_json(
-        pa.BufferReader(texts.buffers()[2].slice(start, end - start)),
+        pa.BufferReader(data),
         # One block, or payloads would have to be shorter than it, with newlines between them.
-        read_options=pj.ReadOptions(use_threads=False, block_size=end - start + 1),
+        read_options=pj.ReadOptions(use_threads=False, block_size=data.size + 1),
         parse_options=pj.ParseOptions(
             explicit_schema=pa.schema([(field.name, written(field.type)) for field in schema]),
             unexpected_field_behavior="ignore",
         ),
     )
+
+
+def _data(texts: pa.Array) -> pa.Buffer:
+    """The texts as they lie one after the other, uncopied."""
+    offsets = memoryview(texts.buffers()[1]).cast("i")
+    start, end = offsets[texts.offset], offsets[texts.offset + len(texts)]
+    return texts.buffers()[2].slice(start, end - start)
+
+
+def _joined(texts: pa.Array) -> pa.Array:
+    """The texts as one, uncopied: a regular expression looks quicker at one than at many."""
+    data = _data(texts)
+    ends = pa.array([0, data.size], pa.int64()).buffers()[1]
+    return pa.Array.from_buffers(pa.large_string(), 1, [None, ends, data])
+
+
+def _scale(type_: pa.DataType) -> int:
+    """The greatest scale of the decimals in a type; -1 if there are none."""
+    if pa.types.is_decimal(type_):
+        return int(type_.scale)
+    if pa.types.is_list(type_):
+        return _scale(type_.value_type)
+    if pa.types.is_struct(type_):
+        return max((_scale(field.type) for field in type_), default=-1)
+    return -1
 
 
 def _written(type_: pa.DataType) -> pa.DataType:

@@ -108,9 +108,22 @@ def checked(decimals: pa.Array) -> pa.Array:
     return decimals
 
 
+def wraps(texts: pa.Array, scale: int) -> bool:
+    """Whether Arrow may make another number of a decimal in the texts, and not say so.
+
+    It computes in 128 bits, which a number with 39 digits leaves; zeros up to the scale count. Any
+    exponent is suspicious. The texts may be JSON.
+    """
+    integer = rf"(?:^|[^.0-9])[0-9]{{{39 - scale}}}"
+    exponent = r"""(?:^|[:\[,\s"-])[0-9.]+[eE]\+?[0-9]+(?:$|["\]},\s])"""
+    pattern = rf"{integer}|[0-9.]{{40}}|{exponent}"
+    return bool(pc.any(pc.match_substring_regex(texts, pattern)).as_py())
+
+
 def _decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     try:
-        return checked(texts.cast(type_))
+        if not wraps(texts, type_.scale):
+            return checked(texts.cast(type_))
     except pa.ArrowInvalid:
         pass
     places = Decimal(1).scaleb(-type_.scale)
