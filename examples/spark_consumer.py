@@ -1,10 +1,17 @@
 """A consumer that computes in Spark: each batch is one DataFrame.
 
-Needs Java 17 or newer. Run the ticker (``pgqpy ticker``), this, and then
-``examples/producer.py``; the database is named by PGQPY_DSN or libpq's variables. Ctrl-C or
-SIGTERM stops it after the batch::
+Needs Java 17 or newer. Make the queue (``pgqpy queue create orders``), run the ticker
+(``pgqpy ticker``), this, and then ``examples/producer.py``; the database is named by --dsn,
+PGQPY_DSN or libpq's variables. Ctrl-C or SIGTERM stops it after the batch::
 
     python examples/spark_consumer.py
+    python examples/spark_consumer.py --once    # what is there now, for a scheduler
+
+Without the last two lines, ``pgqpy spark run examples/spark_consumer.py:OrderStatistics`` does
+the same. On a cluster, executors need ``pgqpy[spark]``, and to reach the database by the name
+that is in the DSN::
+
+    spark-submit --master yarn examples/spark_consumer.py --dsn postgresql://db.example/shop
 """
 
 from __future__ import annotations
@@ -29,14 +36,5 @@ class OrderStatistics(SparkConsumer):
             print(f"batch {batch.id}: {row['count']:,} of {row['ev_type']}", flush=True)
 
 
-def main() -> None:
-    with pgqpy.connect() as conn:
-        pgqpy.Admin(conn).create_queue("orders")
-    statistics = OrderStatistics()
-    statistics.register()
-    print("waiting for events", flush=True)
-    statistics.run()
-
-
 if __name__ == "__main__":
-    main()
+    OrderStatistics.main()

@@ -39,10 +39,11 @@ class Command(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples; they are commands to copy, so nothing may wrap them."""
-        heading = "Example" if len(self.examples) == 1 else "Examples"
-        with formatter.section(heading):
-            for line in self.examples:
-                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+        if self.examples:
+            heading = "Example" if len(self.examples) == 1 else "Examples"
+            with formatter.section(heading):
+                for line in self.examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
         super().format_epilog(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
