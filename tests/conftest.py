@@ -8,4 +8,6 @@ pytest_plugins = [
     "tests.fixtures.fix_cli",
     "tests.fixtures.fix_client",
     "tests.fixtures.fix_spark",
+    "tests.fixtures.fix_example",
+    "tests.fixtures.fix_connect",
 ]

@@ -39,6 +39,7 @@ OBJECTS = (
     "pgqpy.embedded.Server",
     "pgqpy_consumers.spark.SparkConsumer",
     "pgqpy_consumers.spark.latest_rows",
+    "pgqpy_consumers.spark.pinned",
     "pgqpy_consumers.spark.table_schema",
     "pgqpy_ticker.Config",
 )

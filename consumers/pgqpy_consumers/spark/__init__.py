@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pgqpy_consumers.spark.latest import latest_rows
     from pgqpy_consumers.spark.payload import MalformedPayload
     from pgqpy_consumers.spark.payload_schema import table_schema
+    from pgqpy_consumers.spark.view import pinned
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -31,12 +32,18 @@ __all__ = [
     "get_session",
     "latest_rows",
     "local_session",
+    "pinned",
     "require_java",
     "table_schema",
 ]
 
 # Imported when they are asked for: Spark starts Python anew for tasks, and most need none of it.
-_LATER = {"MalformedPayload": "payload", "latest_rows": "latest", "table_schema": "payload_schema"}
+_LATER = {
+    "MalformedPayload": "payload",
+    "latest_rows": "latest",
+    "pinned": "view",
+    "table_schema": "payload_schema",
+}
 
 
 def __getattr__(name: str) -> Any:
