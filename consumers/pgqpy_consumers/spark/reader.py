@@ -22,6 +22,11 @@ from pgqpy_consumers.spark.slices import Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Of a record batch: small enough to stay in the processor's caches on its way to Java, and for
+# tasks to have memory for several; and Java begins while the server is still sending.
+_BATCH_BYTES = 1024 * 1024
+_BATCH_SIZE = "adbc.postgresql.batch_size_hint_bytes"
+
 _GONE = {"PQ008": "rotation has removed them", "42P01": "the queue was dropped"}
 
 
@@ -75,6 +80,7 @@ class EventSource:
     def _rows(self, connection: Any, part: Slice) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.columns)
         with connection.cursor() as cursor:
+            cursor.adbc_statement.set_options(**{_BATCH_SIZE: str(_BATCH_BYTES)})
             cursor.execute(self.statement(part))
             with cursor.fetch_record_batch() as stream:
                 for batch in stream:

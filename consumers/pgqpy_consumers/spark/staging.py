@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -20,18 +20,21 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 import pgqpy
 from pgqpy.calls import call, copy_in
-from pgqpy.copy_format import NEW_EVENT_COLUMNS
-from pgqpy.errors import InvalidPayload, PgqError, translate_errors
+from pgqpy.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy.errors import PgqError, translate_errors
+from pgqpy_consumers.spark.copy_rows import copy_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row: TypeAlias = Sequence[str | None]
-"""A new event: ev_type, ev_data, ev_extra1 to ev_extra4."""
-
 # Up to so many bytes of a task travel with its message: no table, at the price of a driver that
 # holds as much for each task.
 INLINE_BYTES = 128 * 1024
+
+# Frozen: nobody sees the table before it is committed, and who reads it then need not find out
+# who wrote each row, nor write that down.
+_COPY: LiteralString = "copy {} ({}) from stdin (format binary, freeze)"
+_COLUMNS = sql.SQL(", ").join(map(sql.Identifier, NEW_EVENT_COLUMNS))
 
 
 class StagedRowsLost(PgqError):
@@ -49,14 +52,15 @@ class Staged(WriterCommitMessage):
 
     job: str
     count: int
-    rows: Sequence[Row] = field(default=(), repr=False)
+    rows: bytes = field(default=b"", repr=False)
+    """As COPY takes them."""
     table: str | None = None
 
 
 def stage(conninfo: str, job: str, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Keep a partition's rows until `send`, in their order; runs on an executor.
 
-    Raises ConnectionFailed, and for the rows InvalidPayload or PayloadTooLarge.
+    Raises ConnectionFailed, PayloadTooLarge, and InvalidPayload, unless `send` does.
     """
     few: list[pa.RecordBatch] = []
     size = 0
@@ -64,24 +68,27 @@ def stage(conninfo: str, job: str, batches: Iterator[pa.RecordBatch]) -> Staged:
         few.append(batch)
         size += batch.nbytes
         if size > INLINE_BYTES:
-            return _stage_in_table(conninfo, job, _rows(chain(few, batches)))
-    rows = list(_rows(few))
-    return Staged(job, len(rows), rows=rows)
+            return _stage_in_table(conninfo, job, chain(few, batches))
+    rows = b"".join(part for batch in few for part in copy_rows(batch))
+    return Staged(job, sum(batch.num_rows for batch in few), rows=rows)
 
 
 def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
     """Make events of staged rows, in the order of the partitions, in the caller's transaction.
 
-    Raises StagedRowsLost, and what `pgqpy.Producer.insert_events` raises.
+    Raises StagedRowsLost, QueueNotFound, InsertDisabled, PermissionDenied and InvalidPayload.
     """
-    producer = pgqpy.Producer(queue)
-    # A scan begins at the first row, also when somebody else is reading the table.
-    conn.execute("set local synchronize_seqscans = off")
-    for part in staged:
-        if part.table is None:
-            producer.insert_events(conn, part.rows)
-        else:
-            _send_table(conn, queue, part.table, part.count)
+    with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+        # A scan begins at the first row, also when somebody else is reading the table.
+        cursor.execute("set local synchronize_seqscans = off")
+        # Asked for in the transaction that writes: so a rotation in between is noticed.
+        cursor.execute(call("current_event_table", 1), [queue])
+        target = str(cursor.fetchall()[0][0])
+        for part in staged:
+            if part.table is not None:
+                _send_table(cursor, target, part.table, part.count)
+            elif part.rows:
+                _copy(cursor, copy_in(target), [part.rows])
 
 
 def drop(conn: pgqpy.Connection, job: str) -> None:
@@ -98,8 +105,15 @@ def drop(conn: pgqpy.Connection, job: str) -> None:
                 conn.execute(sql.SQL("drop table if exists {}").format(_identifier(table)))
 
 
-def _stage_in_table(conninfo: str, job: str, rows: Iterable[Row]) -> Staged:
+def _stage_in_table(conninfo: str, job: str, batches: Iterable[pa.RecordBatch]) -> Staged:
     count = 0
+
+    def rows() -> Iterator[bytes]:
+        nonlocal count
+        for batch in batches:
+            count += batch.num_rows
+            yield from copy_rows(batch)
+
     with (
         translate_errors(),
         pgqpy.connect(conninfo) as conn,
@@ -107,49 +121,32 @@ def _stage_in_table(conninfo: str, job: str, rows: Iterable[Row]) -> Staged:
     ):
         cursor.execute(call("create_staging", 1), [job])
         table = str(cursor.fetchall()[0][0])
-        with cursor.copy(copy_in(table)) as copy:
-            copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
-            for row in rows:
-                copy.write_row(row)
-                count += 1
+        _copy(cursor, sql.SQL(_COPY).format(_identifier(table), _COLUMNS), rows())
     return Staged(job, count, table=table)
 
 
-def _send_table(conn: pgqpy.Connection, queue: str, table: str, count: int) -> None:
-    columns = sql.SQL(", ").join(map(sql.Identifier, NEW_EVENT_COLUMNS))
-    with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-        # Asked for in the transaction that writes: so a rotation in between is noticed.
-        cursor.execute(call("current_event_table", 1), [queue])
-        target = str(cursor.fetchall()[0][0])
-        insert = sql.SQL("insert into {target} ({columns}) select {columns} from {table}").format(
-            target=_identifier(target), table=_identifier(table), columns=columns
+def _copy(
+    cursor: psycopg.Cursor[Any], statement: bytes | sql.Composed, rows: Iterable[bytes]
+) -> None:
+    with cursor.copy(statement) as copy:
+        copy.write(HEADER)
+        for some in rows:
+            copy.write(some)
+        copy.write(TRAILER)
+
+
+def _send_table(cursor: psycopg.Cursor[Any], target: str, table: str, count: int) -> None:
+    insert = sql.SQL("insert into {target} ({columns}) select {columns} from {table}").format(
+        target=_identifier(target), table=_identifier(table), columns=_COLUMNS
+    )
+    try:
+        cursor.execute(insert)
+    except psycopg.errors.UndefinedTable:
+        raise StagedRowsLost(f"staging table {table} with {count:,} rows is gone") from None
+    if cursor.rowcount != count:
+        raise StagedRowsLost(
+            f"staging table {table} has {cursor.rowcount:,} rows of the {count:,} written"
         )
-        try:
-            cursor.execute(insert)
-        except psycopg.errors.UndefinedTable:
-            raise StagedRowsLost(f"staging table {table} with {count:,} rows is gone") from None
-        if cursor.rowcount != count:
-            raise StagedRowsLost(
-                f"staging table {table} has {cursor.rowcount:,} rows of the {count:,} written"
-            )
-
-
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """The rows with all columns of a new event, in their order; those that are missing NULL."""
-    for batch in batches:
-        present = set(batch.schema.names)
-        try:
-            yield from zip(
-                *(
-                    batch.column(name).to_pylist()
-                    if name in present
-                    else repeat(None, batch.num_rows)
-                    for name in NEW_EVENT_COLUMNS
-                ),
-                strict=True,
-            )
-        except UnicodeDecodeError as error:
-            raise InvalidPayload(f"a text is not valid UTF-8: {error.reason}") from error
 
 
 def _identifier(table: str) -> sql.Identifier:
