@@ -22,4 +22,7 @@ NAMES = (
     "backlog",
     "many_queues",
     "rotation",
+    "spark_read",
+    "spark_write",
+    "spark_stream",
 )

@@ -16,6 +16,7 @@ import click
 import pgqpy
 from benchmarks import machine, place
 from benchmarks.contest import take_turns
+from benchmarks.figures import FIGURES
 from benchmarks.result import Cell, Contest, Delays, Figure, Part, Ratio, Result, Series, Table
 from benchmarks.show import show
 from pgqpy.embedded import Server
@@ -170,7 +171,8 @@ class Bench:
 
     def done(self) -> Result:
         self.result.seconds = time.monotonic() - self._began
-        self.result.figures.sort(key=lambda figure: (figure.group, figure.number))
+        order = list(FIGURES)
+        self.result.figures.sort(key=lambda figure: (order.index(figure.group), figure.number))
         if self.result.figures:
             show(self.result.figures)
         return self.result

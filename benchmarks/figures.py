@@ -41,11 +41,23 @@ _FIGURES = """
     an hour allows)
   | size on disk bounded by the rotation settings, throughput of the last tenth at least 0.95 of
     the first
+S1 | Spark, local[2]: 1,000,000 events of 110 bytes read as one range, and aggregated
+  | at least 1.0 x Spark's own JDBC source on the same table with as many partitions
+S2 | the same, with JSON payloads decoded to 6 typed columns
+  | at least 1.0 x JDBC and from_json
+S3 | a stream of 50,000 events/s, insert to sink
+  | sustained: the backlog does not grow
+S4 | a stream of 1,000 events/s, insert to foreachBatch, default trigger
+  | p50 at most 1.5 s
+S5 | 1,000,000 rows written into a queue
+  | at least 0.7 x Spark's JDBC writer into a plain table
+S6 | memory of an executor
+  | flat with the size of the range
 """
 
 
 FIGURES = {
-    int(number): (" ".join(what.split()), " ".join(target.split()))
-    for number, what, target in re.findall(r"(?ms)^(\d+) \|(.+?)^  \|(.+?)(?=^\d|\Z)", _FIGURES)
+    number: (" ".join(what.split()), " ".join(target.split()))
+    for number, what, target in re.findall(r"(?ms)^(S?\d+) \|(.+?)^  \|(.+?)(?=^S?\d|\Z)", _FIGURES)
 }
 """By number: what, and the target."""

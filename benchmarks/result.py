@@ -131,9 +131,9 @@ class Figure:
     met: bool = field(init=False)
 
     @property
-    def group(self) -> int:
-        """1 for "1a"."""
-        return int(self.number.rstrip(string.ascii_lowercase))
+    def group(self) -> str:
+        """ "1" for "1a"."""
+        return self.number.rstrip(string.ascii_lowercase)
 
     def __post_init__(self) -> None:
         at_least = self.bound == "at least"
