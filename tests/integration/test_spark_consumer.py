@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
@@ -11,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 import pgqpy
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,6 +175,64 @@ def test_after_an_exception_the_same_dataframe_comes_again(
     assert conn.execute("select * from effect").fetchall() == [(calls[0][0], 10)]
     with pytest.raises(RuntimeError, match="only while process_batch runs"):
         _ = counting.conn
+
+
+def test_a_batch_that_failed_comes_again_after_a_pause(
+    consumer: MakeConsumer, conn: Connection, queue: str
+) -> None:
+    calls: list[int] = []
+
+    def method(self: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        calls.append(batch.id)
+        if len(calls) < 3:
+            raise ZeroDivisionError
+        self.stop()
+
+    failing = consumer(method, backoff_first=0.01)
+    insert(conn, queue, 10)
+    tick(conn, queue)
+    failing.run()
+    assert calls == [calls[0]] * 3
+    assert not failing.run_once()
+
+
+def test_spark_gets_nothing_until_enough_has_gathered(
+    consumer: MakeConsumer, conn: Connection, queue: str
+) -> None:
+    counts: list[int] = []
+
+    def method(self: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        counts.append(df.count())
+        self.stop()
+
+    collecting = consumer(
+        method,
+        batch_size=100_000,
+        collect_for=timedelta(hours=1),
+        # A forced tick lets the event sequence jump.
+        collect_bytes=10 * (len("kind" + "payload" + "one" + "three") + 1),
+        poll_interval=0.01,
+    )
+    thread = threading.Thread(target=collecting.run)
+    thread.start()
+    try:
+        insert(conn, queue, 9)
+        tick(conn, queue)
+        [(time,)] = conn.execute("select clock_timestamp()")
+        eventually(
+            conn,
+            "select count(*) > 0 from pg_stat_activity where application_name = 'pgqpy spark'"
+            " and query_start > %s and state = 'idle' and query ~ 'sub_batch is not null'",
+            time,
+        )
+        assert counts == []
+        insert(conn, queue, 1)
+        tick(conn, queue)
+        thread.join(60)
+        assert counts == [10]
+    finally:
+        collecting.stop()
+        thread.join()
 
 
 def test_a_dataframe_cannot_be_read_when_its_batch_is_finished(

@@ -70,6 +70,7 @@ class Progress:
             # The web interface shows it, too.
             self._context.setJobGroup(self._group, f"batch {self._batch.id} of {self._consumer}")
         if self._show:
+            self._spinner.update(text=self._line(self._now()))
             live = Live(
                 self._spinner,
                 console=console(stderr=True),
@@ -136,7 +137,7 @@ class Progress:
         parts = [f"{batch.seq_end - batch.seq_start:,} events"]
         if now.tasks is not None:
             parts.append(f"{now.tasks_done}/{now.tasks} tasks")
-        parts.append(duration(now.running))
+        parts.append(duration(now.running) if now.running else "0 s")
         if self._events_per_second is not None:
             parts.append(f"{rate(self._events_per_second)} events/s")
         parts.append(f"{duration(batch.lag + now.running)} behind")
