@@ -20,6 +20,8 @@ cluster"), with a checkpoint that every machine of it can reach::
 from __future__ import annotations
 
 import argparse
+import signal
+from threading import Event
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -86,10 +88,12 @@ def main() -> None:
     if arguments.once:
         writer = writer.trigger(availableNow=True)
     query = writer.start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
+    # PySpark's own handler raises in the middle of whatever is asking Java.
+    stop = Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    while not stop.is_set() and not query.awaitTermination(1):
+        pass
+    query.stop()
 
 
 if __name__ == "__main__":

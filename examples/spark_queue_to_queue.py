@@ -19,6 +19,8 @@ cluster"), with a checkpoint that every machine of it can reach::
 from __future__ import annotations
 
 import argparse
+import signal
+from threading import Event
 
 import pgqpy
 from pgqpy_consumers.spark import PgqDataSource, get_session, table_schema
@@ -55,10 +57,12 @@ def main() -> None:
         writer = writer.trigger(availableNow=True)
     query = writer.start()
     print("sending", flush=True)
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
+    # PySpark's own handler raises in the middle of whatever is asking Java.
+    stop = Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    while not stop.is_set() and not query.awaitTermination(1):
+        pass
+    query.stop()
 
 
 if __name__ == "__main__":
