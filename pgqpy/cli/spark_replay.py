@@ -7,6 +7,7 @@ from datetime import datetime
 import click
 
 from pgqpy.cli.command import Command, dsn_option, json_option
+from pgqpy.cli.database import connect, one_queue
 from pgqpy.cli.names import QUEUE, TEXT
 from pgqpy.cli.output import print_json, print_table, say
 from pgqpy.cli.position import Moment
@@ -48,9 +49,9 @@ class Ids(click.ParamType[tuple[int | None, int | None]]):
 @click.option("--source", type=TEXT, metavar="QUEUE", help="The queue they were in, if several.")
 @click.option("--from", "from_time", type=Moment(), metavar="TIME", help="Of this time or later.")
 @click.option("--to", "to_time", type=Moment(), metavar="TIME", help="Of before this time.")
-@click.option("--ids", type=Ids(), metavar="A..B", default=(None, None), help="From A up to B.")
+@click.option("--ids", type=Ids(), metavar="A..B", help="From A up to B.")
 @click.option("--type", "types", type=TEXT, multiple=True, help="Of this type; can be repeated.")
-@click.option("--where", type=TEXT, metavar="SQL", help="A condition in Spark's SQL, times in UTC.")
+@click.option("--where", type=TEXT, metavar="SQL", help="A condition in Spark's SQL.")
 @click.option(
     "--mark",
     type=click.Choice([f"ev_extra{number}" for number in range(1, 5)]),
@@ -66,7 +67,7 @@ def replay(
     source: str | None,
     from_time: datetime | None,
     to_time: datetime | None,
-    ids: tuple[int | None, int | None],
+    ids: tuple[int | None, int | None] | None,
     types: tuple[str, ...],
     where: str | None,
     mark: str | None,
@@ -79,15 +80,18 @@ def replay(
     In their order, with their extra fields, as new events with ids and times of their own: all at
     once, or, when it is interrupted, none. A second run sends them a second time.
     """
+    with connect(dsn) as conn:
+        one_queue(conn, queue)
     spark = spark_session(master)
     from pgqpy_consumers.spark.replay import Replay, Selection
 
+    first, last = ids or (None, None)
     selection = Selection(
         queue=source,
         from_time=from_time,
         to_time=to_time,
-        first_id=ids[0],
-        last_id=ids[1],
+        first_id=first,
+        last_id=last,
         types=types,
         where=where,
     )

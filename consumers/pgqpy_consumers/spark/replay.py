@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from pgqpy import dsn as dsns
 from pgqpy.copy_format import NEW_EVENT_COLUMNS
+from pgqpy.errors import PgqError
 from pgqpy_consumers.spark.archive_log import ArchiveError, partitions, queues
 from pgqpy_consumers.spark.files import Directory
 from pgqpy_consumers.spark.schema import EVENT_COLUMNS, EVENT_SCHEMA
@@ -20,6 +22,19 @@ from pgqpy_consumers.spark.source import PgqDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+# The day in UTC, whatever the session's time zone is.
+_DAY = """
+string(date_from_unix_date(int(
+    (unix_micros(ev_time) - pmod(unix_micros(ev_time), 86400000000)) div 86400000000)))
+"""
+
+
+class InvalidCondition(PgqError, ValueError):
+    """The condition in a selection is none."""
+
+    default_hint = f"Write Spark's SQL over {', '.join(EVENT_COLUMNS)}."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +52,7 @@ class Selection:
     types: Sequence[str] = ()
     """Types, of which they have one; empty: any."""
     where: str | None = None
-    """A condition in Spark's SQL over the columns of events; its days are UTC's."""
+    """A condition in Spark's SQL over the columns of events; in the session's time zone."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +72,9 @@ class Replay:
         """Look the archive's files up; those that come later do not count.
 
         Raises ArchiveError if ``path`` is no archive, or the selection names no queue of it;
-        FileSystemError.
+        InvalidCondition, FileSystemError.
         """
-        self._spark = _utc_session(spark)
+        self._spark = spark
         self._directory = Directory(spark, path)
         self._partition_by = partitions(self._directory)
         self.queue = self._source_queue(selection.queue)
@@ -67,8 +82,12 @@ class Replay:
 
     def counts(self) -> list[Count]:
         """How many events are selected, by day and type."""
-        day = sf.expr("string(date(ev_time))").alias("day")
-        rows = self._events.groupBy(day, "ev_type").count().orderBy("day", "ev_type").collect()
+        rows = (
+            self._events.groupBy(sf.expr(_DAY).alias("day"), "ev_type")
+            .count()
+            .orderBy("day", "ev_type")
+            .collect()
+        )
         return [Count(*row) for row in rows]
 
     def send(self, dsn: str | None, queue: str, *, mark: str | None = None) -> None:
@@ -87,6 +106,7 @@ class Replay:
         if mark is not None:
             self._check_free(mark)
             events = events.withColumn(mark, self._mark())
+        _register(self._spark)
         options = {"queue": queue}
         settings = conninfo_to_dict(dsns.resolve(dsn))
         # Apart, since plans show every option but this one.
@@ -109,7 +129,7 @@ class Replay:
         return named
 
     def _selected(self, selection: Selection) -> DataFrame:
-        schema = StructType(EVENT_SCHEMA.fields).add("queue", "string")
+        schema = StructType([*EVENT_SCHEMA]).add("queue", "string")
         days = "day" in self._partition_by
         if days:
             schema = schema.add("day", "date")
@@ -132,7 +152,12 @@ class Replay:
         if selection.types:
             events = events.where(sf.col("ev_type").isin(*selection.types))
         events = events.select(*EVENT_COLUMNS)
-        return events if selection.where is None else events.where(selection.where)
+        if selection.where is None:
+            return events
+        try:
+            return events.where(selection.where)
+        except AnalysisException as error:
+            raise InvalidCondition(str(error).partition("\n")[0]) from error
 
     def _check_free(self, column: str) -> None:
         taken = self._events.where(sf.col(column).isNotNull()).select("ev_id").first()
@@ -145,12 +170,14 @@ class Replay:
     def _mark(self) -> Column:
         fields = (sf.lit(self.queue).alias("queue"), sf.col("ev_id"), sf.col("ev_time"))
         return sf.to_json(
-            sf.struct(*fields), {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+            sf.struct(*fields),
+            {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX", "timeZone": "UTC"},
         )
 
 
-def _utc_session(spark: SparkSession) -> SparkSession:
-    session = spark.newSession()
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.dataSource.register(PgqDataSource)
-    return session
+def _register(spark: SparkSession) -> None:
+    try:
+        spark.dataSource.register(PgqDataSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
