@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pgqpy.cli.command import Command, dsn_option
-from pgqpy.cli.errors import CliError
+from pgqpy.cli.errors import CliError, first_line
 from pgqpy.cli.names import CONSUMER, QUEUE, TEXT
 from pgqpy.cli.program import CommandProgram
+from pgqpy.cli.spark_session import master_option, spark_session
 from pgqpy.log import logger
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ def run_options(function: Function) -> Function:
     for option in (
         click.option("--queue", type=QUEUE, help="The queue, instead of the class's."),
         click.option("--consumer", type=CONSUMER, help="The name, instead of the class's."),
-        click.option(
-            "--master",
-            type=TEXT,
-            metavar="URL",
-            help="Where Spark runs; default: as spark-submit says, else local[*].",
-        ),
+        master_option,
         click.option(
             "--once", is_flag=True, help="Process what is there now, and end; for schedulers."
         ),
@@ -96,20 +92,22 @@ def run_consumer(
     once: bool,
 ) -> None:
     """Run a consumer until it is stopped, or has processed what is there."""
-    from pgqpy_consumers.spark import get_session
-
     # What is not ours, such as py4j, says little that anybody wants to know.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)
-    made = consumer_class(dsn, spark=get_session(master), queue_name=queue, consumer_name=consumer)
+    made = consumer_class(
+        dsn, spark=spark_session(master), queue_name=queue, consumer_name=consumer
+    )
     try:
         made.run(until_empty=once)
     except Exception as error:
         if made.failed_batch is None:
             raise
-        logger.error("batch %s failed", made.failed_batch.id, exc_info=error)
+        batch = made.failed_batch.id
+        logger.error("batch %s failed", batch, exc_info=error)
+        # Spark's errors have pages; the log has them now.
         raise CliError(
-            f"batch {made.failed_batch.id} failed: {type(error).__name__}: {error}",
+            f"batch {batch} failed: {type(error).__name__}: {first_line(str(error))}",
             "it was rolled back; the next run gets the same batch again",
         ) from error
 

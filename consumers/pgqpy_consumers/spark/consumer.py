@@ -94,7 +94,7 @@ class SparkConsumer:
         self._spark = spark
         self._conn: pgqpy.Connection | None = None
         self.failed_batch: pgqpy.Batch | None = None
-        """The batch for which ``process_batch`` raised, until it is tried again."""
+        """The batch that made `run` or `run_once` raise; None if it was something else."""
         self._loop = _Loop(self, dsn)
 
     # --- to be overridden
@@ -276,3 +276,4 @@ class _Loop(pgqpy.Consumer):
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         self._owner.on_error(error, batch)
+        self._owner.failed_batch = None
