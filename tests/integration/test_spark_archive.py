@@ -206,6 +206,17 @@ def test_batch_after_batch_each_event_once(
     assert not list(tmp_path.rglob("staging/*"))
 
 
+def test_of_some_types_only(
+    spark: SparkSession, conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
+) -> None:
+    for kind in ("o'clock", "other", None):
+        conn.execute("select pgq.insert_event(%s, %s, 'data')", (queue, kind))
+    ops.tick(conn, queue)
+    archive(event_types=["o'clock", "late"]).run_once()
+    stored = spark.read.parquet(str(tmp_path / "lake"))
+    assert [row.ev_type for row in stored.select("ev_type").collect()] == ["o'clock"]
+
+
 def test_a_new_archive_begins_at_the_oldest_events_there_are(
     spark: SparkSession, conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
 ) -> None:

@@ -17,17 +17,22 @@ from pgqpy_consumers.spark.session import get_session, local_session
 from pgqpy_consumers.spark.source import PgqDataSource
 
 if TYPE_CHECKING:
+    from pgqpy_consumers.spark.archive import Archive
     from pgqpy_consumers.spark.latest import latest_rows
     from pgqpy_consumers.spark.payload import MalformedPayload
     from pgqpy_consumers.spark.payload_schema import table_schema
+    from pgqpy_consumers.spark.replay import Replay, Selection
     from pgqpy_consumers.spark.view import pinned
 
 __all__ = [
     "EVENT_SCHEMA",
+    "Archive",
     "EventsGoneError",
     "JavaMissingError",
     "MalformedPayload",
     "PgqDataSource",
+    "Replay",
+    "Selection",
     "SparkConsumer",
     "get_session",
     "latest_rows",
@@ -39,7 +44,10 @@ __all__ = [
 
 # Imported when they are asked for: Spark starts Python anew for tasks, and most need none of it.
 _LATER = {
+    "Archive": "archive",
     "MalformedPayload": "payload",
+    "Replay": "replay",
+    "Selection": "replay",
     "latest_rows": "latest",
     "pinned": "view",
     "table_schema": "payload_schema",

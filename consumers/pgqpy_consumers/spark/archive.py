@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
+from psycopg import sql
 from pyspark.sql import functions as sf
 
 import pgqpy
@@ -207,7 +208,12 @@ class Archive(SparkConsumer):
         return last.end
 
     def _events(self, start: Offset, end: Offset) -> DataFrame:
-        source = ranges.range_source(self.conn, self.queue_name, start, end)
+        types = self.event_types
+        where = None
+        if types is not None:
+            wanted = sql.Literal(list(types))
+            where = sql.SQL("ev_type = any({}::text[])").format(wanted).as_string(self.conn)
+        source = ranges.range_source(self.conn, self.queue_name, start, end, where=where)
         spark = self._utc_session()
         parts = min(
             -(-(end.seq - start.seq) // self.events_per_file),
