@@ -192,6 +192,9 @@ def range_source(
 def conninfo(conn: pgqpy.Connection) -> str:
     """All that a connection was made with, the password too, also from the environment."""
     settings = conn.info.get_parameters()
+    # What a service says is in the settings; executors need not have the file that says it.
+    for name in ("service", "servicefile"):
+        settings.pop(name, None)
     if conn.info.password:
         settings["password"] = conn.info.password
     return make_conninfo(**settings)
