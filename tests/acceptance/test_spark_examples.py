@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.fixtures import queue_ops as ops
@@ -173,3 +174,23 @@ def test_an_example_runs_on_a_cluster(
     submitted.finish(SPARK_PATIENCE)
     assert sent(conn) == due(conn)
     worker.hear("Asked to launch executor")
+
+
+def test_the_archive_has_what_the_queue_has_and_gives_it_back(
+    conn: Connection, shop: str, start: Run, tmp_path: Path
+) -> None:
+    archive = ("--archive", str(tmp_path / "archive"))
+    start("spark_archive_replay.py", "--once", *archive).finish(SPARK_PATIENCE)
+    columns = ["ev_id", "ev_type", "ev_data", "ev_extra1"]
+    archived = parquet.read_table(tmp_path / "archive", columns=columns).to_pylist()
+    queued = conn.execute("select ev_id, ev_type, ev_data, ev_extra1 from pgq.event_template")
+    assert Counter(map(tuple, map(dict.values, archived))) == Counter(queued.fetchall())
+
+    start("spark_archive_replay.py", "--replay", "french", *archive).finish(SPARK_PATIENCE)
+    sent_again = conn.execute(
+        "select (ev_extra4::json ->> 'ev_id')::int8, ev_type, ev_data, ev_extra1"
+        " from pgq.event_template where ev_extra4 is not null"
+    )
+    french = [tuple(row.values()) for row in archived if '"FR"' in row["ev_data"]]
+    assert french
+    assert Counter(sent_again.fetchall()) == Counter(french)
