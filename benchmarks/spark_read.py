@@ -25,6 +25,7 @@ from benchmarks.result import Cell
 from benchmarks.spark_session import (
     PARTITIONS,
     Jdbc,
+    is_missing,
     spark_process,
     spark_session,
     tcp,
@@ -171,6 +172,8 @@ def measure_memory(bench: Bench, reading: Reading) -> None:
 
 
 def run(bench: Bench) -> None:
+    if is_missing(bench):
+        return
     count, rounds = bench.choose((1_000_000, 5), quick=(40_000, 1))
     heap = {
         "spark.driver.memory": HEAP,

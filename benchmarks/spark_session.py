@@ -30,6 +30,20 @@ JDBC_JAR = Path("/usr/share/java/postgresql.jar")
 PORT = 5432
 
 
+def is_missing(bench: Bench) -> bool:
+    """Says what there is not, of what Spark and its JDBC source need."""
+    from pgqpy_consumers.spark import JavaMissingError, require_java
+
+    try:
+        require_java()
+        if JDBC_JAR.exists():
+            return False
+        bench.say(f"Left out: {JDBC_JAR} is not here; apt-get install libpostgresql-jdbc-java")
+    except JavaMissingError as error:
+        bench.say(f"Left out: {error}")
+    return True
+
+
 @contextmanager
 def tcp_server(bench: Bench, **settings: str | int | bool) -> Iterator[tuple[Server, str]]:
     """A server of our own, and the address that it listens on."""
@@ -63,8 +77,6 @@ def spark_session(
     """``local[2]``, with the formats ``pgq`` and ``jdbc``."""
     from pgqpy_consumers.spark import PgqDataSource, local_session
 
-    if not JDBC_JAR.exists():
-        raise FileNotFoundError(f"{JDBC_JAR}: apt-get install libpostgresql-jdbc-java")
     session = local_session(
         f"local[{PARTITIONS}]",
         {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.jars": str(JDBC_JAR)}

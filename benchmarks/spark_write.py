@@ -24,7 +24,15 @@ from benchmarks.place import (
     database,
     implementations,
 )
-from benchmarks.spark_session import PARTITIONS, Jdbc, spark_session, tcp, tcp_server, timed
+from benchmarks.spark_session import (
+    PARTITIONS,
+    Jdbc,
+    is_missing,
+    spark_session,
+    tcp,
+    tcp_server,
+    timed,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +68,8 @@ def by_hand(dsn: str, data: bytes) -> None:
 
 
 def run(bench: Bench) -> None:
+    if is_missing(bench):
+        return
     count, rounds = bench.choose((1_000_000, 5), quick=(20_000, 1))
     with tcp_server(bench, autovacuum=False) as (server, address), spark_session(bench) as spark:
         place = database(server, "sink", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE)
