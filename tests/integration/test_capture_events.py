@@ -240,16 +240,39 @@ def test_keys_that_move_into_each_others_place_leave_a_copy_right(
     assert follow(changes(conn)) == contents(conn, "chain", "id")
 
 
-def test_a_key_that_is_only_equal_counts_as_changed(conn: Connection, queue: str) -> None:
-    conn.execute("create table price (amount numeric primary key)")
+@pytest.mark.parametrize(
+    ("kind", "value", "equal"),
+    [("numeric", "1.0", "1.00"), ("float8", "0", "-0"), ('text collate "caseless"', "a", "A")],
+)
+def test_a_key_that_is_only_equal_counts_as_changed(
+    conn: Connection, queue: str, kind: str, value: str, equal: str
+) -> None:
+    if "collate" in kind:
+        try:
+            conn.execute(
+                "create collation caseless"
+                " (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+            )
+        except psycopg.errors.FeatureNotSupported:
+            pytest.skip("a server without ICU")
+    conn.execute(f"create table price (amount {kind} primary key)")
     conn.execute("select pgq.capture_table('price', %s)", [queue])
-    conn.execute("insert into price values (1.0)")
-    conn.execute("update price set amount = 1.00")
-    assert [event[1] for event in raw_events(conn)] == [
-        '{"amount":1.0}',
-        '{"amount":1.0}',
-        '{"amount":1.00}',
-    ]
+    conn.execute("insert into price values (%s)", [value])
+    conn.execute("update price set amount = %s", [equal])
+    assert [change.op[0] for change in changes(conn)] == ["I", "D", "I"]
+    first, deleted, inserted = (event[1] for event in raw_events(conn))
+    assert first == deleted != inserted
+
+
+@pytest.mark.parametrize("row", ["2, 1", "1, 2", "null, 1", "1, null"])
+def test_each_column_of_a_key_counts(conn: Connection, queue: str, row: str) -> None:
+    conn.execute("create table pair (a int, b bigint, n int)")
+    conn.execute("select pgq.capture_table('pair', %s, key => '{a,b}')", [queue])
+    conn.execute("insert into pair values (1, 1), (null, null)")
+    before = last_event(conn)
+    conn.execute("update pair set n = 1")
+    conn.execute(f"update pair set (a, b) = row({row}) where a = 1")
+    assert [change.op[0] for change in changes(conn, before)] == ["U", "U", "D", "I"]
 
 
 @pytest.mark.parametrize(

@@ -45,25 +45,25 @@ declare
     path    pg_catalog.text;
 begin
     -- The ordinary case, behind few conditions, for a session prepares each again in every transaction: the
-    -- table has not changed, and the queue has no special settings. Only then is there a slot.
+    -- table has not changed (only then is there a slot), and the queue has no special settings.
     if pg_catalog.int4eq(tg_nargs, 0)
        and pg_catalog.texteq(pg_catalog.current_setting('transaction_isolation'), 'read committed')
        and pg_catalog.textne(pg_catalog.current_setting('session_replication_role'), 'local')
     then
         slot := case when %2$s then %3$s end;
     end if;
-    if slot is not null and pg_catalog.texteq(tg_op, 'INSERT') then
-        %4$s;
-    elsif slot is not null and pg_catalog.texteq(tg_op, 'UPDATE') then
+    if pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'UPDATE') then
         %5$s;
-    elsif slot is not null and pg_catalog.texteq(tg_op, 'DELETE') then
+    elsif pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'INSERT') then
+        %4$s;
+    elsif pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'DELETE') then
         %6$s;
     end if;
-    if found then
-        -- Who puts the ticker to sleep looks afterwards for ids that were drawn before; these may be later.
-        if (%3$s) is null then
-            perform pgq.write_target(%7$s, 0);
-        end if;
+    -- Who puts the ticker to sleep looks afterwards for ids that were drawn before; these may be later.
+    if found and pg_catalog.int4eq(pg_catalog.int4and(%3$s, -262144), 0) then
+        return new; -- which is null here, and needs no expression
+    elsif found then
+        perform pgq.write_target(%7$s, 0);
         return null;
     end if;
 

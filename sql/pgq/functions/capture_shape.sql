@@ -86,6 +86,7 @@ as $$
 --      columns         - [{name, type, expression}, ...]; null when the row can be taken as it is
 --                        (expression: of a column that is computed when read)
 --      key_in_arrays   - whether array_agg() takes the key's columns: not those that are arrays themselves
+--      key_by_bytes    - whether equal keys are the same bytes, so that the quicker operator can compare them
 --      plain           - whether only the server's own code writes a row as text, and the same on any search_path
 --      slot            - pgq.capture_slot(1)
 --      event_seq       - sequence of ev_id
@@ -161,6 +162,13 @@ begin
         'key_in_arrays', not exists (
             select from pg_attribute a join pg_type t on t.oid = a.atttypid
              where a.attrelid = i_table and key_columns ? a.attname and t.typcategory = 'A'),
+        'key_by_bytes', not exists (
+            select
+              from pg_attribute a
+              left join pg_collation c on c.oid = a.attcollation
+             where a.attrelid = i_table and a.attnum > 0 and key_columns ? a.attname
+               and not (a.atttypid = any ('{bool,int2,int4,int8,oid,uuid,date,timestamp,timestamptz,text,varchar}'::regtype[])
+                        and coalesce(c.collisdeterministic, true))),
         -- Types of users may have casts to json, names of relations come with a schema or without, and
         -- urlencoding is not in C.
         'plain', not i_options ? 'condition' and i_options ->> 'format' <> 'logutriga' and not exists (

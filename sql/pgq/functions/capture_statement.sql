@@ -37,6 +37,7 @@ declare
     v_key_old   text;
     v_keys_new  text;
     v_keys_old  text;
+    v_keys_same text;
     v_same      text;
     v_kept      text;
     v_some      text;
@@ -54,8 +55,10 @@ begin
     select string_agg(format('new.%I', k.value), ', ' order by k.n),
            string_agg(format('old.%I', k.value), ', ' order by k.n),
            string_agg(format('array(select n.%I from new_rows n limit 200001)', k.value), ', ' order by k.n),
-           string_agg(format('array(select o.%I from old_rows o limit 200000)', k.value), ', ' order by k.n)
-      into v_key_new, v_key_old, v_keys_new, v_keys_old
+           string_agg(format('array(select o.%I from old_rows o limit 200000)', k.value), ', ' order by k.n),
+           string_agg(format('array(select n.%1$I from new_rows n limit 200001) operator(pg_catalog.=) '
+                             'array(select o.%1$I from old_rows o limit 200000)', k.value), ' and ' order by k.n)
+      into v_key_new, v_key_old, v_keys_new, v_keys_old, v_keys_same
       from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n);
     -- As images, byte by byte: what is merely equal may be another key to the consumer ('a' and 'A' in citext).
     v_same := coalesce(format('row(%s)::pg_catalog.record operator(pg_catalog.*=) row(%s)::pg_catalog.record',
@@ -66,7 +69,9 @@ begin
         -- All keys as one array: much faster than a join, but it has to fit into 1 GB. Of more rows, the
         -- limits take different numbers of keys, which are never the same.
         when 'update' then
-            format('row(%s)::pg_catalog.record operator(pg_catalog.*=) row(%s)::pg_catalog.record', v_keys_new, v_keys_old)
+            case when (i_shape -> 'key_by_bytes')::boolean then v_keys_same
+                 else format('row(%s)::pg_catalog.record operator(pg_catalog.*=) row(%s)::pg_catalog.record',
+                             v_keys_new, v_keys_old) end
         end;
 
     v_data_new := pgq.capture_data(i_shape, i_options, 'new', v_new);

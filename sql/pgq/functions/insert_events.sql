@@ -24,8 +24,11 @@ as $$
 --      reads pgq.queue; inserts into pgq.event
 -- ----------------------------------------------------------------------
 declare
-    t       record;
     n       int4 := coalesce(cardinality(i_types), cardinality(i_data), 0);
+    v_slot  int4;
+    v_seq   regclass;
+    v_time  constant timestamptz := now();
+    v_txid  constant bigint := txid_current();
 begin
     if exists (select from unnest(array[cardinality(i_types), cardinality(i_data), cardinality(i_extra1),
                                         cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4)]) len
@@ -37,20 +40,25 @@ begin
             hint = 'Give one element for each event in every array; a field that no event has may be null as a whole.';
     end if;
 
-    select * into t from pgq.write_target(i_queue_name, n);
-    -- Arrays are read as the select list asks for them: in FROM they would be spilled to disk first.
+    select t.ev_slot, t.event_seq into v_slot, v_seq from pgq.write_target(i_queue_name, n) t;
+    -- All columns are given, in their order, or the plan would have a node more to add the others. Arrays are
+    -- read as the select list asks for them: in FROM they would be spilled to disk first.
     if num_nulls(i_extra1, i_extra2, i_extra3, i_extra4) = 4 then
         -- the rule, and a tenth faster
         return query
-        insert into pgq.event (ev_id, ev_type, ev_data, ev_slot)
-        select nextval(t.event_seq), e.ev_type, e.ev_data, t.ev_slot
+        insert into pgq.event (ev_id, ev_time, ev_txid, ev_owner, ev_retry,
+                               ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+        select nextval(v_seq), v_time, v_txid, null::int4, null::int4,
+               e.ev_type, e.ev_data, null::text, null::text, null::text, null::text, v_slot
           from (select unnest(i_types) as ev_type, unnest(i_data) as ev_data) e
         returning ev_id;
         return;
     end if;
     return query
-    insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
-    select nextval(t.event_seq), e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4, t.ev_slot
+    insert into pgq.event (ev_id, ev_time, ev_txid, ev_owner, ev_retry,
+                           ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+    select nextval(v_seq), v_time, v_txid, null::int4, null::int4,
+           e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4, v_slot
       from (select unnest(i_types) as ev_type, unnest(i_data) as ev_data, unnest(i_extra1) as ev_extra1,
                    unnest(i_extra2) as ev_extra2, unnest(i_extra3) as ev_extra3, unnest(i_extra4) as ev_extra4) e
     returning ev_id;
