@@ -1,10 +1,11 @@
-"""How many instructions an insert takes, commit and all.
+"""How many instructions an insert takes, commit and all, and a captured change.
 
 Counted by valgrind in a single-user backend: unlike times the number comes out nearly the same
 whatever else the machine does, so it shows what a change to `pgq.insert_event` costs before any
 clock does. It leaves out locks that others hold, the client, and waiting for disks. A prepared
 statement is executed 20 and 220 times; shown is the difference, of one. The same function with the
-clauses that it does without is there to show what these would cost.
+clauses that it does without is there to show what these would cost. Captured are single rows; and
+many events are those of one `pgq.insert_events`, of 2,000.
 """
 
 from __future__ import annotations
@@ -12,15 +13,22 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import runner
 from benchmarks.bench import Bench
+from benchmarks.bulk import AGGREGATED, ARRAYS, FROM_ARRAYS, FUNCTION, INSERT
+from benchmarks.bulk import BY_FUNCTION as MANY_BY_FUNCTION
+from benchmarks.bulk import BY_HAND as MANY_BY_HAND
+from benchmarks.capture import BY_ROW, BY_STATEMENT, CAPTURE, INSERT_ONE, NONE, ROW_C, TABLE
 from benchmarks.insert import BY_FUNCTION, BY_HAND, PLAIN
 from benchmarks.place import (
     CREATE_QUEUE,
     OURS,
+    PGQ_C,
     PLAIN_TABLE,
     connect,
     database,
@@ -73,50 +81,106 @@ def instructions(program: Path, data: Path, name: str, statement: str, times: in
     return int(found[1])
 
 
+MANY = 5_000
+SOURCE = f"""
+create table source as
+select 'flight' as ev_type, rpad(n::text, 120, 'x') as ev_data from generate_series(1, {MANY}) n
+"""
+FLIGHTS = """
+insert into flight
+select nextval('flight_id'), 'EWR', 'UA', 5, now() from generate_series(1, 1000)
+"""
+UPDATE_ONE = "update flight set delay = delay + 1 where id = 77"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Statements to compare, and the databases that they run in, by the same names."""
+
+    title: str
+    statements: Mapping[str, str]
+    databases: Mapping[str, str]
+    often: tuple[int, int]
+    items: int = 1
+
+
+def single_events(server: Server) -> Count:
+    scripts: dict[str, tuple[str, ...]] = {
+        name: (script,) for name, script in implementations(server).items()
+    }
+    scripts |= {
+        f"{OURS}, as security definer": (*scripts[OURS], DEFINER),
+        f"{OURS}, and with SET search_path": (*scripts[OURS], PINNED),
+    }
+    databases = {PLAIN: "plain", "the same in PL/pgSQL": "static"}
+    database(server, "plain", PLAIN_TABLE)
+    database(server, "static", STATIC)
+    for number, (name, parts) in enumerate(scripts.items()):
+        databases[name] = f"queue_{number}"
+        database(server, databases[name], *parts, CREATE_QUEUE)
+    statements = dict.fromkeys(databases, BY_FUNCTION)
+    statements |= {PLAIN: BY_HAND, "the same in PL/pgSQL": "select insert_plain()"}
+    return Count("one event in a transaction", statements, databases, (20, 220))
+
+
+def many_events(server: Server) -> Count:
+    database(server, "many", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE, SOURCE)
+    statements = {
+        INSERT: MANY_BY_HAND,
+        ARRAYS: " ".join(FROM_ARRAYS.split()),
+        FUNCTION: MANY_BY_FUNCTION,
+        "making the arrays": f"select cardinality(types), cardinality(data) from {AGGREGATED}",
+    }
+    databases = dict.fromkeys(statements, "many")
+    return Count("one of many events", statements, databases, (1, 3), MANY)
+
+
+def captured_rows(server: Server) -> tuple[Count, Count]:
+    scripts = implementations(server)
+    ways = {NONE: [TABLE], CAPTURE: [scripts[OURS], CREATE_QUEUE, TABLE, BY_STATEMENT]}
+    if PGQ_C in scripts:
+        ways[ROW_C] = [scripts[PGQ_C], CREATE_QUEUE, TABLE, BY_ROW]
+    databases = {name: f"capture_{number}" for number, name in enumerate(ways)}
+    for name, parts in ways.items():
+        database(server, databases[name], *parts, FLIGHTS)
+    inserts, updates = (dict.fromkeys(ways, statement) for statement in (INSERT_ONE, UPDATE_ONE))
+    return (
+        Count("an INSERT of one row", inserts, databases, (20, 220)),
+        Count("an UPDATE of one row", updates, databases, (20, 220)),
+    )
+
+
 def run(bench: Bench) -> None:
     if shutil.which("valgrind") is None:
         bench.say("valgrind is not here, and nothing to count with")
         return
-    more = bench.choose(200, quick=20)
     with bench.server() as server, TemporaryDirectory() as directory:
-        account = server_account()
-        if account is not None:
+        if server_account() is not None:
             Path(directory).chmod(0o777)
-        statements = {PLAIN: BY_HAND, "the same in PL/pgSQL": "select insert_plain()"}
-        databases = {PLAIN: "plain", "the same in PL/pgSQL": "static"}
-        database(server, "plain", PLAIN_TABLE)
-        database(server, "static", STATIC)
-        scripts: dict[str, tuple[str, ...]] = {
-            name: (script,) for name, script in implementations(server).items()
-        }
-        scripts |= {
-            f"{OURS}, as security definer": (*scripts[OURS], DEFINER),
-            f"{OURS}, and with SET search_path": (*scripts[OURS], PINNED),
-        }
-        for number, (name, parts) in enumerate(scripts.items()):
-            databases[name], statements[name] = f"queue_{number}", BY_FUNCTION
-            database(server, f"queue_{number}", *parts, CREATE_QUEUE)
-
-        data = copy_of(server, Path(directory))
+        counts = [single_events(server), *captured_rows(server)]
+        counts += bench.choose([many_events(server)], quick=[])
+        program, data = server.bin_dir / "postgres", copy_of(server, Path(directory))
         # The first session recovers from the copying.
-        instructions(server.bin_dir / "postgres", data, "postgres", "select 1", 1)
-        counts = {}
-        for name, statement in statements.items():
-            few, many = (
-                instructions(server.bin_dir / "postgres", data, databases[name], statement, times)
-                for times in (20, 20 + more)
+        instructions(program, data, "postgres", "select 1", 1)
+        for count in counts:
+            often = bench.choose(count.often, quick=(20, 40))
+            found: dict[str, float] = {}
+            for name, statement in count.statements.items():
+                few, many = (
+                    instructions(program, data, count.databases[name], statement, times)
+                    for times in often
+                )
+                found[name] = (many - few) / (often[1] - often[0]) / count.items
+                bench.say(f"{count.title}, {name}: {found[name]:,.0f}")
+            floor = next(iter(found))
+            bench.table(
+                f"Instructions of {count.title}",
+                ("", "thousands", f"x {floor}"),
+                [
+                    (name, round(number / 1000, 1), round(number / found[floor], 2))
+                    for name, number in found.items()
+                ],
             )
-            counts[name] = (many - few) / more
-            bench.say(f"{name}: {counts[name]:,.0f}")
-
-    bench.table(
-        "Instructions of one event in a transaction",
-        ("", "thousands", "of the plain INSERT's"),
-        [
-            (name, round(count / 1000), round(count / counts[PLAIN], 2))
-            for name, count in counts.items()
-        ],
-    )
 
 
 if __name__ == "__main__":
