@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
@@ -49,13 +50,6 @@ class Halting(archive.Archive):
         super().process_batch(spark, batch, df)
         step("published")
 
-    def _write(self, events, columns, path):
-        super()._write(events, columns, path)
-        step("staged")
-
-    def on_batch(self, stats):
-        step("finished")
-
 def before(cls, name, said):
     method = getattr(cls, name)
     def halting(self, *arguments):
@@ -65,7 +59,12 @@ def before(cls, name, said):
 
 before(Directory, "_rename", "rename")
 before(ArchiveLog, "publish", "publish")
-spark = local_session("local[2]")
+# Java lives for one batch here: what makes it fast in the long run only makes it start slowly.
+settings = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+}
+spark = local_session("local[1]", settings)
 Halting(dsn, path=path, queue_name="test_queue", spark=spark).run(until_empty=True)
 """
 
@@ -129,10 +128,8 @@ def prepare(conn: Connection, batches: int) -> list[int]:
 
 def archived(lake: Path) -> list[int]:
     """What plain readers of Parquet find."""
-    ids: list[int] = (
-        dataset.dataset(lake, partitioning="hive").to_table(["ev_id"])["ev_id"].to_pylist()
-    )
-    return sorted(ids)
+    files = dataset.dataset(lake, schema=pa.schema([("ev_id", pa.int64())]))
+    return sorted(files.to_table()["ev_id"].to_pylist())
 
 
 def read_while_blocked(conn: Connection, killed: Archiver) -> None:
@@ -160,13 +157,11 @@ def test_an_archiver_killed_anywhere_archives_every_event_once(
 
     # Renamed are an entry of the log, which commits a batch, and its three files.
     for step, times, seen in [
-        ("staged", 1, 0),
         ("rename", 1, 0),  # before the commit
         ("publish", 1, 0),  # after it
         ("rename", 2, 10),  # one file was moved
         ("published", 1, 30),  # the batch is not finished
-        ("staged", 1, 30),  # it is, and this is the next
-        ("rename", 4, 50),
+        ("rename", 4, 50),  # it is, and two files of the next were moved
     ]:
         with archiver(dsn, tmp_path) as killed:
             killed.go_to(step, times)

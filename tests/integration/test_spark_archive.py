@@ -444,6 +444,7 @@ def test_the_command_says_what_is_wrong(
 ) -> None:
     lake = str(tmp_path / "lake")
     assert "does not exist" in cli.fails("spark", "archive", "nowhere", lake, "--once")
+    assert not Path(lake).exists()
     assert "is no archive" in cli.fails("spark", "archive-info", str(tmp_path))
     assert "nofs" in cli.fails("spark", "archive", queue, "nofs://x/y", "--once")
     (tmp_path / "file").touch()

@@ -108,8 +108,10 @@ class Archive(SparkConsumer):
         False if it was registered already: it stays where it is. Raises ForeignOffset if the
         archive is of another queue, ArchiveError, FileSystemError, and as `SparkConsumer.register`.
         """
-        last = self._log()[0].newest()
         with pgqpy.connect(self._dsn, autocommit=True) as conn:
+            # Before a directory is made for a name that was misspelt.
+            ranges.fingerprint(conn, self.queue_name)
+            last = self._log()[0].newest()
             if last is not None:
                 self._check(conn, last)
             if Admin(conn).get_consumer_info(self.queue_name, self.consumer_name):
