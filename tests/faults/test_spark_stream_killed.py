@@ -181,6 +181,23 @@ def test_a_driver_killed_anywhere_in_a_micro_batch_takes_it_up_again(
     assert ops.value(conn, newest)
 
 
+def test_a_driver_killed_while_its_tasks_read_reads_again(
+    conn: Connection, connect: Connect, dsn: str, queue: str, tmp_path: Path
+) -> None:
+    ids = prepare(conn, ticks=1)
+    block_readers(conn)
+    with driver(dsn, tmp_path) as streaming:
+        streaming.stops_at("planned")
+        streaming.go()
+        eventually(connect(), BLOCKED, 0)
+        streaming.kill()
+    conn.execute("commit")
+    assert effects(conn) == []
+    with driver(dsn, tmp_path) as streaming:
+        assert streaming.finish() == 0
+    assert effects(conn) == ids
+
+
 def test_a_reader_that_is_killed_is_replaced(
     conn: Connection, connect: Connect, dsn: str, queue: str, tmp_path: Path
 ) -> None:
