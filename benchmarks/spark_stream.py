@@ -113,8 +113,11 @@ def fast(bench: Bench, spark: SparkSession, server: Server, address: str, rate: 
         connect(dsn) as conn,
         producer(dsn, rate),
     ):
+        while in_sink(query) < rate // A_SECOND and query.isActive:
+            time.sleep(0.1)
         time.sleep(warm_up)
         began, first = time.monotonic(), in_sink(query)
+        [(inserted_first,)] = conn.execute(INSERTED).fetchall()
         for second in range(seconds):
             time.sleep(max(began + second - time.monotonic(), 0))
             [(inserted,)] = conn.execute(INSERTED).fetchall()
@@ -139,11 +142,12 @@ def fast(bench: Bench, spark: SparkSession, server: Server, address: str, rate: 
     )
     bench.at_least(
         "S3a",
-        "through the sink",
-        (last - first) / took / rate,
-        0.98,
-        note=f"Of {rate:,} events a second; the backlog at the end was"
-        f" {(inserted_last - last) / rate:.1f} s.",
+        "inserted",
+        (inserted_last - inserted_first) / took,
+        0.99 * rate,
+        "events/s",
+        note=f"{(last - first) / took:,.0f} events a second came through the sink, by whole"
+        f" micro-batches; the last backlog was worth {(inserted_last - last) / rate:.1f} s.",
     )
     bench.at_most("S3b", "backlog in the last third, times the second's", after / before, 1.2)
 
