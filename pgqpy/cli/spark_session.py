@@ -26,4 +26,9 @@ def spark_session(master: str | None) -> SparkSession:
         from pgqpy_consumers.spark import get_session
     except ImportError as error:
         raise CliError(str(error)) from error
+    from pyspark.logger import PySparkLogger
+
+    # What Spark logs when it refuses a query is raised as well.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     return get_session(master)
