@@ -37,7 +37,7 @@ class Database:
     """Between two rounds of ticks while events arrive."""
     poll_idle: float = 0.05
     """The same when nothing arrives and producers cannot wake the ticker."""
-    tick_spacing: float = 0.0016
+    tick_spacing: float = 0.0022
     """Between two early ticks of any queues, on average: where many are busy each has fewer."""
     sleep_after: float = 0.25
     """Quiet time after which the ticker sleeps and leaves it to producers to wake it."""

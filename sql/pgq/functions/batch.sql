@@ -210,13 +210,14 @@ as $$
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq.position_0 := pgq.lock_position(pgq.find_batch(x_batch_id));
+    p       constant pgq.position_0 := pgq.lock_position(pgq.find_batch(x_batch_id));
+    done    text;  -- assigned to, which is cheaper than PERFORM
 begin
     if p.pos_batch = x_batch_id is not true then
         raise warning 'finish_batch: batch % not found', x_batch_id;
         return 0;
     end if;
-    perform pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null);
+    done := pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null);
     return 1;
 end;
 $$;

@@ -19,10 +19,13 @@ declare
     beyond  pgq.tick_0;
 begin
     if i_max_count is not null then
-        beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, i_last.tick_event_seq + i_max_count + 1);
-        t := pgq.last_tick(i_queue_id, beyond.tick_id);
-        if t.tick_id <= i_last.tick_id then
-            t := beyond;  -- even one tick is more than asked for
+        t := pgq.last_tick(i_queue_id);
+        if t.tick_event_seq > i_last.tick_event_seq + i_max_count then
+            beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, i_last.tick_event_seq + i_max_count + 1);
+            t := pgq.last_tick(i_queue_id, beyond.tick_id);
+            if t.tick_id <= i_last.tick_id then
+                t := beyond;  -- even one tick is more than asked for
+            end if;
         end if;
     elsif i_min_count is not null or i_min_interval is not null then
         select * into t.tick_id, t.tick_time, t.tick_event_seq
@@ -186,6 +189,7 @@ declare
     last_tick   pgq.tick_0;
     cur_tick    pgq.tick_0;
     q           pgq.queue;
+    done        text;  -- PERFORM would be a statement each, with a plan and an executor
 begin
     if i_max_count < 1 then
         raise exception using
@@ -225,11 +229,11 @@ begin
             end if;
             -- A batch id that others have remembered must not come again for another batch after a crash.
             if current_setting('synchronous_commit') = 'off' then
-                perform set_config('synchronous_commit', 'on', true);
+                done := set_config('synchronous_commit', 'on', true);
             end if;
             batch_id := nextval('pgq.batch_id_seq');
             -- Nobody has forgotten the ticks meanwhile: that would take the lock on a table that we have read.
-            perform pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+            done := pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
             exit;
         end if;
         if locked.pos_nr is null then

@@ -138,9 +138,11 @@ as $$
 -- Returns:
 --      Its newest position, null if the registration has gone.
 -- ----------------------------------------------------------------------
+declare
+    done    text;  -- assigned to, which is cheaper than PERFORM
 begin
     -- Not by its row: that would be written, and to the log of the server, twice a batch.
-    perform pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
+    done := pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
     if pgq.is_read_committed() then
         perform from pgq.registration where reg_id = i_registration;
     else
@@ -171,9 +173,11 @@ as $$
 -- Parameters:
 --      i_nr        - one more than the number of the position before
 -- ----------------------------------------------------------------------
+declare
+    done    text;  -- assigned to, which is cheaper than PERFORM
 begin
     if pgq.is_read_committed() then
-        perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active);
+        done := pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active);
         return;
     end if;
     begin
