@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
@@ -133,10 +134,10 @@ class EventPartition(InputPartition):
 @contextmanager
 def _connect(conninfo: str) -> Iterator[Any]:
     import adbc_driver_manager
-    import adbc_driver_postgresql.dbapi as adbc
+    from adbc_driver_manager.dbapi import Connection
 
     try:
-        connection = adbc.connect(conninfo, autocommit=True)
+        connection = adbc_driver_manager.AdbcConnection(_database(conninfo))
     except adbc_driver_manager.Error as error:
         raise ConnectionFailed(
             f"{socket.gethostname()} cannot connect to {dsn.redact(conninfo)}",
@@ -144,5 +145,20 @@ def _connect(conninfo: str) -> Iterator[Any]:
             hint="Executors connect by themselves: host names must mean the same there, and"
             " pg_hba.conf, firewalls and max_connections must let each of them in.",
         ) from error
-    with connection:
-        yield connection
+    with Connection(_Kept(), connection, autocommit=True) as kept:  # type: ignore[arg-type]
+        yield kept
+
+
+@lru_cache(maxsize=8)
+def _database(conninfo: str) -> Any:
+    """What ADBC knows of a server's types: to learn them takes ten times as long as to connect."""
+    import adbc_driver_postgresql
+
+    return adbc_driver_postgresql.connect(conninfo)
+
+
+class _Kept:
+    """In place of the database, which a connection would close with itself."""
+
+    def close(self) -> None:
+        """The next task of this worker needs it, too."""

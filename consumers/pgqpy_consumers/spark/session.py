@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # For one machine, where the defaults are for many: no web server, no 200 tasks a
-# shuffle, nothing over the network. Times are UTC like those of the events.
+# shuffle, nothing over the network, not even between Java and Python. Times are UTC like those of
+# the events.
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
