@@ -22,7 +22,7 @@ CONSUMERS = ("one", "two")
 QUEUES = "select pgq.create_queue('q' || n) from generate_series(1, %d) n"
 WRITTEN = "select pg_current_wal_lsn() - '0/0'"
 # Until autovacuum has seen what creating queues left behind.
-SETTLE = 90
+SETTLE = 180
 
 
 def run(bench: Bench) -> None:
