@@ -37,8 +37,7 @@ def test_payloads_of_0_bytes_and_of_50_megabytes_go_round(
         conn.execute(insert.encode(), [queue])
     ops.tick(conn, queue)
     summary = (
-        "select md5(ev_data), octet_length(ev_data) from pgq.event_template"
-        " order by ev_txid, ev_id"
+        "select md5(ev_data), octet_length(ev_data) from pgq.event_template order by ev_txid, ev_id"
     )
     truth = conn.execute(summary).fetchall()
 
