@@ -100,7 +100,7 @@ def archive(
         def on_commit(self, commit: Commit) -> None:
             say(
                 f"archived {commit.events:,} events of queue {queue} up to tick"
-                f" {commit.end.tick}, in {len(commit.files)} files"
+                f" {commit.end.tick}; files: {len(commit.files)}"
             )
 
     Archiver.partition_by = partition_by
