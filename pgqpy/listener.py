@@ -42,7 +42,7 @@ class Subscription:
 
     @property
     def works(self) -> bool:
-        """Whether anything was ever heard: LISTEN may only seem to work."""
+        """Whether ticks are known to be heard: LISTEN may only seem to work."""
         return self.listening and self._listener.works
 
     def open(self) -> bool:
@@ -111,7 +111,7 @@ class Listener:
         self._channels: dict[str, set[Subscription]] = {}
         self._pause = Backoff(1, 60)
         self._not_before = 0.0
-        #: Whether anything was heard on the present connection.
+        #: Whether the present connection is known to hear what comes unasked.
         self.works = False
 
     @property
@@ -162,6 +162,8 @@ class Listener:
             pgconn.consume_input()
             while notice := pgconn.notifies():
                 self._hear(notice.relname.decode(), notice.extra)
+                # Nobody had asked anything.
+                self.works = True
         except psycopg.OperationalError:
             self._lose()
 
@@ -211,11 +213,13 @@ class Listener:
                 self._watch = Watch(conn.fileno(), self.drain)
 
     def _on_notify(self, notice: Notify) -> None:
+        """A pooler hands on what comes with an answer, and may keep what comes later."""
         self._hear(notice.channel, notice.payload)
+        if self._conn is not None and notice.pid == self._conn.info.backend_pid:
+            self.works = True
 
     def _hear(self, channel: str, payload: str | bytes) -> None:
         if payload.isdigit():  # anybody may notify
-            self.works = True
             for subscription in self._channels.get(channel, ()):
                 subscription.hear(int(payload))
 

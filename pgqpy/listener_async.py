@@ -39,7 +39,7 @@ class AsyncSubscription:
 
     @property
     def works(self) -> bool:
-        """Whether anything was ever heard: LISTEN may only seem to work."""
+        """Whether ticks are known to be heard: LISTEN may only seem to work."""
         return self.listening and self._listener.works
 
     async def open(self) -> bool:
@@ -108,7 +108,7 @@ class AsyncListener:
         self._channels: dict[str, set[AsyncSubscription]] = {}
         self._pause = Backoff(1, 60)
         self._not_before = 0.0
-        #: Whether anything was heard on the present connection.
+        #: Whether the present connection is known to hear what comes unasked.
         self.works = False
 
     @property
@@ -159,6 +159,8 @@ class AsyncListener:
             pgconn.consume_input()
             while notice := pgconn.notifies():
                 self._hear(notice.relname.decode(), notice.extra)
+                # Nobody had asked anything.
+                self.works = True
         except psycopg.OperationalError:
             self._lose()
 
@@ -208,11 +210,13 @@ class AsyncListener:
                 self._watch = AsyncWatch(conn.fileno(), self.drain)
 
     def _on_notify(self, notice: Notify) -> None:
+        """A pooler hands on what comes with an answer, and may keep what comes later."""
         self._hear(notice.channel, notice.payload)
+        if self._conn is not None and notice.pid == self._conn.info.backend_pid:
+            self.works = True
 
     def _hear(self, channel: str, payload: str | bytes) -> None:
         if payload.isdigit():  # anybody may notify
-            self.works = True
             for subscription in self._channels.get(channel, ()):
                 subscription.hear(int(payload))
 

@@ -9,5 +9,6 @@ pytest_plugins = [
     "tests.fixtures.fix_client",
     "tests.fixtures.fix_spark",
     "tests.fixtures.fix_example",
+    "tests.fixtures.fix_pool",
     "tests.fixtures.fix_connect",
 ]
