@@ -26,9 +26,10 @@ help: ## this list
 demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
 	@$(BIN)/pgqpy demo $(DEMO_OPTIONS)
 
+# One more than there are cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile \
+	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile \
 	    --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
 
 bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works
@@ -49,8 +50,9 @@ sync: $(VENV)/.installed-dev ## write the sync client from the asyncio one
 types: $(VENV)/.installed-dev ## mypy, strict
 	$(BIN)/mypy
 
+# Its plugin would import the package before that is measured.
 coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
-	$(BIN)/pytest --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
+	$(BIN)/pytest -p no:pgqpy --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
 
 docs: $(VENV)/.installed-dev ## write the reference pages from SQL headers and docstrings
 	$(BIN)/python tools/sql_reference.py

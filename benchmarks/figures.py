@@ -41,6 +41,42 @@ _FIGURES = """
     an hour allows)
   | size on disk bounded by the rotation settings, throughput of the last tenth at least 0.95 of
     the first
+C1 | `CoopConsumer`: 8 workers whose handler sleeps 5 ms an event
+  | at least 7 x one worker
+C2 | ordered groups: 8 partitions, 200 keys by Zipf's law, a handler of 1 ms
+  | no reordering in 1,000,000 events, at least 5 x one worker
+C3 | `queue_mover`: 1,000,000 events into another database's queue
+  | at least 0.7 x `COPY out | COPY in` of the same rows
+C4 | 100,000 dead letters, retries or delayed events at once, while they come about and while they
+    wait
+  | insert rate of normal events at least 0.9 x before
+C5 | `table_loader` in bulk mode, 2 cores
+  | at least 50,000 changes/s
+C6 | `replicate`: pgbench's TPC-B at the full rate of 4 clients, the target on the same machine
+  | keeps up: applies at least 0.99 of the changes as they come
+C7 | delayed events, default settings: 200 due a second, and one every 3 seconds
+  | p99 at most 100 ms later than due
+Q1 | tasks pushed one a transaction, 8 clients, synchronous_commit off
+  | at least 0.65 x a plain INSERT into a table with the same columns and indexes
+Q2 | `push_many` of 10,000 tasks
+  | at least 0.7 x INSERT..SELECT of the same rows
+Q3 | tasks claimed and finished one by one, 8 workers, synchronous_commit off
+  | at least 1.5 x the best of procrastinate, pgqueuer, pg-boss, graphile-worker, and of pgmq where
+    its SQL is given
+Q4 | tasks claimed and finished in batches of 100 by the Python worker
+  | at least 25,000 tasks/s, or 3 x the best peer
+Q5 | push to a waiting worker's function, default settings
+  | p50 at most 5 ms, p99 at most 25 ms
+Q6 | a writing and a reading transaction held open for 15 minutes under 2,000 tasks/s
+  | tasks/s and time of a claim at the end at least 0.8 x before
+Q7 | the same, from a minute after their end on
+  | 1.0 x before
+Q8 | claims and finishes with a backlog of 5,000,000 tasks
+  | as fast as with 5,000
+Q9 | rows of a table that the application has, a transaction for each and for each 100
+  | at least 700 and 1,400 rows/s, what seed 001 reports
+Q10 | the same behind 200,000 rows that are done and cannot be cleaned up
+  | at least 0.8 x without
 S1 | Spark, local[2]: 1,000,000 events of 110 bytes read as one range, and aggregated
   | at least 1.0 x Spark's own JDBC source on the same table with as many partitions
 S2 | the same, with JSON payloads decoded to 6 typed columns
@@ -58,6 +94,8 @@ S6 | memory of an executor
 
 FIGURES = {
     number: (" ".join(what.split()), " ".join(target.split()))
-    for number, what, target in re.findall(r"(?ms)^(S?\d+) \|(.+?)^  \|(.+?)(?=^S?\d|\Z)", _FIGURES)
+    for number, what, target in re.findall(
+        r"(?ms)^([CQS]?\d+) \|(.+?)^  \|(.+?)(?=^[CQS]?\d|\Z)", _FIGURES
+    )
 }
 """By number: what, and the target."""

@@ -4,8 +4,9 @@ Counted by valgrind in a single-user backend: unlike times the number comes out 
 whatever else the machine does, so it shows what a change to `pgq.insert_event` costs before any
 clock does. It leaves out locks that others hold, the client, and waiting for disks. A prepared
 statement is executed 20 and 220 times; shown is the difference, of one. The same function with the
-clauses that it does without is there to show what these would cost. Captured are single rows; and
-many events are those of one `pgq.insert_events`, of 2,000.
+clauses that it does without is there to show what these would cost. Captured are single rows; many
+events are those of one `pgq.insert_events`, of 5,000; and a look of the ticker at 1,000 queues
+finds no events.
 """
 
 from __future__ import annotations
@@ -90,6 +91,11 @@ FLIGHTS = """
 insert into flight
 select nextval('flight_id'), 'EWR', 'UA', 5, now() from generate_series(1, 1000)
 """
+QUEUES = 1_000
+QUIET = """
+create table quiet as
+select quiet_queues as queues, quiet_seqs as seqs from pgq.ticker_round()
+"""
 UPDATE_ONE = "update flight set delay = delay + 1 where id = 77"
 
 
@@ -150,6 +156,18 @@ def captured_rows(server: Server) -> tuple[Count, Count]:
     )
 
 
+def looks_at_queues(server: Server) -> Count:
+    """By the ticker's daemon, without the commit."""
+    created = (f"select pgq.create_queue('q{number}')" for number in range(QUEUES))
+    database(server, "quiet", implementations(server)[OURS], *created, QUIET)
+    statements = {
+        "at all": "select ticks from pgq.ticker_round(false)",
+        "knowing the quiet": "select ticks from quiet, pgq.ticker_round(false, 0, queues, seqs)",
+    }
+    databases = dict.fromkeys(statements, "quiet")
+    return Count("a look at one of many queues", statements, databases, (1, 11), QUEUES)
+
+
 def run(bench: Bench) -> None:
     if shutil.which("valgrind") is None:
         bench.say("valgrind is not here, and nothing to count with")
@@ -158,7 +176,7 @@ def run(bench: Bench) -> None:
         if server_account() is not None:
             Path(directory).chmod(0o777)
         counts = [single_events(server), *captured_rows(server)]
-        counts += bench.choose([many_events(server)], quick=[])
+        counts += bench.choose([many_events(server), looks_at_queues(server)], quick=[])
         program, data = server.bin_dir / "postgres", copy_of(server, Path(directory))
         # The first session recovers from the copying.
         instructions(program, data, "postgres", "select 1", 1)

@@ -12,7 +12,16 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -21,6 +30,8 @@ T = TypeVar("T")
 
 #: What service managers and terminals send to end a process.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+#: Raised in whatever is under way when somebody ends the program, or the task of asyncio.
+INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)
 
 
 class Waker:
@@ -164,6 +175,42 @@ async def async_on_stop_signals(callback: Callable[[], None]) -> AsyncIterator[N
         yield
 
 
+@contextmanager
+def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Within the block act every so many seconds, beside it: in a thread."""
+    done = threading.Event()
+
+    def run() -> None:
+        while not done.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=run, name="pgqpy every", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join(seconds)
+
+
+@asynccontextmanager
+async def async_every(seconds: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """The same in a task, for which the block must not keep the event loop busy."""
+
+    async def run() -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await act()
+
+    task = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 async def async_each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     """Iterate over either kind."""
     if isinstance(items, AsyncIterable):
@@ -177,3 +224,146 @@ async def async_each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
 def each(items: Iterable[T]) -> Iterable[T]:
     """Iterate."""
     return items
+
+
+@asynccontextmanager
+async def async_holding(lock: threading.Lock) -> AsyncIterator[None]:
+    """Hold a lock that threads hold for a short while, too."""
+    while not lock.acquire(blocking=False):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def holding(lock: threading.Lock) -> threading.Lock:
+    """Hold a lock."""
+    return lock
+
+
+def async_deadline(seconds: float | None) -> asyncio.Timeout:
+    """A block that raises TimeoutError when it takes longer. None: it may."""
+    return asyncio.timeout(seconds)
+
+
+def deadline(seconds: float | None) -> nullcontext[None]:
+    """A block that nobody can interrupt."""
+    return nullcontext()
+
+
+class AsyncInterruptible:
+    """A block that other threads may interrupt: what it waits for is cancelled, and it ends."""
+
+    interrupted = False
+
+    def __enter__(self) -> AsyncInterruptible:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task: asyncio.Task[Any] | None = task
+        self._loop = asyncio.get_running_loop()
+        return self
+
+    def interrupt(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self.interrupted:
+            self.interrupted = True
+            self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        others = task.uncancel() if self.interrupted else task.cancelling()
+        if kind is not asyncio.CancelledError or others:
+            return False
+        if not self.interrupted:
+            raise RuntimeError("it was cancelled by something inside it")
+        return True
+
+
+class Interruptible:
+    """A block that nobody can interrupt."""
+
+    interrupted = False
+
+    def __enter__(self) -> Interruptible:
+        return self
+
+    def interrupt(self) -> None:
+        """Threads end when they end."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> None:
+        """It has ended."""
+
+
+class Crew:
+    """Calls that run beside, at most so many, in threads. The first error is raised by `check`."""
+
+    def __init__(self, most: int, ended: Callable[[], None]) -> None:
+        """``ended`` is called whenever one has."""
+        self._ended = ended
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="pgqpy")
+        self._running: set[Future[None]] = set()
+        self._error: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Run it; there must be room."""
+        running = self._pool.submit(call)
+        self._running.add(running)
+        running.add_done_callback(self._done)
+
+    def _done(self, ended: Future[None]) -> None:
+        self._error = self._error or ended.exception()
+        self._running.discard(ended)
+        self._ended()
+
+    def check(self) -> None:
+        """Raise what a call has raised."""
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Wait for all."""
+        self._pool.shutdown()
+
+
+class AsyncCrew:
+    """The same, in tasks. `close` cancels those that still run."""
+
+    def __init__(self, most: int, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self._running: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run it; there must be room."""
+        task = asyncio.create_task(call())
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            self._error = self._error or task.exception()
+        self._ended()
+
+    def check(self) -> None:
+        """Raise what a call has raised."""
+        if self._error is not None:
+            raise self._error
+
+    async def close(self) -> None:
+        """Cancel all, and wait for them."""
+        left = [*self._running]
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)

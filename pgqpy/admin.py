@@ -39,7 +39,8 @@ class Admin:
     def drop_queue(self, queue_name: str, *, force: bool = False) -> None:
         """Drop a queue and its events; with ``force`` its consumers too.
 
-        Raises QueueInUse if it has consumers and ``force`` is not set.
+        Raises QueueInUse if it has consumers, delayed events or dead letters and ``force`` is not
+        set.
         """
         self._value("drop_queue", queue_name, force)
 
@@ -52,9 +53,7 @@ class Admin:
         """All queues, or one. Raises QueueNotFound if that one does not exist."""
         rows = self._rows("get_queue_info", *_given(queue_name))
         if queue_name is not None and not rows:
-            raise QueueNotFound(
-                f"queue {queue_name!r} does not exist", hint="Create it with create_queue."
-            )
+            raise QueueNotFound(f"queue {queue_name!r} does not exist")
         return [QueueInfo.from_row(row) for row in rows]
 
     # --- consumers

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgqpy.calls import EVENT_RETRY_MANY, call
+from pgqpy.calls import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event
@@ -28,7 +29,8 @@ class AsyncBatch:
     ``tick_time`` their times, ``seq_start`` and ``seq_end`` the event sequence at them: their
     difference estimates the number of events. ``lag`` is the age of ``tick`` when the batch was
     opened. ``sql`` is a self-contained query for the events that gives the same rows on any
-    connection (pgq.batch_event_sql). ``events_read`` counts what iterating has fetched so far.
+    connection (pgq.batch_event_sql). ``tick_snapshot`` is what ``tick`` sees, or None where nobody
+    needs to know. ``events_read`` counts what iterating has fetched so far.
     """
 
     id: int
@@ -43,8 +45,11 @@ class AsyncBatch:
     lag: timedelta
     sql: str
     event_types: Collection[str] | None = None
+    tick_snapshot: str | None = field(default=None, repr=False)
     events_read: int = field(default=0, init=False)
     retries: Retries = field(default_factory=Retries, init=False, repr=False)
+    #: Run so that what an event has written can be undone; see `pgqpy.event_by_event`.
+    in_pieces: bool = field(default=False, init=False, repr=False)
     _reader: AsyncReader | AsyncRowsReader | None = field(default=None, init=False, repr=False)
 
     #: Where the events are read, or the rows of a small batch.
@@ -77,7 +82,7 @@ class AsyncBatch:
             await reader.close()
 
     async def finish(self, conn: AsyncConnection) -> None:
-        """Finish the batch, and put back the events to be retried, in ``conn``'s transaction.
+        """Finish the batch, with its retries and dead letters, in ``conn``'s transaction.
 
         Raises BatchNotFound if it is not open any more, for instance because another process
         with the same consumer name has finished it: then this one's effects must be rolled back.
@@ -85,15 +90,27 @@ class AsyncBatch:
         await self.close()
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:
-                if self.retries:
+                if len(self.retries):
                     await cursor.execute(EVENT_RETRY_MANY, (self.id, *self.retries.columns()))
-                await cursor.execute(call("finish_batch", 1), (self.id,))
+                encoding = conn.info.parameter_status("server_encoding") or ""
+                for letters in self.retries.letters(encoding):
+                    await cursor.execute(EVENT_DEAD_LETTER_MANY, (self.id, *letters))
+                await cursor.execute(*self._finish_batch())
                 ((finished,),) = await cursor.fetchall()
         if not finished:
             raise BatchNotFound(
                 f"batch {self.id} of consumer {self.consumer} on queue {self.queue} is not open",
                 hint="Does the consumer run twice? Each consumer name is for one process.",
             )
+
+    async def start_over(self, *, in_pieces: bool) -> None:
+        """Forget what was noted of events: they will be processed again from the first."""
+        await self.close()
+        self.retries.clear()
+        self.in_pieces = in_pieces
+
+    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+        return call("finish_batch", 1), (self.id,)
 
     async def close(self) -> None:
         """Stop reading, if that is not done."""

@@ -15,7 +15,7 @@ from pgqpy.errors import InvalidPayload, PayloadTooLarge
 #: With ``order by``: the batch's own order is lost, formally, when it becomes a subquery; the
 #: planner knows that it is sorted already.
 _COPY_OUT = """
-copy (select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), {texts}
+copy (select {columns}
         from ({batch_sql}) batch
        where {condition}
        order by ev_id)
@@ -30,9 +30,19 @@ select pgq.event_retry_many(
   from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, after)
 """
 
+EVENT_DEAD_LETTER_MANY = b"""
+select pgq.event_dead_letter_many(%s, %s::bigint[], %s::text[], %s::text[])
+"""
+
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
   from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s) batch
+"""
+#: With its tick, for those who remember it elsewhere; heartbeats of an idle queue are batches.
+_NEXT_BATCH_AND_TICK = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
+       pgq.get_tick_snapshot(%s, batch.cur_tick_id)::text as tick_snapshot
+  from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s, i_heartbeats => true) batch
 """
 #: With nothing that PgQ does not have.
 _NEXT_BATCH_OF_PGQ = b"""
@@ -58,6 +68,20 @@ def next_batch(
     # Where only some events are wanted, the others are not to be sent.
     most_inline = MOST_INLINE if event_types is None else 0
     return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count, most_inline])
+
+
+def next_batch_and_tick(
+    queue: str,
+    consumer: str,
+    max_count: int | None,
+    min_lag: timedelta | None,
+    event_types: Collection[str] | None,
+) -> tuple[bytes, list[Any]]:
+    """As `next_batch`, for consumers that keep track of their ticks elsewhere."""
+    statement, parameters = next_batch(queue, consumer, max_count, min_lag, event_types)
+    if max_count is None:
+        return statement, parameters
+    return _NEXT_BATCH_AND_TICK, [queue, *parameters]
 
 
 #: The NULLs that are missing behind so many fields.
@@ -104,21 +128,28 @@ def _check_text(text: str) -> None:
         raise PayloadTooLarge(f"a text of {size:,} bytes is too large")
 
 
-def copy_out(batch_sql: str, event_types: Collection[str] | None) -> sql.Composed:
-    """The COPY that reads a batch's events, or those of some types, for `decode_events`."""
+def copy_out(
+    batch_sql: str, event_types: Collection[str] | None, columns: Iterable[str] | None = None
+) -> sql.Composed:
+    """The COPY that reads a batch's events, or those of some types.
+
+    Without ``columns`` it is for `decode_events`.
+    """
     condition: sql.Composable = sql.SQL("true")
     if event_types is not None:
         condition = sql.SQL("ev_type = any({}::text[])").format(sql.Literal(list(event_types)))
     return sql.SQL(_COPY_OUT).format(
-        texts=_columns(NEW_EVENT_COLUMNS), batch_sql=sql.SQL(batch_sql), condition=condition
+        columns=_whole_event() if columns is None else _columns(columns),
+        batch_sql=sql.SQL(batch_sql),
+        condition=condition,
     )
 
 
-def copy_in(table: str) -> bytes:
+def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
     """The COPY that takes what `encode_event` gives; the table is current_event_table's."""
     return (
         sql.SQL(_COPY_IN)
-        .format(table=sql.Identifier(*table.split(".")), columns=_columns(NEW_EVENT_COLUMNS))
+        .format(table=sql.Identifier(*table.split(".")), columns=_columns(columns))
         .as_bytes(None)
     )
 
@@ -135,12 +166,20 @@ def padded(event: Sequence[str | None]) -> Sequence[str | None]:
     return (*event, *_PADDING[len(event)])
 
 
+def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
+    """The fields of an event, if they are texts; raises TypeError."""
+    # A number would be of another type to the server, which then knows no such function.
+    if not all(field is None or isinstance(field, str) for field in fields):
+        raise TypeError(f"an event's fields are str or None: {fields!r:.80}")
+    return fields
+
+
 def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:
     """Events as the arguments of pgq.insert_events: one array a field.
 
     Extras that no event has are None as a whole.
     """
-    rows = [padded(event) for event in events]
+    rows = [texts(padded(event)) for event in events]
     if not rows:
         return [[], [], None, None, None, None]
     types, data, *extras = (list(column) for column in zip(*rows, strict=True))
@@ -149,3 +188,9 @@ def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None
 
 def _columns(names: Iterable[str]) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _whole_event() -> sql.Composed:
+    return sql.SQL("ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), {}").format(
+        _columns(NEW_EVENT_COLUMNS)
+    )

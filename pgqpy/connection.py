@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -15,6 +15,8 @@ from pgqpy.errors import translate_errors
 
 #: Any psycopg connection; rows may have any type.
 Connection: TypeAlias = psycopg.Connection[Any]
+
+C = TypeVar("C", bound=psycopg.Connection[tuple[Any, ...]])
 
 #: Unless the connection string says otherwise. A peer whose machine is gone is noticed within a
 #: minute and not, as the system would have it, after two hours.
@@ -26,6 +28,9 @@ DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
     "application_name": "pgqpy",
 }
+
+#: What psycopg reads: of dates any order of ISO's style.
+TIMES = {"DateStyle": "ISO", "IntervalStyle": "postgres"}
 
 
 def connect(
@@ -42,12 +47,44 @@ def connect(
 
     Raises InvalidDsn, ConnectionFailed; neither shows the password.
     """
+    return connect_as(
+        psycopg.Connection[tuple[Any, ...]],
+        dsn,
+        autocommit=autocommit,
+        prepare_threshold=prepare_threshold,
+        **settings,
+    )
+
+
+def connect_as(
+    kind: type[C],
+    dsn: str | None,
+    *,
+    autocommit: bool,
+    prepare_threshold: int | None,
+    **settings: Any,
+) -> C:
+    """Open a connection of that class; the rest as for `connect`."""
     dsn = dsns.resolve(dsn)
     told = dsns.parse(dsn) | settings
     defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
     # Text is Unicode here, whatever the environment or the role says.
     conninfo = make_conninfo(dsn, **defaults, **settings, client_encoding="UTF8")
     with translate_errors():
-        return psycopg.Connection.connect(
-            conninfo, autocommit=autocommit, prepare_threshold=prepare_threshold
-        )
+        conn = kind.connect(conninfo, autocommit=autocommit, prepare_threshold=prepare_threshold)
+        try:
+            read_times(conn)
+        except BaseException:
+            conn.close()
+            raise
+    return conn
+
+
+def read_times(conn: psycopg.Connection[Any]) -> None:
+    """Have times sent as psycopg can read them, whatever the database or the role says."""
+    for setting, readable in TIMES.items():
+        style = conn.info.parameter_status(setting)
+        if style is not None and not style.startswith(readable):
+            conn.execute(f"set {setting} to {readable}".encode(), prepare=False)
+            if not conn.autocommit:
+                conn.commit()

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -19,12 +20,24 @@ from pgqpy.acompat import Waker, on_stop_signals
 from pgqpy.admin import Admin
 from pgqpy.backoff import Backoff
 from pgqpy.batch import Batch
+from pgqpy.batch_connection import BatchConnection
 from pgqpy.calls import next_batch
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import PERMANENT, PgqError, translate_errors
+from pgqpy.consumer_check import check_consumer
+from pgqpy.errors import (
+    PERMANENT,
+    ConnectionFailed,
+    InvalidConsumer,
+    PgqError,
+    is_circumstance,
+    translate_errors,
+)
 from pgqpy.event import Event
+from pgqpy.event_by_event import EventByEvent, RunInPieces
+from pgqpy.lanes import Lanes
 from pgqpy.listener import Subscription
 from pgqpy.log import logger
+from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy, check_policy, in_short
 from pgqpy.session import Session
 from pgqpy.values import BatchStats
 
@@ -45,6 +58,10 @@ class Consumer:
     ``conn`` commits exactly when the batch counts as done, so effects in this database happen
     exactly once. If it raises, all is rolled back and the same batch comes again, after pauses
     that double up to ``backoff_cap``. Effects elsewhere happen at least once.
+
+    With a ``retry_policy`` an event for which ``process_event`` raises does not hold up the others:
+    what it wrote is rolled back, and in the same transaction in which the others' effects commit
+    it is put aside, to come again later or as a dead letter.
 
     The batch is opened in a transaction of its own before, so that it stays the same batch, with
     the same id, across failures; while ``process_batch`` has not used ``conn`` that holds no
@@ -69,6 +86,20 @@ class Consumer:
     """Hear of new ticks by LISTEN, where that is possible."""
     poll_interval: float = 1.0
     """Seconds between looks for a batch; a hundred times that while LISTEN is known to work."""
+
+    retry_policy: RetryPolicy | None = None
+    """What becomes of an event for which `process_event` raises: a `FixedDelay`, an
+    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that gives
+    the seconds until the event comes again, or None for a dead letter; in a class that is a
+    method, or a staticmethod. None: the whole batch comes again until the event succeeds."""
+    outages: tuple[type[Exception], ...] = ()
+    """Errors of `process_event` that say nothing against the event: all of the batch waits, and
+    comes again. Lost connections, deadlocks, serialization failures, locks that could not be had
+    and full disks of PostgreSQL are always taken so."""
+    concurrency: int = 1
+    """With asyncio only: call `process_event` for so many events of a batch at once, in no
+    order. On ``conn`` each event is alone from its first statement until it returns, so use it
+    late."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """Of the transactions in which batches are processed."""
@@ -98,7 +129,7 @@ class Consumer:
         self.queue_name = queue_name or self.queue_name
         self.consumer_name = consumer_name or self.consumer_name
         if not (self.queue_name and self.consumer_name):
-            raise TypeError(f"{type(self).__name__} needs a queue_name and a consumer_name")
+            raise InvalidConsumer(f"{type(self).__name__} needs a queue_name and a consumer_name")
         self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self._prepare_threshold = prepare_threshold
         self._stopping = False
@@ -111,17 +142,27 @@ class Consumer:
     # --- to be overridden
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:
-        """Process a batch inside the transaction that is open on ``conn``.
+        """Process a batch inside the transaction that ``conn`` begins when it is first used.
 
         A batch may be without events, if others' were rolled back; heartbeats of an idle queue
         are no batches. The transaction must be left open; ``conn.transaction()`` gives savepoints.
-        The default calls `process_event` for each event.
+        The default calls `process_event` for each event, and does as ``retry_policy`` says.
         """
-        for event in batch:
-            self.process_event(conn, event)
+        each = EventByEvent(
+            conn,
+            batch,
+            partial(self.process_event, conn),
+            self._is_for_policy,
+            partial(self.fail_event, batch),
+        )
+        each.run(self.concurrency)
 
     def process_event(self, conn: Connection, event: Event) -> None:
-        """Process an event inside the batch's transaction."""
+        """Process an event inside the batch's transaction.
+
+        Raise `Retry` to have it again later, `DeadLetter` to give it up; what becomes of it after
+        other errors is up to ``retry_policy``. Either way what was written for it is rolled back.
+        """
         raise NotImplementedError
 
     def on_batch(self, stats: BatchStats) -> None:
@@ -131,6 +172,15 @@ class Consumer:
         """A batch failed and was rolled back, or (without a batch) the database is away.
 
         It will be tried again; raise here to leave `run` instead. The log knows already.
+        """
+
+    def on_event_failed(
+        self, event: Event, error: Exception, after: float | timedelta | None
+    ) -> None:
+        """An event failed, and is to come again after so long; None: it becomes a dead letter.
+
+        Both happen when the batch is finished. The log knows already. Raise here to have the whole
+        batch again instead.
         """
 
     def on_lag(self, lag: timedelta, batch: Batch) -> None:
@@ -178,8 +228,7 @@ class Consumer:
         """
         signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
         with signals, self._session() as session:
-            admin = Admin(session.working())
-            new = admin.register_consumer(self.queue_name, self.consumer_name)
+            new = self._join(session.working())
             logger.info(
                 "consumer %s %s",
                 self.consumer_name,
@@ -193,9 +242,53 @@ class Consumer:
                     break
                 # What came before the first LISTEN was not heard: look once more.
                 if not session.listen():
-                    assert self._waker is not None
-                    session.wait(self._waker, self.poll_interval, for_tick=self.min_lag is None)
+                    self._wait(session)
+            self._leave(session)
             logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
+
+    def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
+        """Do with an event as the error and ``retry_policy`` say.
+
+        It is noted in the batch as a retry or dead letter. For a `process_batch` that catches
+        errors of single events itself, and rolls back what these have written. Raises ``error`` if
+        there is no policy, or if it is an outage.
+        """
+        after: float | timedelta | None
+        if isinstance(error, Retry):
+            after = error.after
+        elif isinstance(error, DeadLetter):
+            after = None
+        elif self.retry_policy is None or not self._is_for_policy(error):
+            raise error
+        else:
+            after = self.retry_policy(event.retry_count + 1, error)
+        attempt = event.retry_count + 1
+        fields = self._fields(batch) | {"event_id": event.id, "attempt": attempt}
+        reason = in_short(error)
+        if after is None:
+            # Who gave it up on purpose may name a cause; only that has a traceback of interest.
+            cause = error.__cause__ if isinstance(error, DeadLetter) else error
+            batch.retries.bury(event.id, reason, cause)
+            logger.error(
+                "event %s becomes a dead letter after attempt %s: %s",
+                event.id,
+                attempt,
+                reason,
+                exc_info=cause,
+                extra=fields,
+            )
+        else:
+            batch.retries.add(event.id, after)
+            pause = after.total_seconds() if isinstance(after, timedelta) else after
+            logger.warning(
+                "event %s failed in attempt %s, again in %.1f s: %s",
+                event.id,
+                attempt,
+                pause,
+                reason,
+                extra=fields | {"pause": pause},
+            )
+        self.on_event_failed(event, error, after)
 
     def stop(self) -> None:
         """Make `run` return after the batch it is at, or now if it waits.
@@ -214,7 +307,13 @@ class Consumer:
             type(self).process_batch is Consumer.process_batch
             and type(self).process_event is Consumer.process_event
         ):
-            raise TypeError(f"{type(self).__name__} must override process_batch or process_event")
+            raise InvalidConsumer(
+                f"{type(self).__name__} must override process_batch or process_event"
+            )
+        check_consumer(self)
+        Lanes.check(self.concurrency)
+        if self.retry_policy is not None:
+            check_policy(self.retry_policy)
         session = Session(
             self.dsn,
             Subscription(self._listen_dsn, self.queue_name) if self.listen else None,
@@ -232,6 +331,18 @@ class Consumer:
             waker, self._waker = self._waker, None
             waker.close()
             session.close()
+
+    def _join(self, conn: Connection) -> bool:
+        """Register, when `run` begins; False if it was registered already."""
+        return Admin(conn).register_consumer(self.queue_name, self.consumer_name)
+
+    def _leave(self, session: Session) -> None:
+        """What is to be done when `run` ends well."""
+
+    def _wait(self, session: Session) -> None:
+        """Wait for something to do."""
+        assert self._waker is not None
+        session.wait(self._waker, self.poll_interval, for_tick=self.min_lag is None)
 
     def _next(self, session: Session, *, tolerant: bool) -> bool:
         """Process a batch if there is one. False if it is time to wait for the next."""
@@ -261,25 +372,36 @@ class Consumer:
             stats.events,
             stats.seconds,
             extra=self._fields(batch)
-            | {"events": stats.events, "retried": stats.retried, "seconds": stats.seconds},
+            | {
+                "events": stats.events,
+                "retried": stats.retried,
+                "dead_letters": stats.dead_letters,
+                "seconds": stats.seconds,
+            },
         )
         self.on_batch(stats)
         # Asking in vain is a fifth of what a small batch costs.
         return not session.up_to_date(batch.tick)
 
+    #: What `_open` opens, and the statement that does it.
+    _batch_class: Callable[..., Batch] = Batch
+
+    def _next_batch(self) -> tuple[bytes, list[Any]]:
+        return next_batch(
+            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+        )
+
     def _open(self, session: Session) -> Batch | None:
         """Open the next batch, or the one that is open from before, and commit that."""
         conn = session.asking()
-        statement = next_batch(
-            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
-        )
+        statement = self._next_batch()
         with translate_errors(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             cursor.execute(*statement)
             (row,) = cursor.fetchall()
         if row["batch_id"] is None:
             return None
         rows = row["events"]
-        return Batch(
+        return self._batch_class(
             id=row["batch_id"],
             queue=self.queue_name,
             consumer=self.consumer_name,
@@ -291,6 +413,7 @@ class Consumer:
             seq_end=row["cur_tick_event_seq"],
             lag=row["lag"],
             sql=row["batch_sql"],
+            tick_snapshot=row.get("tick_snapshot"),
             event_types=self.event_types,
             source=session.reading() if rows is None else rows,
         )
@@ -300,9 +423,13 @@ class Consumer:
         started = monotonic()
         conn = session.working()
         try:
-            with conn.transaction():
-                self.process_batch(conn, batch)
-                batch.finish(conn)
+            try:
+                self._transact(conn, batch)
+            except RunInPieces:
+                batch.start_over(in_pieces=True)
+            # Not in there: it would be the context of every error to come.
+            if batch.in_pieces:
+                self._transact(conn, batch)
         finally:
             batch.close()
         return BatchStats(
@@ -312,8 +439,26 @@ class Consumer:
             tick_id=batch.tick,
             events=batch.events_read,
             retried=len(batch.retries),
+            dead_letters=batch.retries.dead_letters,
             seconds=monotonic() - started,
             lag=batch.lag,
+        )
+
+    def _transact(self, conn: BatchConnection, batch: Batch) -> None:
+        with conn.batch():
+            self.process_batch(conn, batch)
+            if not batch.retries:
+                conn.forgo_transaction()
+            batch.finish(conn)
+
+    def _is_for_policy(self, error: Exception) -> bool:
+        """Whether an error of `process_event` concerns its event, and no other."""
+        if isinstance(error, Retry | DeadLetter):
+            return True
+        return (
+            self.retry_policy is not None
+            and not isinstance(error, self.outages)
+            and not is_circumstance(error)
         )
 
     def _batch_failed(self, session: Session, batch: Batch, error: Exception) -> None:
@@ -335,11 +480,13 @@ class Consumer:
         self, session: Session, error: Exception, batch: Batch | None = None
     ) -> None:
         """Start over with new connections, after a pause."""
+        away = session.lost or isinstance(error, ConnectionFailed)
         session.close()
         pause = self._lost.pause()
         logger.warning(
-            "consumer %s lost the database: %s; again in %.1f s",
+            "consumer %s %s: %s; again in %.1f s",
             self.consumer_name,
+            "lost the database" if away else "got no batch",
             str(error).partition("\n")[0],
             pause,
             extra=self._fields(batch) | {"pause": pause},

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -16,12 +17,24 @@ from pgqpy.acompat import AsyncWaker, async_on_stop_signals
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.backoff import Backoff
 from pgqpy.batch_async import AsyncBatch
+from pgqpy.batch_connection_async import AsyncBatchConnection
 from pgqpy.calls import next_batch
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.errors import PERMANENT, PgqError, translate_errors
+from pgqpy.consumer_check import check_consumer
+from pgqpy.errors import (
+    PERMANENT,
+    ConnectionFailed,
+    InvalidConsumer,
+    PgqError,
+    is_circumstance,
+    translate_errors,
+)
 from pgqpy.event import Event
+from pgqpy.event_by_event_async import AsyncEventByEvent, RunInPieces
+from pgqpy.lanes import AsyncLanes
 from pgqpy.listener_async import AsyncSubscription
 from pgqpy.log import logger
+from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy, check_policy, in_short
 from pgqpy.session_async import AsyncSession
 from pgqpy.values import BatchStats
 
@@ -42,6 +55,10 @@ class AsyncConsumer:
     ``conn`` commits exactly when the batch counts as done, so effects in this database happen
     exactly once. If it raises, all is rolled back and the same batch comes again, after pauses
     that double up to ``backoff_cap``. Effects elsewhere happen at least once.
+
+    With a ``retry_policy`` an event for which ``process_event`` raises does not hold up the others:
+    what it wrote is rolled back, and in the same transaction in which the others' effects commit
+    it is put aside, to come again later or as a dead letter.
 
     The batch is opened in a transaction of its own before, so that it stays the same batch, with
     the same id, across failures; while ``process_batch`` has not used ``conn`` that holds no
@@ -66,6 +83,20 @@ class AsyncConsumer:
     """Hear of new ticks by LISTEN, where that is possible."""
     poll_interval: float = 1.0
     """Seconds between looks for a batch; a hundred times that while LISTEN is known to work."""
+
+    retry_policy: RetryPolicy | None = None
+    """What becomes of an event for which `process_event` raises: a `FixedDelay`, an
+    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that gives
+    the seconds until the event comes again, or None for a dead letter; in a class that is a
+    method, or a staticmethod. None: the whole batch comes again until the event succeeds."""
+    outages: tuple[type[Exception], ...] = ()
+    """Errors of `process_event` that say nothing against the event: all of the batch waits, and
+    comes again. Lost connections, deadlocks, serialization failures, locks that could not be had
+    and full disks of PostgreSQL are always taken so."""
+    concurrency: int = 1
+    """With asyncio only: call `process_event` for so many events of a batch at once, in no
+    order. On ``conn`` each event is alone from its first statement until it returns, so use it
+    late."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """Of the transactions in which batches are processed."""
@@ -95,7 +126,7 @@ class AsyncConsumer:
         self.queue_name = queue_name or self.queue_name
         self.consumer_name = consumer_name or self.consumer_name
         if not (self.queue_name and self.consumer_name):
-            raise TypeError(f"{type(self).__name__} needs a queue_name and a consumer_name")
+            raise InvalidConsumer(f"{type(self).__name__} needs a queue_name and a consumer_name")
         self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self._prepare_threshold = prepare_threshold
         self._stopping = False
@@ -108,17 +139,27 @@ class AsyncConsumer:
     # --- to be overridden
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
-        """Process a batch inside the transaction that is open on ``conn``.
+        """Process a batch inside the transaction that ``conn`` begins when it is first used.
 
         A batch may be without events, if others' were rolled back; heartbeats of an idle queue
         are no batches. The transaction must be left open; ``conn.transaction()`` gives savepoints.
-        The default calls `process_event` for each event.
+        The default calls `process_event` for each event, and does as ``retry_policy`` says.
         """
-        async for event in batch:
-            await self.process_event(conn, event)
+        each = AsyncEventByEvent(
+            conn,
+            batch,
+            partial(self.process_event, conn),
+            self._is_for_policy,
+            partial(self.fail_event, batch),
+        )
+        await each.run(self.concurrency)
 
     async def process_event(self, conn: AsyncConnection, event: Event) -> None:
-        """Process an event inside the batch's transaction."""
+        """Process an event inside the batch's transaction.
+
+        Raise `Retry` to have it again later, `DeadLetter` to give it up; what becomes of it after
+        other errors is up to ``retry_policy``. Either way what was written for it is rolled back.
+        """
         raise NotImplementedError
 
     async def on_batch(self, stats: BatchStats) -> None:
@@ -128,6 +169,15 @@ class AsyncConsumer:
         """A batch failed and was rolled back, or (without a batch) the database is away.
 
         It will be tried again; raise here to leave `run` instead. The log knows already.
+        """
+
+    async def on_event_failed(
+        self, event: Event, error: Exception, after: float | timedelta | None
+    ) -> None:
+        """An event failed, and is to come again after so long; None: it becomes a dead letter.
+
+        Both happen when the batch is finished. The log knows already. Raise here to have the whole
+        batch again instead.
         """
 
     async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None:
@@ -177,8 +227,7 @@ class AsyncConsumer:
         """
         signals = async_on_stop_signals(self.stop) if handle_signals else nullcontext()
         async with signals, self._session() as session:
-            admin = AsyncAdmin(await session.working())
-            new = await admin.register_consumer(self.queue_name, self.consumer_name)
+            new = await self._join(await session.working())
             logger.info(
                 "consumer %s %s",
                 self.consumer_name,
@@ -192,11 +241,53 @@ class AsyncConsumer:
                     break
                 # What came before the first LISTEN was not heard: look once more.
                 if not await session.listen():
-                    assert self._waker is not None
-                    await session.wait(
-                        self._waker, self.poll_interval, for_tick=self.min_lag is None
-                    )
+                    await self._wait(session)
+            await self._leave(session)
             logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
+
+    async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
+        """Do with an event as the error and ``retry_policy`` say.
+
+        It is noted in the batch as a retry or dead letter. For a `process_batch` that catches
+        errors of single events itself, and rolls back what these have written. Raises ``error`` if
+        there is no policy, or if it is an outage.
+        """
+        after: float | timedelta | None
+        if isinstance(error, Retry):
+            after = error.after
+        elif isinstance(error, DeadLetter):
+            after = None
+        elif self.retry_policy is None or not self._is_for_policy(error):
+            raise error
+        else:
+            after = self.retry_policy(event.retry_count + 1, error)
+        attempt = event.retry_count + 1
+        fields = self._fields(batch) | {"event_id": event.id, "attempt": attempt}
+        reason = in_short(error)
+        if after is None:
+            # Who gave it up on purpose may name a cause; only that has a traceback of interest.
+            cause = error.__cause__ if isinstance(error, DeadLetter) else error
+            batch.retries.bury(event.id, reason, cause)
+            logger.error(
+                "event %s becomes a dead letter after attempt %s: %s",
+                event.id,
+                attempt,
+                reason,
+                exc_info=cause,
+                extra=fields,
+            )
+        else:
+            batch.retries.add(event.id, after)
+            pause = after.total_seconds() if isinstance(after, timedelta) else after
+            logger.warning(
+                "event %s failed in attempt %s, again in %.1f s: %s",
+                event.id,
+                attempt,
+                pause,
+                reason,
+                extra=fields | {"pause": pause},
+            )
+        await self.on_event_failed(event, error, after)
 
     def stop(self) -> None:
         """Make `run` return after the batch it is at, or now if it waits.
@@ -215,7 +306,13 @@ class AsyncConsumer:
             type(self).process_batch is AsyncConsumer.process_batch
             and type(self).process_event is AsyncConsumer.process_event
         ):
-            raise TypeError(f"{type(self).__name__} must override process_batch or process_event")
+            raise InvalidConsumer(
+                f"{type(self).__name__} must override process_batch or process_event"
+            )
+        check_consumer(self)
+        AsyncLanes.check(self.concurrency)
+        if self.retry_policy is not None:
+            check_policy(self.retry_policy)
         session = AsyncSession(
             self.dsn,
             AsyncSubscription(self._listen_dsn, self.queue_name) if self.listen else None,
@@ -233,6 +330,18 @@ class AsyncConsumer:
             waker, self._waker = self._waker, None
             waker.close()
             await session.close()
+
+    async def _join(self, conn: AsyncConnection) -> bool:
+        """Register, when `run` begins; False if it was registered already."""
+        return await AsyncAdmin(conn).register_consumer(self.queue_name, self.consumer_name)
+
+    async def _leave(self, session: AsyncSession) -> None:
+        """What is to be done when `run` ends well."""
+
+    async def _wait(self, session: AsyncSession) -> None:
+        """Wait for something to do."""
+        assert self._waker is not None
+        await session.wait(self._waker, self.poll_interval, for_tick=self.min_lag is None)
 
     async def _next(self, session: AsyncSession, *, tolerant: bool) -> bool:
         """Process a batch if there is one. False if it is time to wait for the next."""
@@ -262,18 +371,29 @@ class AsyncConsumer:
             stats.events,
             stats.seconds,
             extra=self._fields(batch)
-            | {"events": stats.events, "retried": stats.retried, "seconds": stats.seconds},
+            | {
+                "events": stats.events,
+                "retried": stats.retried,
+                "dead_letters": stats.dead_letters,
+                "seconds": stats.seconds,
+            },
         )
         await self.on_batch(stats)
         # Asking in vain is a fifth of what a small batch costs.
         return not session.up_to_date(batch.tick)
 
+    #: What `_open` opens, and the statement that does it.
+    _batch_class: Callable[..., AsyncBatch] = AsyncBatch
+
+    def _next_batch(self) -> tuple[bytes, list[Any]]:
+        return next_batch(
+            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+        )
+
     async def _open(self, session: AsyncSession) -> AsyncBatch | None:
         """Open the next batch, or the one that is open from before, and commit that."""
         conn = await session.asking()
-        statement = next_batch(
-            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
-        )
+        statement = self._next_batch()
         with translate_errors():
             async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
                 await cursor.execute(*statement)
@@ -281,7 +401,7 @@ class AsyncConsumer:
         if row["batch_id"] is None:
             return None
         rows = row["events"]
-        return AsyncBatch(
+        return self._batch_class(
             id=row["batch_id"],
             queue=self.queue_name,
             consumer=self.consumer_name,
@@ -293,6 +413,7 @@ class AsyncConsumer:
             seq_end=row["cur_tick_event_seq"],
             lag=row["lag"],
             sql=row["batch_sql"],
+            tick_snapshot=row.get("tick_snapshot"),
             event_types=self.event_types,
             source=await session.reading() if rows is None else rows,
         )
@@ -302,9 +423,13 @@ class AsyncConsumer:
         started = monotonic()
         conn = await session.working()
         try:
-            async with conn.transaction():
-                await self.process_batch(conn, batch)
-                await batch.finish(conn)
+            try:
+                await self._transact(conn, batch)
+            except RunInPieces:
+                await batch.start_over(in_pieces=True)
+            # Not in there: it would be the context of every error to come.
+            if batch.in_pieces:
+                await self._transact(conn, batch)
         finally:
             await batch.close()
         return BatchStats(
@@ -314,8 +439,26 @@ class AsyncConsumer:
             tick_id=batch.tick,
             events=batch.events_read,
             retried=len(batch.retries),
+            dead_letters=batch.retries.dead_letters,
             seconds=monotonic() - started,
             lag=batch.lag,
+        )
+
+    async def _transact(self, conn: AsyncBatchConnection, batch: AsyncBatch) -> None:
+        async with conn.batch():
+            await self.process_batch(conn, batch)
+            if not batch.retries:
+                await conn.forgo_transaction()
+            await batch.finish(conn)
+
+    def _is_for_policy(self, error: Exception) -> bool:
+        """Whether an error of `process_event` concerns its event, and no other."""
+        if isinstance(error, Retry | DeadLetter):
+            return True
+        return (
+            self.retry_policy is not None
+            and not isinstance(error, self.outages)
+            and not is_circumstance(error)
         )
 
     async def _batch_failed(
@@ -339,11 +482,13 @@ class AsyncConsumer:
         self, session: AsyncSession, error: Exception, batch: AsyncBatch | None = None
     ) -> None:
         """Start over with new connections, after a pause."""
+        away = session.lost or isinstance(error, ConnectionFailed)
         await session.close()
         pause = self._lost.pause()
         logger.warning(
-            "consumer %s lost the database: %s; again in %.1f s",
+            "consumer %s %s: %s; again in %.1f s",
             self.consumer_name,
+            "lost the database" if away else "got no batch",
             str(error).partition("\n")[0],
             pause,
             extra=self._fields(batch) | {"pause": pause},

@@ -7,9 +7,10 @@ here, derived from `PgqError`, which carries PostgreSQL's hint and detail; the o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -61,6 +62,8 @@ class PgqError(Exception):
 
 class QueueNotFound(PgqError, sqlstates=("PQ001",)):
     """There is no queue of that name."""
+
+    default_hint = "Create it with create_queue."
 
 
 class ConsumerNotRegistered(PgqError, sqlstates=("PQ002",)):
@@ -147,10 +150,121 @@ class CaptureError(PgqError, sqlstates=("PQ024",)):
     """The table is captured already, or is not captured."""
 
 
+class BatchLost(PgqError, sqlstates=("PQ031",)):
+    """The batch is not this worker's any more: it was taken for dead, and another one has it."""
+
+
+class MemberBusy(PgqError, sqlstates=("PQ032",)):
+    """The worker cannot be unregistered, since it has a batch open."""
+
+
+class RowsNotCountable(PgqError, sqlstates=("PQ060",)):
+    """A table's rows cannot be counted: it is missing, or not captured as that needs it."""
+
+
+class RowsNotCounted(PgqError, sqlstates=("PQ061",)):
+    """Nobody counts the rows of the table, or the caller may not select from it."""
+
+
+class LeaseLost(PgqError, sqlstates=("PQ035",)):
+    """Another worker of the consumer group has the partition now, or took this one for dead."""
+
+
+class GroupNotFound(PgqError, sqlstates=("PQ036",)):
+    """There is no consumer group of that name on the queue."""
+
+
+class ParkingFull(PgqError, sqlstates=("PQ037",)):
+    """A partition of a consumer group takes no batches: too many of its events are parked."""
+
+
+class GroupConflict(PgqError, sqlstates=("PQ038",)):
+    """The group has another key, or its partitions and some consumer are taken for one another."""
+
+
+class KeysParked(PgqError, sqlstates=("PQ039",)):
+    """The consumer group has parked events, which would be lost."""
+
+
+class InvalidDeliveryTime(PgqError, sqlstates=("PQ050",)):
+    """An event cannot be delivered at that time."""
+
+
+class NoKeyWindow(PgqError, sqlstates=("PQ051",)):
+    """The queue takes no events with keys: nobody said for how long to remember them."""
+
+
+class InvalidKey(PgqError, sqlstates=("PQ052",)):
+    """An event's key is empty or too long."""
+
+
+class OwnDelayedEvents(PgqError, sqlstates=("PQ053",)):
+    """Delayed events cannot be moved in the transaction that has inserted them."""
+
+
+class InvalidPipeline(PgqError):
+    """Stations of a pipeline do not fit together, or one returned what it must not."""
+
+    default_hint = "See docs/tasks-pipelines.md."
+
+
+class TaskQueueNotFound(PgqError, sqlstates=("PQ070",)):
+    """There is no task queue of that name."""
+
+
+class TaskConflict(PgqError, sqlstates=("PQ071",)):
+    """Nothing was changed, because some tasks are not as their changer knows them: somebody else
+    has claimed them, or had them and finished them; or a task to insert is there already.
+
+    ``conflicts`` tells which, and why.
+    """
+
+    @property
+    def conflicts(self) -> list[dict[str, Any]]:
+        """For each such task ``id``, ``version``, and ``reason``: missing, claimed or collision."""
+        return json.loads(self.detail) if self.detail else []
+
+
+class InvalidTask(PgqError, sqlstates=("PQ072",)):
+    """A time, lease, limit or name that makes no sense for a task."""
+
+
+class TaskFailed(PgqError):
+    """A task whose result was asked for failed for good, or was deleted; the message says why."""
+
+
+class TaskQueueNotEmpty(PgqError, sqlstates=("PQ073",)):
+    """The task queue cannot be dropped because it has tasks."""
+
+
+class InvalidTaskTable(PgqError, sqlstates=("PQ078",)):
+    """The rows of the table cannot be tasks: it has no primary key, or not the columns."""
+
+
 class SchemaMissing(PgqError, sqlstates=("PQ030", "3F000", "42883", "42P01")):
     """The database has no ``pgq`` schema, or one that is older than this client."""
 
     default_hint = "Install or upgrade it: pgqpy migrate --dsn DSN"
+
+
+class LostPosition(PgqError):
+    """A batch does not follow on what the target database has done; nothing was applied."""
+
+
+class TargetBehind(LostPosition, sqlstates=("PQ040",)):
+    """The target lacks events before the batch: it was restored, or the consumer moved ahead."""
+
+
+class TargetAhead(LostPosition, sqlstates=("PQ041",)):
+    """The target may hold the batch: the source was restored, or the consumer moved back."""
+
+
+class UndeliveredRetries(LostPosition, sqlstates=("PQ043",)):
+    """The target has noted retries and dead letters that never came to the queue."""
+
+
+class ForeignTick(PgqError, sqlstates=("PQ042",)):
+    """What another database remembers of the queue's ticks is not of this history."""
 
 
 class PermissionDenied(PgqError, sqlstates=("42501",)):
@@ -195,6 +309,12 @@ class InvalidDsn(PgqError, ValueError):
     )
 
 
+class InvalidConsumer(PgqError, TypeError, ValueError):
+    """The class of a consumer cannot work: a name, a method or a setting of it is wrong."""
+
+    default_hint = "Mend the class; nothing was done."
+
+
 class ConnectionFailed(
     PgqError, sqlstates=("57P01", "57P02", "57P03", "57P05", "53300", "08006", "08P01")
 ):
@@ -210,26 +330,56 @@ PERMANENT: tuple[type[PgqError], ...] = (
     InvalidName,
     InvalidParameter,
     InvalidDsn,
+    InvalidConsumer,
     TickNotFound,
     ForeignRestore,
+    LostPosition,
+    GroupNotFound,
+    GroupConflict,
+    TaskQueueNotFound,
+    InvalidTask,
+    InvalidTaskTable,
     SchemaMissing,
     PermissionDenied,
 )
 
 
+#: Classes of SQLSTATEs, and SQLSTATEs, that tell of the server, of the connection to it, or of
+#: other transactions.
+_CIRCUMSTANCES = ("08", "40", "53", "57P", "58", "25006", "55P03")
+
+
+def is_circumstance(error: BaseException) -> bool:
+    """Whether an error says nothing against what was asked for.
+
+    A lost connection, a serialization failure or deadlock, a lock that was not to be had, a full
+    disk, a standby: the same may succeed later. Of psycopg's errors and ours, whichever server
+    they come from.
+    """
+    if not isinstance(error, psycopg.Error | PgqError):
+        return False
+    if error.sqlstate is None:
+        return isinstance(error, psycopg.OperationalError | ConnectionFailed)
+    return error.sqlstate.startswith(_CIRCUMSTANCES)
+
+
 def from_psycopg(error: psycopg.Error) -> PgqError:
     """The error of ours that says the same as one of psycopg's."""
-    cls = _BY_SQLSTATE.get(error.sqlstate or "")
-    if cls is None:
-        # Without a SQLSTATE it is libpq that speaks: the connection failed.
-        lost = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
-        cls = ConnectionFailed if lost else PgqError
-    return cls(
-        error.diag.message_primary or str(error).strip() or type(error).__name__,
-        hint=error.diag.message_hint,
-        detail=error.diag.message_detail,
-        sqlstate=error.sqlstate,
+    message = error.diag.message_primary or str(error).strip() or type(error).__name__
+    # Without a SQLSTATE it is libpq that speaks: the connection failed.
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        return ConnectionFailed(message)
+    return of_sqlstate(
+        error.sqlstate, message, hint=error.diag.message_hint, detail=error.diag.message_detail
     )
+
+
+def of_sqlstate(
+    sqlstate: str | None, message: str, *, hint: str | None = None, detail: str | None = None
+) -> PgqError:
+    """The error of ours for what PostgreSQL says, whichever driver heard it."""
+    cls = _BY_SQLSTATE.get(sqlstate or "", PgqError)
+    return cls(message, hint=hint, detail=detail, sqlstate=sqlstate)
 
 
 @contextmanager

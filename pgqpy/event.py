@@ -24,7 +24,7 @@ class NewEvent(NamedTuple):
     extra4: str | None = None
 
 
-class Retry(int):
+class RetryCount(int):
     """The number of times an event was put back, and the way to put it back once more.
 
     PgQ calls both "retry": the column ev_retry and the function event_retry.
@@ -32,7 +32,7 @@ class Retry(int):
 
     _event: Event
 
-    def __new__(cls, event: Event) -> Retry:
+    def __new__(cls, event: Event) -> RetryCount:
         retry = super().__new__(cls, event.retry_count)
         retry._event = event
         return retry
@@ -43,13 +43,7 @@ class Retry(int):
         Raises PgqError if the event is not of an open batch, ValueError for a time without a
         zone or for a negative delay.
         """
-        event = self._event
-        if event._retries is None:
-            raise PgqError(
-                f"event {event.id} does not belong to a batch",
-                hint="Only events that a batch is iterating can be put back.",
-            )
-        event._retries.add(event.id, after)
+        self._event._of_batch().add(self._event.id, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +125,29 @@ class Event:
         """The same event to be written again, to this or another queue."""
         return NewEvent(self.type, self.data, self.extra1, self.extra2, self.extra3, self.extra4)
 
+    def dead_letter(self, reason: str) -> None:
+        """Give the event up: it becomes a dead letter of this consumer, with this reason.
+
+        It happens when the batch is finished, in the same transaction. What is written for the
+        event stays; raise `DeadLetter` to have it rolled back. Raises PgqError if the event is
+        not of an open batch.
+        """
+        self._of_batch().bury(self.id, reason)
+
+    def _of_batch(self) -> Retries:
+        if self._retries is None:
+            raise PgqError(
+                f"event {self.id} does not belong to a batch",
+                hint="Only events that a batch is iterating can be put back or given up.",
+            )
+        return self._retries
+
     @property
-    def retry(self) -> Retry:
+    def retry(self) -> RetryCount:
         """How often it was put back (0 the first time); called, it puts the event back.
 
         ``event.retry(60)``, ``event.retry(timedelta(hours=1))`` or ``event.retry(at)`` let this
         consumer, and no other, have the event again then, in a later batch. It happens when the
         batch is finished, in the same transaction.
         """
-        return Retry(self)
+        return RetryCount(self)

@@ -1,16 +1,17 @@
 # WARNING: this file is generated from pgqpy/listener_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Hearing of ticks: LISTEN on queues' channels, on a connection that does nothing else."""
+"""Hearing of ticks and tasks: LISTEN, on a connection that does nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 import psycopg
-from psycopg import Notify, sql
+from psycopg import Cursor, Notify, sql
 from psycopg.rows import tuple_row
 
 from pgqpy.acompat import Lock, Waker, Watch, shared
@@ -21,28 +22,43 @@ from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
 
-class Subscription:
-    """What a consumer hears of its queue's ticks, where that is possible.
+class Subscriber:
+    """Who hears of something by LISTEN, where that is possible.
 
     It is not on a standby, nor behind a PgBouncer in transaction mode (which may even pretend):
     nobody may rely on it, so who waits also looks from time to time.
     """
 
+    #: A notice that tells nobody anything, to see whether notices come.
+    probe = "0"
+    #: For the log.
+    subject = "ticks"
+
     def __init__(self, dsn: str, queue: str) -> None:
         self.queue = queue
         self._listener = shared(Listener, dsn)
         self._waker: Waker | None = None
+        self.listening = False
         self._forget()
 
     def _forget(self) -> None:
-        self.listening = False
-        #: The newest tick heard of since it listens; 0: none.
-        self.newest = 0
-        self._known = 0
+        """What was heard was heard on a connection that is gone."""
+
+    def channel(self, cursor: Cursor[Any]) -> str:
+        """The channel to listen to; ``cursor`` is for whoever has to ask."""
+        raise NotImplementedError
+
+    def hear(self, payload: str) -> None:
+        """There is a notice. Anybody may notify, with anything."""
+        raise NotImplementedError
+
+    def _news(self) -> bool:
+        """Whether something was heard that nobody has looked after yet."""
+        raise NotImplementedError
 
     @property
     def works(self) -> bool:
-        """Whether ticks are known to be heard: LISTEN may only seem to work."""
+        """Whether notices are known to be heard: LISTEN may only seem to work."""
         return self.listening and self._listener.works
 
     def open(self) -> bool:
@@ -51,6 +67,56 @@ class Subscription:
             return False
         self.listening = self._listener.add(self)
         return self.listening
+
+    def wait(self, waker: Waker, seconds: float) -> None:
+        """Wait for news, for ``waker``, or so long."""
+        if not self._news():
+            self._waker = waker
+            try:
+                waker.wait(seconds, self._listener.fileno)
+            finally:
+                self._waker = None
+        self._listener.drain()
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self.listening:
+            self.listening = False
+            self._forget()
+            self._listener.remove(self)
+
+    def lose(self) -> None:
+        """The connection is gone."""
+        self.listening = False
+        self._forget()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker.wake()
+
+
+class Subscription(Subscriber):
+    """What a consumer hears of its queue's ticks."""
+
+    def _forget(self) -> None:
+        #: The newest tick heard of since it listens; 0: none.
+        self.newest = 0
+        self._known = 0
+
+    def channel(self, cursor: Cursor[Any]) -> str:
+        cursor.execute(call("tick_channel", 1), (self.queue,))
+        ((channel,),) = cursor.fetchall()
+        return str(channel)
+
+    def hear(self, payload: str) -> None:
+        tick = int(payload) if payload.isascii() and payload.isdigit() and len(payload) < 20 else 0
+        if tick > self.newest:
+            self.newest = tick
+            self._wake()
+
+    def _news(self) -> bool:
+        return self.newest != self._known
 
     def ask(self) -> None:
         """The server is about to be asked for all ticks heard of so far."""
@@ -63,37 +129,6 @@ class Subscription:
             return False
         self.ask()
         return True
-
-    def wait(self, waker: Waker, seconds: float) -> None:
-        """Wait for a tick not heard of when last `ask` was called, for ``waker``, or so long."""
-        if self.newest == self._known:
-            self._waker = waker
-            try:
-                waker.wait(seconds, self._listener.fileno)
-            finally:
-                self._waker = None
-        self._listener.drain()
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self.listening:
-            self._forget()
-            self._listener.remove(self)
-
-    def hear(self, tick: int) -> None:
-        """There is a tick."""
-        if tick > self.newest:
-            self.newest = tick
-            self._wake()
-
-    def lose(self) -> None:
-        """The connection is gone."""
-        self._forget()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waker is not None:
-            self._waker.wake()
 
 
 class Listener:
@@ -108,7 +143,7 @@ class Listener:
         self._conn: Connection | None = None
         self._watch: Watch | None = None
         self._lock = Lock()
-        self._channels: dict[str, set[Subscription]] = {}
+        self._channels: dict[str, set[Subscriber]] = {}
         self._pause = Backoff(1, 60)
         self._not_before = 0.0
         #: Whether the present connection is known to hear what comes unasked.
@@ -119,8 +154,8 @@ class Listener:
         """The socket that who waits must watch; None if there is none or the event loop does."""
         return None if self._watch is None else self._watch.fileno
 
-    def add(self, subscription: Subscription) -> bool:
-        """Listen to its queue's ticks. False if that is impossible, or was a short while ago."""
+    def add(self, subscription: Subscriber) -> bool:
+        """Listen for it. False if that is impossible, or was a short while ago."""
         with self._lock:
             if monotonic() < self._not_before:
                 return False
@@ -128,14 +163,15 @@ class Listener:
                 if self._conn is None:
                     self._conn = self._connect()
                 with self._speaking(self._conn):
-                    channel = self._listen(self._conn, subscription.queue)
+                    channel = self._listen(self._conn, subscription)
             except (PgqError, psycopg.Error) as error:
                 if not self._channels:
                     self._lose()
                 pause = self._pause.pause()
                 self._not_before = monotonic() + pause
                 logger.info(
-                    "cannot listen for ticks, polling instead: %s",
+                    "cannot listen for %s, polling instead: %s",
+                    subscription.subject,
                     str(error).partition("\n")[0],
                     extra={"queue": subscription.queue, "pause": pause},
                 )
@@ -144,7 +180,7 @@ class Listener:
             self._channels.setdefault(channel, set()).add(subscription)
         return True
 
-    def remove(self, subscription: Subscription) -> None:
+    def remove(self, subscription: Subscriber) -> None:
         """Stop listening for it, and altogether if it was the last."""
         with self._lock:
             for channel, subscriptions in list(self._channels.items()):
@@ -161,7 +197,7 @@ class Listener:
         try:
             pgconn.consume_input()
             while notice := pgconn.notifies():
-                self._hear(notice.relname.decode(), notice.extra)
+                self._hear(notice.relname.decode(), notice.extra.decode(errors="replace"))
                 # Nobody had asked anything.
                 self.works = True
         except psycopg.OperationalError:
@@ -179,14 +215,13 @@ class Listener:
         conn.add_notify_handler(self._on_notify)
         return conn
 
-    def _listen(self, conn: Connection, queue: str) -> str:
+    def _listen(self, conn: Connection, subscription: Subscriber) -> str:
         with conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(call("tick_channel", 1), (queue,))
-            ((channel,),) = cursor.fetchall()
+            channel = subscription.channel(cursor)
             cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
             # Heartbeats notify nobody, so an idle queue would never prove that this works.
-            cursor.execute("select pg_notify(%s, '0')", (channel,))
-        return str(channel)
+            cursor.execute("select pg_notify(%s, %s)", (channel, subscription.probe))
+        return channel
 
     def _unlisten(self, channel: str) -> None:
         if self._conn is None:
@@ -218,10 +253,9 @@ class Listener:
         if self._conn is not None and notice.pid == self._conn.info.backend_pid:
             self.works = True
 
-    def _hear(self, channel: str, payload: str | bytes) -> None:
-        if payload.isdigit():  # anybody may notify
-            for subscription in self._channels.get(channel, ()):
-                subscription.hear(int(payload))
+    def _hear(self, channel: str, payload: str) -> None:
+        for subscription in self._channels.get(channel, ()):
+            subscription.hear(payload)
 
     def _lose(self) -> None:
         """Close the connection. Not waiting: this is called by the event loop."""

@@ -1,13 +1,14 @@
-"""Hearing of ticks: LISTEN on queues' channels, on a connection that does nothing else."""
+"""Hearing of ticks and tasks: LISTEN, on a connection that does nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 import psycopg
-from psycopg import Notify, sql
+from psycopg import AsyncCursor, Notify, sql
 from psycopg.rows import tuple_row
 
 from pgqpy.acompat import AsyncLock, AsyncWaker, AsyncWatch, async_shared
@@ -18,28 +19,43 @@ from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
 
-class AsyncSubscription:
-    """What a consumer hears of its queue's ticks, where that is possible.
+class AsyncSubscriber:
+    """Who hears of something by LISTEN, where that is possible.
 
     It is not on a standby, nor behind a PgBouncer in transaction mode (which may even pretend):
     nobody may rely on it, so who waits also looks from time to time.
     """
 
+    #: A notice that tells nobody anything, to see whether notices come.
+    probe = "0"
+    #: For the log.
+    subject = "ticks"
+
     def __init__(self, dsn: str, queue: str) -> None:
         self.queue = queue
         self._listener = async_shared(AsyncListener, dsn)
         self._waker: AsyncWaker | None = None
+        self.listening = False
         self._forget()
 
     def _forget(self) -> None:
-        self.listening = False
-        #: The newest tick heard of since it listens; 0: none.
-        self.newest = 0
-        self._known = 0
+        """What was heard was heard on a connection that is gone."""
+
+    async def channel(self, cursor: AsyncCursor[Any]) -> str:
+        """The channel to listen to; ``cursor`` is for whoever has to ask."""
+        raise NotImplementedError
+
+    def hear(self, payload: str) -> None:
+        """There is a notice. Anybody may notify, with anything."""
+        raise NotImplementedError
+
+    def _news(self) -> bool:
+        """Whether something was heard that nobody has looked after yet."""
+        raise NotImplementedError
 
     @property
     def works(self) -> bool:
-        """Whether ticks are known to be heard: LISTEN may only seem to work."""
+        """Whether notices are known to be heard: LISTEN may only seem to work."""
         return self.listening and self._listener.works
 
     async def open(self) -> bool:
@@ -48,6 +64,56 @@ class AsyncSubscription:
             return False
         self.listening = await self._listener.add(self)
         return self.listening
+
+    async def wait(self, waker: AsyncWaker, seconds: float) -> None:
+        """Wait for news, for ``waker``, or so long."""
+        if not self._news():
+            self._waker = waker
+            try:
+                await waker.wait(seconds, self._listener.fileno)
+            finally:
+                self._waker = None
+        self._listener.drain()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self.listening:
+            self.listening = False
+            self._forget()
+            await self._listener.remove(self)
+
+    def lose(self) -> None:
+        """The connection is gone."""
+        self.listening = False
+        self._forget()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waker is not None:
+            self._waker.wake()
+
+
+class AsyncSubscription(AsyncSubscriber):
+    """What a consumer hears of its queue's ticks."""
+
+    def _forget(self) -> None:
+        #: The newest tick heard of since it listens; 0: none.
+        self.newest = 0
+        self._known = 0
+
+    async def channel(self, cursor: AsyncCursor[Any]) -> str:
+        await cursor.execute(call("tick_channel", 1), (self.queue,))
+        ((channel,),) = await cursor.fetchall()
+        return str(channel)
+
+    def hear(self, payload: str) -> None:
+        tick = int(payload) if payload.isascii() and payload.isdigit() and len(payload) < 20 else 0
+        if tick > self.newest:
+            self.newest = tick
+            self._wake()
+
+    def _news(self) -> bool:
+        return self.newest != self._known
 
     def ask(self) -> None:
         """The server is about to be asked for all ticks heard of so far."""
@@ -60,37 +126,6 @@ class AsyncSubscription:
             return False
         self.ask()
         return True
-
-    async def wait(self, waker: AsyncWaker, seconds: float) -> None:
-        """Wait for a tick not heard of when last `ask` was called, for ``waker``, or so long."""
-        if self.newest == self._known:
-            self._waker = waker
-            try:
-                await waker.wait(seconds, self._listener.fileno)
-            finally:
-                self._waker = None
-        self._listener.drain()
-
-    async def close(self) -> None:
-        """Stop listening."""
-        if self.listening:
-            self._forget()
-            await self._listener.remove(self)
-
-    def hear(self, tick: int) -> None:
-        """There is a tick."""
-        if tick > self.newest:
-            self.newest = tick
-            self._wake()
-
-    def lose(self) -> None:
-        """The connection is gone."""
-        self._forget()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waker is not None:
-            self._waker.wake()
 
 
 class AsyncListener:
@@ -105,7 +140,7 @@ class AsyncListener:
         self._conn: AsyncConnection | None = None
         self._watch: AsyncWatch | None = None
         self._lock = AsyncLock()
-        self._channels: dict[str, set[AsyncSubscription]] = {}
+        self._channels: dict[str, set[AsyncSubscriber]] = {}
         self._pause = Backoff(1, 60)
         self._not_before = 0.0
         #: Whether the present connection is known to hear what comes unasked.
@@ -116,8 +151,8 @@ class AsyncListener:
         """The socket that who waits must watch; None if there is none or the event loop does."""
         return None if self._watch is None else self._watch.fileno
 
-    async def add(self, subscription: AsyncSubscription) -> bool:
-        """Listen to its queue's ticks. False if that is impossible, or was a short while ago."""
+    async def add(self, subscription: AsyncSubscriber) -> bool:
+        """Listen for it. False if that is impossible, or was a short while ago."""
         async with self._lock:
             if monotonic() < self._not_before:
                 return False
@@ -125,14 +160,15 @@ class AsyncListener:
                 if self._conn is None:
                     self._conn = await self._connect()
                 with self._speaking(self._conn):
-                    channel = await self._listen(self._conn, subscription.queue)
+                    channel = await self._listen(self._conn, subscription)
             except (PgqError, psycopg.Error) as error:
                 if not self._channels:
                     self._lose()
                 pause = self._pause.pause()
                 self._not_before = monotonic() + pause
                 logger.info(
-                    "cannot listen for ticks, polling instead: %s",
+                    "cannot listen for %s, polling instead: %s",
+                    subscription.subject,
                     str(error).partition("\n")[0],
                     extra={"queue": subscription.queue, "pause": pause},
                 )
@@ -141,7 +177,7 @@ class AsyncListener:
             self._channels.setdefault(channel, set()).add(subscription)
         return True
 
-    async def remove(self, subscription: AsyncSubscription) -> None:
+    async def remove(self, subscription: AsyncSubscriber) -> None:
         """Stop listening for it, and altogether if it was the last."""
         async with self._lock:
             for channel, subscriptions in list(self._channels.items()):
@@ -158,7 +194,7 @@ class AsyncListener:
         try:
             pgconn.consume_input()
             while notice := pgconn.notifies():
-                self._hear(notice.relname.decode(), notice.extra)
+                self._hear(notice.relname.decode(), notice.extra.decode(errors="replace"))
                 # Nobody had asked anything.
                 self.works = True
         except psycopg.OperationalError:
@@ -176,14 +212,13 @@ class AsyncListener:
         conn.add_notify_handler(self._on_notify)
         return conn
 
-    async def _listen(self, conn: AsyncConnection, queue: str) -> str:
+    async def _listen(self, conn: AsyncConnection, subscription: AsyncSubscriber) -> str:
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(call("tick_channel", 1), (queue,))
-            ((channel,),) = await cursor.fetchall()
+            channel = await subscription.channel(cursor)
             await cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
             # Heartbeats notify nobody, so an idle queue would never prove that this works.
-            await cursor.execute("select pg_notify(%s, '0')", (channel,))
-        return str(channel)
+            await cursor.execute("select pg_notify(%s, %s)", (channel, subscription.probe))
+        return channel
 
     async def _unlisten(self, channel: str) -> None:
         if self._conn is None:
@@ -215,10 +250,9 @@ class AsyncListener:
         if self._conn is not None and notice.pid == self._conn.info.backend_pid:
             self.works = True
 
-    def _hear(self, channel: str, payload: str | bytes) -> None:
-        if payload.isdigit():  # anybody may notify
-            for subscription in self._channels.get(channel, ()):
-                subscription.hear(int(payload))
+    def _hear(self, channel: str, payload: str) -> None:
+        for subscription in self._channels.get(channel, ()):
+            subscription.hear(payload)
 
     def _lose(self) -> None:
         """Close the connection. Not waiting: this is called by the event loop."""

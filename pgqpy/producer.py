@@ -5,21 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any
 
 from psycopg.abc import Buffer
 from psycopg.copy import LibpqWriter
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgqpy.acompat import each
-from pgqpy.calls import call, checked, copy_in, event_arrays, padded
+from pgqpy.calls import call, checked, copy_in, event_arrays, padded, texts
 from pgqpy.connection import Connection
 from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy.delivery import PIECE, Delivery
+from pgqpy.delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
-
-#: Type, data, extra1..4, of which the last ones may be left out; `pgqpy.NewEvent` is one.
-EventFields: TypeAlias = Sequence[str | None]
 
 
 class Producer:
@@ -28,8 +29,16 @@ class Producer:
     It has no connection of its own: each call names one, and the events are in its transaction.
     They are delivered once that commits, and never if it rolls back.
 
+    Events with a time (``at``) or a delay (``after``, in seconds or as a timedelta) are delivered
+    when they are due, to the consumers that are registered then; a time in the past means at once.
+    Events with a ``key`` are inserted unless one with this key was, within the queue's key_window:
+    then the first one's id is the answer. While another transaction is inserting one, the call
+    waits for its end.
+
     All methods raise QueueNotFound, InsertDisabled, PermissionDenied and, for the events
-    themselves, InvalidPayload (NUL characters) and PayloadTooLarge (a gigabyte).
+    themselves, InvalidPayload (NUL characters) and PayloadTooLarge (a gigabyte). Those that take
+    times and keys raise ValueError for a time without zone, and NoKeyWindow and InvalidKey; all
+    raise TypeError for what is no text.
     """
 
     def __init__(self, queue_name: str) -> None:
@@ -45,36 +54,100 @@ class Producer:
         extra2: str | None = None,
         extra3: str | None = None,
         extra4: str | None = None,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        key: str | None = None,
     ) -> int:
-        """Write one event (pgq.insert_event); returns its id."""
-        arguments = (self.queue_name, type, data, extra1, extra2, extra3, extra4)
+        """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
+        fields = texts((type, data, extra1, extra2, extra3, extra4))
+        delivery = Delivery(at=at, after=after, key=key)
+        if delivery.plain:
+            statement, arguments = _INSERT_EVENT, [self.queue_name, *fields]
+        else:
+            statement, arguments = delivery.event(self.queue_name, fields)
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_INSERT_EVENT, checked(arguments))
+            cursor.execute(statement, checked(arguments))
             return int((cursor.fetchall())[0][0])
+
+    def cancel_event(self, conn: Connection, event_id: int) -> bool:
+        """Take back an event that waits for its time (pgq.cancel_event).
+
+        True if it will never be delivered, once the transaction commits; False if it was
+        delivered or cancelled before. In REPEATABLE READ and SERIALIZABLE it raises
+        RetryTransaction if the event was delivered after the transaction began.
+        """
+        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(_CANCEL_EVENT, checked([self.queue_name, event_id]))
+            return bool((cursor.fetchall())[0][0])
 
     def insert_events(
         self,
         conn: Connection,
         events: Iterable[EventFields],
+        *,
+        at: datetime | Callable[[EventFields], datetime] | None = None,
+        after: float | timedelta | None = None,
+        key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
-        """Write any number of events by COPY; returns how many.
+        """Write any number of events by COPY; returns how many were given.
 
         The fastest way for more than a few. The events are streamed: memory does not grow with
         their number. All are written or, after an error, none. While it runs, whatever yields
         the events must not use the same connection.
-        """
-        with translate_errors(), conn.transaction():
-            return self._copy(conn, events)
 
-    def insert_events_returning(self, conn: Connection, events: Iterable[EventFields]) -> list[int]:
-        """Write some events in one statement (pgq.insert_events); returns their ids, in order.
+        With ``at``, ``after`` or ``key``, of which the first and the last may be functions of an
+        event, they go in statements of 10,000 events each.
+        """
+        delivery = Delivery(at=at, after=after, key=key)
+        with translate_errors():
+            if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+                # Begins the caller's transaction: without, ours would be one, and commit.
+                conn.execute(b"")
+            with conn.transaction():
+                if delivery.plain:
+                    return self._copy(conn, events)
+                return self._in_pieces(conn, events, delivery)
+
+    def insert_events_returning(
+        self,
+        conn: Connection,
+        events: Iterable[EventFields],
+        *,
+        at: datetime | Callable[[EventFields], datetime] | None = None,
+        after: float | timedelta | None = None,
+        key: Callable[[EventFields], str | None] | None = None,
+    ) -> list[int]:
+        """Write some events in one statement (pgq.insert_events, .._at, .._once); returns their
+        ids, in order.
 
         They are held in memory; for very many use `insert_events`.
         """
-        arguments = [self.queue_name, *event_arrays(events)]
+        delivery = Delivery(at=at, after=after, key=key)
+        if delivery.plain:
+            statement, arguments = _INSERT_EVENTS, [self.queue_name, *event_arrays(events)]
+        else:
+            statement, arguments = delivery.events(self.queue_name, list(events))
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_INSERT_EVENTS, checked(arguments))
+            cursor.execute(statement, checked(arguments))
             return [int(event_id) for (event_id,) in cursor.fetchall()]
+
+    def _in_pieces(
+        self,
+        conn: Connection,
+        events: Iterable[EventFields],
+        delivery: Delivery,
+    ) -> int:
+        count = 0
+        piece: list[EventFields] = []
+        with conn.cursor(row_factory=tuple_row) as cursor:
+            for event in each(events):
+                piece.append(event)
+                if len(piece) == PIECE:
+                    cursor.execute(*_prepared(delivery, self.queue_name, piece))
+                    count += len(piece)
+                    piece.clear()
+            cursor.execute(*_prepared(delivery, self.queue_name, piece))
+        return count + len(piece)
 
     def _copy(
         self,
@@ -117,3 +190,11 @@ class _Writer(LibpqWriter):
 _INSERT_EVENT = call("insert_event", 7)
 _INSERT_EVENTS = call("insert_events", 7)
 _CURRENT_TABLE = call("current_event_table", 1)
+_CANCEL_EVENT = call("cancel_event", 2)
+
+
+def _prepared(
+    delivery: Delivery, queue_name: str, piece: list[EventFields]
+) -> tuple[bytes, list[Any]]:
+    statement, arguments = delivery.events(queue_name, piece)
+    return statement, checked(arguments)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 import psycopg
 
 from pgqpy import copy_protocol
+from pgqpy.acompat import Lock
 from pgqpy.calls import copy_out
 from pgqpy.connection import Connection
 from pgqpy.copy_format import HEADER, TRAILER, copied, decode_events
@@ -21,55 +22,77 @@ from pgqpy.retries import Retries
 _CANCEL_TIMEOUT = 5.0
 
 
-class Reader:
-    """One COPY of one batch.
+class CopyReader:
+    """One COPY TO STDOUT, as it comes.
 
-    The batch is the same set of rows on any connection, so the one in whose transaction it is
-    processed stays free for that. The server sends as fast as the events are taken: memory holds
-    a block of them (256 kB, or one event if that is larger).
+    The server sends as fast as the messages are taken: memory holds a block of them (256 kB, or
+    one row if that is larger).
     """
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self._active = False
+        self._closing = Lock()
+
+    def begin(self, query: bytes) -> None:
+        """Begin to read. Raises PgqError."""
+        with translate_errors():
+            self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
+        self._active = True
+
+    def messages(self) -> list[bytes]:
+        """The next messages, at least one; an empty list is the end. Raises PgqError."""
+        if not self._active:
+            return []
+        with translate_errors():
+            messages = self._conn.wait(copy_protocol.read(self._conn.pgconn))
+        self._active = bool(messages)
+        return messages
+
+    def close(self) -> None:
+        """Stop reading. What was not read is not sent: the server is told to cancel."""
+        # The event loop closes generators that nobody has any more, whenever it likes.
+        with self._closing:
+            if not self._active:
+                return
+            self._active = False
+            try:
+                self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
+                while self._conn.wait(copy_protocol.read(self._conn.pgconn)):
+                    pass
+            except psycopg.errors.QueryCanceled:
+                pass
+            except psycopg.Error:
+                self._conn.close()
+
+
+class Reader(CopyReader):
+    """One COPY of one batch.
+
+    The batch is the same set of rows on any connection, so the one in whose transaction it is
+    processed stays free for that.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        super().__init__(conn)
         self._header = HEADER
 
     def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
         """Begin to read. Raises PgqError."""
-        query = copy_out(batch_sql, event_types).as_bytes(self._conn)
-        with translate_errors():
-            self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
-        self._active = True
+        self.begin(copy_out(batch_sql, event_types).as_bytes(self._conn))
 
     def read(self, retries: Retries | None) -> list[Event]:
         """The next events, at least one; an empty list is the end. Raises PgqError."""
         rows: list[bytes] = []
         while self._active and not rows:
-            with translate_errors():
-                rows = self._conn.wait(copy_protocol.read(self._conn.pgconn))
-            if not rows:
-                self._active = False
-            elif self._header:
+            rows = self.messages()
+            if rows and self._header:
                 # It comes in one message with the first row.
                 rows[0] = rows[0].removeprefix(self._header)
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
         return _decode(rows, retries)
-
-    def close(self) -> None:
-        """Stop reading. What was not read is not sent: the server is told to cancel."""
-        if not self._active:
-            return
-        self._active = False
-        try:
-            self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
-            while self._conn.wait(copy_protocol.read(self._conn.pgconn)):
-                pass
-        except psycopg.errors.QueryCanceled:
-            pass
-        except psycopg.Error:
-            self._conn.close()
 
 
 class RowsReader:

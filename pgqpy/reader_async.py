@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 import psycopg
 
 from pgqpy import copy_protocol
+from pgqpy.acompat import AsyncLock
 from pgqpy.calls import copy_out
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.copy_format import HEADER, TRAILER, copied, decode_events
@@ -18,55 +19,77 @@ from pgqpy.retries import Retries
 _CANCEL_TIMEOUT = 5.0
 
 
-class AsyncReader:
-    """One COPY of one batch.
+class AsyncCopyReader:
+    """One COPY TO STDOUT, as it comes.
 
-    The batch is the same set of rows on any connection, so the one in whose transaction it is
-    processed stays free for that. The server sends as fast as the events are taken: memory holds
-    a block of them (256 kB, or one event if that is larger).
+    The server sends as fast as the messages are taken: memory holds a block of them (256 kB, or
+    one row if that is larger).
     """
 
     def __init__(self, conn: AsyncConnection) -> None:
         self._conn = conn
         self._active = False
+        self._closing = AsyncLock()
+
+    async def begin(self, query: bytes) -> None:
+        """Begin to read. Raises PgqError."""
+        with translate_errors():
+            await self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
+        self._active = True
+
+    async def messages(self) -> list[bytes]:
+        """The next messages, at least one; an empty list is the end. Raises PgqError."""
+        if not self._active:
+            return []
+        with translate_errors():
+            messages = await self._conn.wait(copy_protocol.read(self._conn.pgconn))
+        self._active = bool(messages)
+        return messages
+
+    async def close(self) -> None:
+        """Stop reading. What was not read is not sent: the server is told to cancel."""
+        # The event loop closes generators that nobody has any more, whenever it likes.
+        async with self._closing:
+            if not self._active:
+                return
+            self._active = False
+            try:
+                await self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
+                while await self._conn.wait(copy_protocol.read(self._conn.pgconn)):
+                    pass
+            except psycopg.errors.QueryCanceled:
+                pass
+            except psycopg.Error:
+                await self._conn.close()
+
+
+class AsyncReader(AsyncCopyReader):
+    """One COPY of one batch.
+
+    The batch is the same set of rows on any connection, so the one in whose transaction it is
+    processed stays free for that.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        super().__init__(conn)
         self._header = HEADER
 
     async def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
         """Begin to read. Raises PgqError."""
-        query = copy_out(batch_sql, event_types).as_bytes(self._conn)
-        with translate_errors():
-            await self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
-        self._active = True
+        await self.begin(copy_out(batch_sql, event_types).as_bytes(self._conn))
 
     async def read(self, retries: Retries | None) -> list[Event]:
         """The next events, at least one; an empty list is the end. Raises PgqError."""
         rows: list[bytes] = []
         while self._active and not rows:
-            with translate_errors():
-                rows = await self._conn.wait(copy_protocol.read(self._conn.pgconn))
-            if not rows:
-                self._active = False
-            elif self._header:
+            rows = await self.messages()
+            if rows and self._header:
                 # It comes in one message with the first row.
                 rows[0] = rows[0].removeprefix(self._header)
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
         return _decode(rows, retries)
-
-    async def close(self) -> None:
-        """Stop reading. What was not read is not sent: the server is told to cancel."""
-        if not self._active:
-            return
-        self._active = False
-        try:
-            await self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
-            while await self._conn.wait(copy_protocol.read(self._conn.pgconn)):
-                pass
-        except psycopg.errors.QueryCanceled:
-            pass
-        except psycopg.Error:
-            await self._conn.close()
 
 
 class AsyncRowsReader:

@@ -1,33 +1,99 @@
-"""Events of a batch that shall come again."""
+"""Events of a batch that are not done with it: those that shall come again, and dead letters."""
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+
+#: The texts of a dead letter are cut to so many characters.
+MAX_REASON = 2000
+MAX_TRACEBACK = 4000
+
+#: Dead letters that one statement sends. Each costs the server a pass over the batch.
+PIECE = 10_000
+
+SECOND = timedelta(seconds=1)
+
+Letters = tuple[list[int], list[str], list[str | None]]
+
+
+def interval(value: float | timedelta, what: str) -> timedelta:
+    """Seconds, or an interval, as an interval; ``what`` names it if it is neither."""
+    if isinstance(value, timedelta):
+        return value
+    try:
+        return timedelta(seconds=value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{what} is {value!r}; it must be a number of seconds, or a timedelta"
+        ) from None
 
 
 class Retries:
-    """Collects them while the batch is processed; all are sent together when it is finished."""
+    """Collects them while the batch is processed; all are sent together when it is finished.
+
+    Its length is the number of events that shall come again.
+    """
 
     def __init__(self) -> None:
         self._after: dict[int, timedelta | datetime] = {}
+        self._letters: dict[int, tuple[str, str | None]] = {}
+        # Those who failed at the same place have the same.
+        self._tracebacks: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._after)
 
+    def __bool__(self) -> bool:
+        return bool(self._after or self._letters)
+
+    def __contains__(self, event_id: int) -> bool:
+        return event_id in self._after or event_id in self._letters
+
+    @property
+    def dead_letters(self) -> int:
+        """The number of events that are given up."""
+        return len(self._letters)
+
     def add(self, event_id: int, after: float | timedelta | datetime) -> None:
-        """Note an event; for one that is noted already, the later call wins."""
+        """Note an event to come again; of several calls for one event the last wins."""
         if isinstance(after, datetime):
             if after.tzinfo is None:
                 raise ValueError("the time to retry at needs a time zone")
-        elif not isinstance(after, timedelta):
-            after = timedelta(seconds=after)
-        if isinstance(after, timedelta) and after < timedelta():
-            raise ValueError("the delay to retry after is negative")
+        else:
+            after = interval(after, "the delay to retry after")
+            if after < timedelta():
+                raise ValueError("the delay to retry after is negative")
+        self.forget([event_id])
         self._after[event_id] = after
+
+    def bury(self, event_id: int, reason: str, error: BaseException | None = None) -> None:
+        """Note an event as a dead letter, with the traceback of an error; the last call wins."""
+        where = None
+        if error is not None:
+            # Causes and groups included; what is most telling stands at the end.
+            text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
+            where = self._tracebacks.setdefault(text, text)
+        self.forget([event_id])
+        self._letters[event_id] = (reason[:MAX_REASON], where)
+
+    def forget(self, event_ids: Iterable[int]) -> None:
+        """Forget what is noted of some events: they are processed again."""
+        for event_id in event_ids:
+            self._after.pop(event_id, None)
+            self._letters.pop(event_id, None)
+
+    def take(self, event_id: int) -> timedelta | datetime | None:
+        """Forget that an event shall come again, and say when; None if it shall not."""
+        return self._after.pop(event_id, None)
 
     def clear(self) -> None:
         """Forget all: the batch starts over."""
         self._after.clear()
+        self._letters.clear()
 
     def columns(self) -> tuple[list[int], list[datetime | None], list[timedelta | None]]:
         """Event ids, times and delays, as arrays of one length; of the latter two one is set."""
@@ -37,3 +103,42 @@ class Retries:
             [when if isinstance(when, datetime) else None for when in whens],
             [when if isinstance(when, timedelta) else None for when in whens],
         )
+
+    def letters(self, encoding: str) -> Iterator[Letters]:
+        """Event ids, reasons and tracebacks, as arrays of one length, in pieces.
+
+        Errors quote anything; what a database of that encoding cannot store is escaped.
+        """
+        items = iter(self._letters.items())
+        while piece := list(islice(items, PIECE)):
+            yield (
+                [event_id for event_id, _ in piece],
+                [storable(reason, encoding) for _, (reason, _) in piece],
+                [None if where is None else storable(where, encoding) for _, (_, where) in piece],
+            )
+
+    def dump(self, encoding: str) -> dict[str, Any]:
+        """All that is noted, as JSON has it, for a database of that encoding."""
+        return {
+            "retries": [
+                (event_id, after.isoformat() if isinstance(after, datetime) else after / SECOND)
+                for event_id, after in self._after.items()
+            ],
+            "letters": [
+                letter for piece in self.letters(encoding) for letter in zip(*piece, strict=True)
+            ],
+        }
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        """Note what was dumped, and nothing else."""
+        self.clear()
+        for event_id, after in dumped.get("retries", ()):
+            self.add(event_id, datetime.fromisoformat(after) if isinstance(after, str) else after)
+        for event_id, reason, where in dumped.get("letters", ()):
+            self._letters[event_id] = (reason, where)
+
+
+def storable(text: str, encoding: str) -> str:
+    """What a database of that encoding can store of a text; the rest is escaped."""
+    codec = "utf-8" if encoding == "UTF8" else "ascii"
+    return text.replace("\0", "\\x00").encode(codec, "backslashreplace").decode(codec)

@@ -5,10 +5,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import psycopg
 from psycopg import IsolationLevel
 
 from pgqpy.acompat import Waker
-from pgqpy.connection import Connection, connect
+from pgqpy.batch_connection import BatchConnection
+from pgqpy.connection import C, Connection, connect_as
 from pgqpy.listener import Subscription
 
 #: Polls are so much rarer while ticks are known to be heard.
@@ -32,20 +37,20 @@ class Session:
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
         self._isolation_level = isolation_level
-        self._working: Connection | None = None
+        self._working: BatchConnection | None = None
         self._reading: Connection | None = None
 
-    def working(self) -> Connection:
+    def working(self) -> BatchConnection:
         """The connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = self._connect()
+            self._working = self._connect(BatchConnection)
             self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     def reading(self) -> Connection:
         """The connection for the events."""
         if self._reading is None or self._reading.closed:
-            self._reading = self._connect()
+            self._reading = self._connect(psycopg.Connection[tuple[Any, ...]])
         return self._reading
 
     @property
@@ -68,17 +73,19 @@ class Session:
         """Whether there is known to be nothing after ``tick``, for having listened since."""
         return self._subscription is not None and self._subscription.up_to_date(tick)
 
-    def wait(self, waker: Waker, seconds: float, *, for_tick: bool) -> None:
+    def wait(
+        self, waker: Waker, seconds: float, *, for_tick: bool, at_most: float = math.inf
+    ) -> None:
         """Wait for a tick, for `waker`, or so long.
 
-        A hundred times as long if only a tick can end the wait and LISTEN is known to work: then
-        polling is for the case that the connection dies unnoticed.
+        A hundred times as long, up to ``at_most``, if only a tick can end the wait and LISTEN is
+        known to work: then polling is for the case that the connection dies unnoticed.
         """
         if self._subscription is None:
             waker.wait(seconds)
             return
         if for_tick and self._subscription.works:
-            seconds *= _TRUST
+            seconds = min(seconds * _TRUST, at_most)
         self._subscription.wait(waker, seconds)
 
     def close(self) -> None:
@@ -90,8 +97,9 @@ class Session:
         if self._subscription is not None:
             self._subscription.close()
 
-    def _connect(self) -> Connection:
-        return connect(
+    def _connect(self, kind: type[C]) -> C:
+        return connect_as(
+            kind,
             self._dsn,
             autocommit=True,
             prepare_threshold=self._prepare_threshold,

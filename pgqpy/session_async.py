@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import psycopg
 from psycopg import IsolationLevel
 
 from pgqpy.acompat import AsyncWaker
-from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.batch_connection_async import AsyncBatchConnection
+from pgqpy.connection_async import AsyncConnection, C, async_connect_as
 from pgqpy.listener_async import AsyncSubscription
 
 #: Polls are so much rarer while ticks are known to be heard.
@@ -29,20 +34,20 @@ class AsyncSession:
         self._application_name = application_name
         self._prepare_threshold = prepare_threshold
         self._isolation_level = isolation_level
-        self._working: AsyncConnection | None = None
+        self._working: AsyncBatchConnection | None = None
         self._reading: AsyncConnection | None = None
 
-    async def working(self) -> AsyncConnection:
+    async def working(self) -> AsyncBatchConnection:
         """The connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
-            self._working = await self._connect()
+            self._working = await self._connect(AsyncBatchConnection)
             await self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     async def reading(self) -> AsyncConnection:
         """The connection for the events."""
         if self._reading is None or self._reading.closed:
-            self._reading = await self._connect()
+            self._reading = await self._connect(psycopg.AsyncConnection[tuple[Any, ...]])
         return self._reading
 
     @property
@@ -65,17 +70,19 @@ class AsyncSession:
         """Whether there is known to be nothing after ``tick``, for having listened since."""
         return self._subscription is not None and self._subscription.up_to_date(tick)
 
-    async def wait(self, waker: AsyncWaker, seconds: float, *, for_tick: bool) -> None:
+    async def wait(
+        self, waker: AsyncWaker, seconds: float, *, for_tick: bool, at_most: float = math.inf
+    ) -> None:
         """Wait for a tick, for `waker`, or so long.
 
-        A hundred times as long if only a tick can end the wait and LISTEN is known to work: then
-        polling is for the case that the connection dies unnoticed.
+        A hundred times as long, up to ``at_most``, if only a tick can end the wait and LISTEN is
+        known to work: then polling is for the case that the connection dies unnoticed.
         """
         if self._subscription is None:
             await waker.wait(seconds)
             return
         if for_tick and self._subscription.works:
-            seconds *= _TRUST
+            seconds = min(seconds * _TRUST, at_most)
         await self._subscription.wait(waker, seconds)
 
     async def close(self) -> None:
@@ -87,8 +94,9 @@ class AsyncSession:
         if self._subscription is not None:
             await self._subscription.close()
 
-    async def _connect(self) -> AsyncConnection:
-        return await async_connect(
+    async def _connect(self, kind: type[C]) -> C:
+        return await async_connect_as(
+            kind,
             self._dsn,
             autocommit=True,
             prepare_threshold=self._prepare_threshold,

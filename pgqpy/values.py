@@ -94,11 +94,76 @@ class NextBatch(_Row):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupInfo(_Row):
+    """A consumer group (pgq.get_group_info).
+
+    ``workers`` counts its members; ``lag`` and ``pending_events`` are those of the partition that
+    is farthest behind. While it is resized ``resize_to`` is the number of partitions that it gets,
+    and ``resize_tick`` the tick that all have to reach before.
+    """
+
+    queue_name: str
+    group_name: str
+    partitions: int
+    key: str
+    lease: timedelta
+    park_limit: int
+    workers: int
+    lag: timedelta | None
+    pending_events: int | None
+    parked_keys: int
+    parked_events: int
+    resize_to: int | None
+    resize_tick: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition(_Row):
+    """A partition of a consumer group (pgq.get_group_partitions).
+
+    ``worker`` is its owner's name, None if it is free; ``last_seen`` the time since the owner's
+    last sign of life. ``pending_events`` estimates the events of all keys behind ``last_tick``.
+    One that ``is_full`` takes no batches: too much is parked.
+    """
+
+    partition: int
+    consumer_name: str
+    worker: str | None
+    last_seen: timedelta | None
+    lag: timedelta | None
+    pending_events: int | None
+    last_tick: int | None
+    current_batch: int | None
+    parked_keys: int
+    parked_events: int
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedKey(_Row):
+    """A key whose events are put aside (pgq.get_parked_keys).
+
+    ``first_event`` is the id of the first; it has failed ``attempts`` times, the last time because
+    of ``error``, and is tried again at ``next_attempt`` (None: when somebody says so).
+    """
+
+    key: str
+    partition: int
+    events: int
+    first_event: int | None
+    attempts: int
+    parked_since: datetime
+    next_attempt: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class BatchStats:
     """A batch that a consumer has finished.
 
-    ``events`` counts those that were read, ``retried`` those put back; ``seconds`` is from
-    opening to commit; ``lag`` the age of the batch's end when it was opened.
+    ``events`` counts those that were read, ``retried`` those put back, ``dead_letters`` those
+    given up; ``seconds`` is from opening to commit; ``lag`` the age of the batch's end when it was
+    opened.
     """
 
     queue: str
@@ -109,3 +174,4 @@ class BatchStats:
     retried: int
     seconds: float
     lag: timedelta
+    dead_letters: int = 0

@@ -11,4 +11,8 @@ pytest_plugins = [
     "tests.fixtures.fix_example",
     "tests.fixtures.fix_pool",
     "tests.fixtures.fix_connect",
+    "tests.fixtures.fix_replicate",
+    "tests.fixtures.fix_remote",
+    "tests.fixtures.fix_chaos",
+    "tests.fixtures.fix_task_worker",
 ]

@@ -23,12 +23,14 @@ HEADER = """\
 
 """
 
-#: Imports sort differently, a generator may delegate, and two kinds of `with` are now one.
-FIX = ["check", "--select=I,UP028,SIM117", "--fix", "--unsafe-fixes", "--quiet"]
+#: Imports sort differently, a generator may delegate, two kinds of `with` are now one, and some
+#: comprehensions lists.
+FIX = ["check", "--select=I,UP028,SIM117,C416", "--fix", "--unsafe-fixes", "--quiet"]
 
 #: Whole words, in this order.
 WORDS = {
     "AsyncExitStack": "ExitStack",
+    "enter_async_context": "enter_context",
     "asynccontextmanager": "contextmanager",
     "__aiter__": "__iter__",
     "__anext__": "__next__",
@@ -41,6 +43,8 @@ PATTERNS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # Either kind of iterable, where only one is left.
     (re.compile(r"(Iterable\[\w+\]) \| AsyncIterable\[\w+\]"), r"\1"),
     (re.compile(r"\bAsyncIterable, (?=.*\bIterable\b)"), ""),
+    (re.compile(r"\bAwaitable, "), ""),
+    (re.compile(r"\bAwaitable\[(\w+)\]"), r"\1"),
     # Keywords.
     (re.compile(r"\b(?:async|await) (?=\S)"), ""),
     (re.compile(r"\b(" + "|".join(WORDS) + r")\b"), lambda match: WORDS[match[1]]),

@@ -24,13 +24,70 @@ administers. `sql/pgq/grants.sql` has the list."""
 SECTIONS = {
     "Queues": ["queue", "queue_info"],
     "Producing": ["insert_event", "insert_events", "write_target", "stream_writer", "staging"],
+    "Delayed events and keys": ["delayed", "delayed_insert", "idempotency"],
     "Capturing tables": ["capture_table", "release_table", "capture_info", "capture_maint"],
     "Triggers": ["sqltriga", "logutriga", "jsontriga"],
-    "Registering consumers": ["consumer"],
+    "Registering consumers": ["consumer", "consumer_start"],
     "Batches": ["next_batch", "batch", "batch_sql"],
-    "Retry": ["retry"],
+    "Sharing batches (pgq_coop)": [
+        "pgq_coop/member",
+        "pgq_coop/next_batch",
+        "pgq_coop/finish_batch",
+        "pgq_coop/version",
+    ],
+    "The work queue (pgq_task)": [
+        "pgq_task/queue",
+        "pgq_task/permission",
+        "pgq_task/push",
+        "pgq_task/claim",
+        "pgq_task/finish",
+        "pgq_task/fail",
+        "pgq_task/release",
+        "pgq_task/held",
+        "pgq_task/pop",
+        "pgq_task/modify",
+        "pgq_task/change",
+        "pgq_task/insert",
+        "pgq_task/wake",
+        "pgq_task/sweep",
+        "pgq_task/position",
+        "pgq_task/info",
+        "pgq_task/list",
+        "pgq_task/bulk",
+        "pgq_task/search",
+        "pgq_task/finished",
+        "pgq_task/replay",
+        "pgq_task/statistics",
+        "pgq_task/limit",
+        "pgq_task/result",
+        "pgq_task/periodic",
+        "pgq_task/cancel",
+        "pgq_task/progress",
+        "pgq_task/table_columns",
+        "pgq_task/table_notify",
+        "pgq_task/raise",
+    ],
+    "Consumer groups": [
+        "group",
+        "group_key",
+        "group_member",
+        "group_batch",
+        "group_park",
+        "group_resize",
+        "group_info",
+    ],
+    "Retry": ["retry", "settle_batch"],
+    "Counting rows": ["row_count"],
+    "Dead letters": ["dead_letter"],
     "Ticker": ["ticker"],
-    "Maintenance": ["rotate", "rotate_logs", "maint", "foreign_restore"],
+    "Maintenance": ["rotate", "rotate_logs", "delayed_move", "maint", "foreign_restore"],
+    "Done elsewhere (pgq_ext)": [
+        "remote_batch",
+        "remote_event",
+        "track_tick",
+        "track_batch",
+        "track_event",
+    ],
     "Helpers": ["names_and_sequences"],
 }
 
@@ -95,7 +152,10 @@ def _block(heading: str, text: str) -> str:
 
 
 def page() -> str:
-    files = {path.stem: path for path in (ROOT / "sql").rglob("*.sql")}
+    # Of files with the same name that of pgq is meant, unless the schema is given.
+    paths = sorted((ROOT / "sql").rglob("*.sql"), reverse=True)
+    files = {path.stem: path for path in paths}
+    files |= {f"{path.parts[-3]}/{path.stem}": path for path in paths}
     parts = ["# SQL reference", INTRODUCTION]
     for title, stems in SECTIONS.items():
         found = [

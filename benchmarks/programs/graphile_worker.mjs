@@ -1,14 +1,18 @@
 // graphile-worker, with the settings of the page on performance in its documentation.
-import { load, main } from "./protocol.mjs";
+import { load, main, SINGLY } from "./protocol.mjs";
 
 const { Logger, makeWorkerUtils, run } = load("graphile-worker");
 
 const worker = {
-  concurrentJobs: 24,
-  maxPoolSize: 25,
-  localQueue: { size: 500 },
-  completeJobBatchDelay: 0,
-  failJobBatchDelay: 0,
+  ...(SINGLY
+    ? { concurrentJobs: 1 }
+    : {
+        concurrentJobs: 24,
+        maxPoolSize: 25,
+        localQueue: { size: 500 },
+        completeJobBatchDelay: 0,
+        failJobBatchDelay: 0,
+      }),
   logger: new Logger(() => () => {}),
 };
 

@@ -1,5 +1,5 @@
 // pg-boss, woken by NOTIFY, and fetching batch after batch while there are more.
-import { load, main } from "./protocol.mjs";
+import { load, main, SINGLY } from "./protocol.mjs";
 
 const { PgBoss } = load("pg-boss");
 
@@ -33,6 +33,12 @@ main({
   work: (dsn, log) =>
     withBoss(dsn, async (boss) => {
       log.ready();
+      if (SINGLY) {
+        // Its workers pause after each job unless they take several.
+        for (let jobs; (jobs = await boss.fetch("item")).length; await boss.complete("item", jobs[0].id))
+          log.take(jobs[0].data.sent);
+        return;
+      }
       await boss.work("item", options, async (jobs) => {
         for (const job of jobs) log.take(job.data.sent);
       });

@@ -10,7 +10,7 @@ from psycopg.types.json import Jsonb
 from benchmarks.programs import protocol
 
 # 30 s until a message is visible again, 100 at once, the server's own poll as it comes: 5 s, 100 ms
-READ = "select msg_id, message from pgmq.read_with_poll('q', 30, 100)"
+READ = f"select msg_id, message from pgmq.read_with_poll('q', 30, {1 if protocol.SINGLY else 100})"
 
 
 def install(dsn: str) -> None:

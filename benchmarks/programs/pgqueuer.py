@@ -13,7 +13,7 @@ from pgqueuer.models import Job
 
 from benchmarks.programs import protocol
 
-BATCH_SIZE = 25
+BATCH_SIZE = 1 if protocol.SINGLY else 25
 
 
 @asynccontextmanager

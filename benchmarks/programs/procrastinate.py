@@ -60,7 +60,9 @@ def work(dsn: str, log: protocol.Log) -> None:
 
     async def run() -> None:
         async with app.open_async():
-            worker = asyncio.create_task(app.run_worker_async(concurrency=30))
+            worker = asyncio.create_task(
+                app.run_worker_async(concurrency=1 if protocol.SINGLY else 30)
+            )
             log.ready()
             await done.wait()
             worker.cancel()

@@ -41,6 +41,9 @@ class Log {
   }
 }
 
+// Whether workers take one item after the other, and do nothing else meanwhile.
+export const SINGLY = "SINGLY" in process.env;
+
 // When each item was sent, each when it is due, or at once if that has passed.
 async function* pace(count, rate) {
   let due = now();

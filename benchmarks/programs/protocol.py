@@ -11,6 +11,9 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 
+SINGLY = "SINGLY" in os.environ
+"""Whether workers take one item after the other, and do nothing else meanwhile."""
+
 
 class Log:
     """What ``work`` has handled."""

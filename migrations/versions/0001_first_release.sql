@@ -49,10 +49,17 @@ create table pgq.queue (
     -- The oldest tick after which no event has been truncated.
     queue_horizon_tick          bigint          not null default 1,
 
+    -- how long keys of events are remembered, null for no keys; see functions/idempotency.sql
+    queue_key_window            interval,
+    queue_key_switch_time       timestamptz,
+    -- The current table for keys is number queue_key_rotations % 2.
+    queue_key_rotations         bigint          not null default 0,
+
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
     constraint queue_slot0_uq unique (queue_slot0),
     constraint queue_ntables_range check (queue_ntables between 2 and 16),
+    constraint queue_key_window_range check (queue_key_window > interval '0'),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)
 );
 
@@ -121,26 +128,6 @@ create sequence pgq.txid_high_seq minvalue 0 start 0;
 
 -- 1: the ticker polls; 2: the ticker sleeps until it hears from producers, and all queues are guarded.
 create sequence pgq.ticker_sleep_seq;
-
--- Events that shall come again later, one row for each and consumer.
-create table pgq.retry_queue (
-    ev_retry_after  timestamptz     not null,
-    ev_queue        int4            not null,
-    ev_id           bigint          not null,
-    ev_time         timestamptz     not null,
-    ev_txid         bigint,
-    ev_owner        int4            not null,
-    ev_retry        int4,
-    ev_type         text,
-    ev_data         text,
-    ev_extra1       text,
-    ev_extra2       text,
-    ev_extra3       text,
-    ev_extra4       text,
-    constraint rq_pkey primary key (ev_owner, ev_id),
-    constraint rq_queue_id_fkey foreign key (ev_queue) references pgq.queue (queue_id)
-);
-create index rq_retry_idx on pgq.retry_queue (ev_retry_after);
 
 do $$
 begin
@@ -218,6 +205,8 @@ create table pgq.position_0 (
     pos_active          timestamptz     not null default now(),
     pos_batch           bigint,
     pos_next_tick       bigint,
+    -- the last batch whose retries and dead letters came from another database, see pgq.settle_batch()
+    pos_settled         bigint,
     constraint position_0_pkey primary key (pos_registration, pos_nr)
 ) with (fillfactor = 100, autovacuum_enabled = off);
 create table pgq.position_1 (
@@ -247,6 +236,8 @@ create table pgq.registration (
     sub_id          int4    not null default nextval('pgq.subscription_sub_id_seq'),
     sub_queue       int4    not null,
     sub_consumer    int4    not null,
+    -- of a consumer group: only its members take batches
+    reg_is_partition boolean not null default false,
     constraint registration_pkey primary key (sub_queue, sub_consumer),
     constraint registration_reg_id_uq unique (reg_id),
     constraint sub_queue_fkey foreign key (sub_queue) references pgq.queue (queue_id),
@@ -270,6 +261,109 @@ select r.sub_id, r.sub_queue, r.sub_consumer,
         order by u.pos_nr desc
         limit 1) p on true;
 
+-- pgq/structure/delayed.sql
+
+-- Events that shall be delivered later: inserted with a time, or wanted again by a consumer. They are written
+-- once and never updated. A pass of pgq.maint_delayed_events() copies what has become due into the queues, and
+-- notes how far it has come, and by which snapshot, in a log; so nothing has to be marked or deleted.
+--
+-- Tables are filled and emptied by how long their events have to wait, two for each range of delays: while one
+-- is filled, all events of the other become due, and it is truncated. An event of next year thus stands in the
+-- way of no other.
+
+create sequence pgq.delayed_due_nr_seq;
+
+-- Passes copy what is due up to this time, in microseconds since 1970: for everybody, whatever the snapshot.
+-- Who writes afterwards takes a later time, or is found by the transaction id.
+create sequence pgq.delayed_until_seq minvalue -9223372036854775808;
+
+-- Which of the two tables of each range is filled: a bit for each range.
+create sequence pgq.delayed_parity_seq minvalue 0 start 0;
+
+create table pgq.delayed (
+    due             timestamptz     not null,
+    -- one after the other: tells rows with one time apart
+    due_nr          bigint          not null default nextval('pgq.delayed_due_nr_seq'),
+    due_txid        bigint          not null default txid_current(),
+    ev_queue        int4            not null,
+    ev_id           bigint          not null,
+    ev_time         timestamptz     not null,
+    -- of retries: the subscription that wants it, and the batch from which it did
+    ev_owner        int4,
+    ev_batch        bigint,
+    ev_retry        int4,
+    ev_type         text,
+    ev_data         text,
+    ev_extra1       text,
+    ev_extra2       text,
+    ev_extra3       text,
+    ev_extra4       text,
+    due_slot        int4            not null
+) partition by list (due_slot);
+
+-- No event is retried twice from one batch. (Of delayed events ev_owner is null, and no two are the same.)
+create unique index delayed_event_idx on pgq.delayed (ev_id, ev_queue, ev_owner, ev_batch, due_slot);
+create index delayed_due_idx on pgq.delayed (due, due_nr);
+create index delayed_txid_idx on pgq.delayed (due_txid);
+
+do $$
+begin
+    for slot in 0 .. 11 loop
+        execute pg_catalog.format('create table pgq.delayed_%s partition of pgq.delayed for values in (%s) '
+                                  'with (fillfactor = 100, autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot, slot);
+    end loop;
+    -- So that they have a last value from the start.
+    perform pg_catalog.setval('pgq.delayed_parity_seq', 0);
+end;
+$$;
+
+-- How far passes have come; a log as those of ticks and positions (structure/log.sql), the newest row counts.
+-- Copied are the rows up to (moved_due, moved_due_nr) that are visible in moved_snapshot, except those held:
+-- somebody was cancelling them just then.
+create sequence pgq.moved_log_seq minvalue 0 start 0;
+do $$
+begin
+    perform pg_catalog.setval('pgq.moved_log_seq', 0);
+end;
+$$;
+
+create table pgq.moved_0 (
+    moved_nr        bigint          not null,
+    moved_due       timestamptz     not null,
+    moved_due_nr    bigint          not null,
+    moved_snapshot  txid_snapshot   not null,
+    -- No transaction has written up to moved_due that is invisible to the snapshot and has an id from here on.
+    moved_fence     bigint          not null,
+    held_due        timestamptz[]   not null,
+    held_due_nr     bigint[]        not null,
+    constraint moved_0_pkey primary key (moved_nr)
+) with (fillfactor = 100, autovacuum_enabled = off);
+create table pgq.moved_1 (
+    like pgq.moved_0,
+    constraint moved_1_pkey primary key (moved_nr)
+) with (fillfactor = 100, autovacuum_enabled = off);
+
+-- What waits. (Under an old snapshot more than that: functions that decide by it use pgq.last_move().)
+create view pgq.waiting_event as
+select d.*
+  from pgq.delayed d
+  left join (select * from pgq.moved_0
+             union all
+             select * from pgq.moved_1
+             order by moved_nr desc limit 1) m on true
+ where ((d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+        and txid_visible_in_snapshot(d.due_txid, m.moved_snapshot)
+        and d.due_nr <> all (m.held_due_nr)) is not true
+   and exists (select from pgq.queue where queue_id = d.ev_queue)
+   and (d.ev_owner is null or exists (select from pgq.registration where sub_id = d.ev_owner));
+
+-- PgQ's table of events that shall come again, one row for each and consumer.
+create view pgq.retry_queue as
+select due as ev_retry_after, ev_queue, ev_id, ev_time, null::bigint as ev_txid, ev_owner, ev_retry,
+       ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
+  from pgq.waiting_event
+ where ev_owner is not null;
+
 -- pgq/structure/stream_writer.sql
 
 -- Streams that write into queues in numbered batches, and come with the same number again when they do not know
@@ -286,6 +380,130 @@ create table pgq.stream_writer (
     constraint stream_writer_pkey primary key (sw_queue, sw_name),
     constraint sw_queue_fkey foreign key (sw_queue) references pgq.queue (queue_id) on delete cascade
 ) with (fillfactor = 10);
+
+-- pgq/structure/group.sql
+
+-- Consumer groups: the events of one key in order, different keys in parallel.
+--
+-- A group divides a queue's events by a key into partitions. Each partition is a registered consumer
+-- <group>#<number> with a position of its own, whose batches hold the events of its keys only. Workers are
+-- members of the group; a partition belongs to one of them at a time.
+--
+-- Invariants:
+--   1. The events of a key are handed out in the order of the batches, and of ev_id within a batch, and
+--      always by the same partition. What resizing changes, it changes when all partitions stand on one tick.
+--   2. A partition has one owner. Each change of owner draws a new part_generation, and whoever finishes a batch
+--      gives the generation under which it was opened: an owner that lost the partition cannot commit.
+--   3. Effects in the transaction that finishes the batch happen exactly once, wherever workers die: the open
+--      batch stays open, and the next owner gets the same one.
+--   4. A parked key's events go to pgq.parked_event in their order, in the transaction that finishes the
+--      batch. Only the owner takes them out again, and the key is parked until none is left. So nothing of
+--      the key overtakes.
+--   5. Rotation waits for the slowest partition: each has its own registration.
+--   6. While nobody joins, leaves or fails, no row here is written. A member's signs of life are rows of the
+--      position log, under the negative of its id, and rotate with that.
+
+create table pgq.consumer_group (
+    group_id            int4        not null generated always as identity,
+    group_queue         int4        not null,
+    group_name          text        not null,
+    -- All partitions have the same, so that events which are to be retried belong to the group.
+    group_sub_id        int4        not null,
+    group_partitions    int4        not null,
+    -- as it was given, and as the batch query has it: never null, for an event without key its id
+    group_key           text        not null,
+    group_key_sql       text        not null,
+    -- A member that gives no sign of life for so long loses its partitions.
+    group_lease         interval    not null default '15 seconds',
+    -- A partition with so many parked events takes no more batches.
+    group_park_limit    int4        not null default 10000,
+    -- While it is resized: to how many partitions, and where all have to stand before.
+    group_resize_to     int4,
+    group_resize_tick   bigint,
+
+    constraint consumer_group_pkey primary key (group_id),
+    constraint consumer_group_uq unique (group_queue, group_name),
+    constraint group_queue_fkey foreign key (group_queue) references pgq.queue (queue_id),
+    constraint group_partitions_range check (group_partitions between 1 and 1024),
+    constraint group_resize_range check (group_resize_to between 1 and 1024),
+    constraint group_lease_range check (group_lease between '100 milliseconds' and '1 day'),
+    constraint group_park_limit_range check (group_park_limit >= 0)
+);
+
+create table pgq.group_member (
+    member_id           int4        not null generated always as identity,
+    member_group        int4        not null,
+    -- what its worker calls itself, for people
+    member_name         text        not null,
+    member_joined       timestamptz not null default now(),
+
+    constraint group_member_pkey primary key (member_id),
+    constraint member_group_fkey foreign key (member_group) references pgq.consumer_group (group_id) on delete cascade
+);
+
+-- No two owners of any partitions have the same.
+create sequence pgq.group_generation_seq;
+
+create table pgq.group_partition (
+    part_group          int4        not null,
+    part_nr             int4        not null,
+    part_reg            int4        not null,
+    -- its owner, null if it is free
+    part_member         int4,
+    part_generation     bigint      not null default nextval('pgq.group_generation_seq'),
+
+    constraint group_partition_pkey primary key (part_group, part_nr),
+    constraint group_partition_reg_uq unique (part_reg),
+    constraint part_group_fkey foreign key (part_group) references pgq.consumer_group (group_id),
+    constraint part_reg_fkey foreign key (part_reg) references pgq.registration (reg_id)
+);
+
+-- Keys may be long, so no index has them. One key is there once: only the owner of its partition adds it.
+create table pgq.parked_key (
+    parked_id           bigint      not null generated always as identity,
+    parked_group        int4        not null,
+    parked_part         int4        not null,
+    parked_key          text        not null,
+    parked_since        timestamptz not null default clock_timestamp(),
+    -- how often its first event has failed, when it is tried again (null: when somebody says so), and why
+    parked_attempts     int4        not null default 1,
+    parked_next         timestamptz,
+    parked_error        text,
+
+    constraint parked_key_pkey primary key (parked_id),
+    constraint parked_group_fkey foreign key (parked_group) references pgq.consumer_group (group_id) on delete cascade
+);
+create index parked_key_part_idx on pgq.parked_key (parked_group, parked_part);
+
+create table pgq.parked_event (
+    pe_id               bigint      not null generated always as identity,
+    pe_key              bigint      not null,
+    ev_id               bigint      not null,
+    ev_time             timestamptz not null,
+    ev_txid             bigint      not null,
+    ev_retry            int4,
+    ev_type             text,
+    ev_data             text,
+    ev_extra1           text,
+    ev_extra2           text,
+    ev_extra3           text,
+    ev_extra4           text,
+
+    constraint parked_event_pkey primary key (pe_id),
+    constraint pe_key_fkey foreign key (pe_key) references pgq.parked_key (parked_id) on delete cascade
+);
+create index parked_event_key_idx on pgq.parked_event (pe_key, pe_id);
+
+-- Always empty: what a key may be is what an index over these columns may be.
+create table pgq.group_key_check (
+    ev_id               bigint,
+    ev_type             text,
+    ev_data             text,
+    ev_extra1           text,
+    ev_extra2           text,
+    ev_extra3           text,
+    ev_extra4           text
+);
 
 -- pgq/structure/row_layout.sql
 
@@ -351,3 +569,497 @@ begin
     end loop;
 end;
 $$;
+
+-- pgq/structure/row_count.sql
+
+-- Numbers of rows that a consumer of captured changes keeps: see functions/row_count.sql.
+
+-- The static part: written when the rows of a table are counted, never updated.
+create table pgq.counted_table (
+    ct_id           int4            not null generated always as identity,
+    ct_registration int4            not null,
+    ct_table        regclass        not null,
+    -- as events name it, without quotes
+    ct_name         text            not null,
+    -- The triggers and partitions that there were: where others are, changes may have gone unseen.
+    ct_identity     oid[]           not null,
+    -- What had been counted. Events of transactions that this sees are not added.
+    ct_snapshot     txid_snapshot   not null,
+    constraint counted_table_pkey primary key (ct_id),
+    constraint counted_table_uq unique (ct_registration, ct_table),
+    constraint ct_registration_fkey foreign key (ct_registration) references pgq.registration (reg_id) on delete cascade
+);
+
+-- A row for each batch and table; the newest is the number. Append only: see pgq.trim_row_counts().
+create table pgq.row_count_log (
+    rc_counted      int4            not null,
+    rc_nr           bigint          not null,
+    rc_rows         bigint          not null,
+    -- up to which tick; its event sequence and time
+    rc_tick         bigint          not null,
+    rc_seq          bigint          not null,
+    rc_time         timestamptz     not null,
+    constraint row_count_log_pkey primary key (rc_counted, rc_nr)
+) with (fillfactor = 100, autovacuum_enabled = off);
+
+-- Everybody sees the numbers of the tables that he may read.
+create view pgq.row_counts as
+select ct.ct_table as table_name, n.rc_rows as row_count, n.rc_time as as_of, q.queue_name, c.co_name as consumer_name
+  from pgq.counted_table ct
+  join pgq.registration r on r.reg_id = ct.ct_registration
+  join pgq.queue q on q.queue_id = r.sub_queue
+  join pgq.consumer c on c.co_id = r.sub_consumer
+  left join lateral (
+       select * from pgq.row_count_log where rc_counted = ct.ct_id order by rc_nr desc limit 1) n on true
+ where pg_catalog.has_table_privilege(ct.ct_table, 'select');
+
+-- pgq_ext/structure/progress.sql
+
+-- What consumers of queues elsewhere have done in this database. It changes with every batch, and PgQ updates a row for that; here rows
+-- are only appended, as with pgq.log: two tables of each kind, filled in turn. Nobody can be counted on to maintain this database, so
+-- whoever appends also rotates. See pgq_ext.rotate().
+
+create table pgq_ext.tracker (
+    trk_id              int4            not null generated by default as identity primary key,
+    consumer_id         text            not null,
+    subconsumer_id      text            not null,
+    constraint tracker_name_key unique (consumer_id, subconsumer_id)
+);
+
+-- One row, made with the first tracker (a dump of an extension must find the table empty).
+create table pgq_ext.log (
+    log_name            text            not null primary key,
+    -- The tables that are written are number log_rotations % 2. The sequence says the same outside of snapshots.
+    log_rotations       bigint          not null default 0,
+    -- Rotate when the tables are larger than this and twice what was carried over into them.
+    log_rotate_bytes    bigint          not null default 4194304,
+    log_carried_bytes   bigint          not null default 0,
+    -- the transaction of the last step of a rotation
+    log_changed_by      bigint          not null default 0
+);
+
+create sequence pgq_ext.log_seq minvalue 0 start 0;
+do $$
+begin
+    perform pg_catalog.setval('pgq_ext.log_seq', 0);
+end;
+$$;
+
+-- The newest row of a tracker is its state.
+create table pgq_ext.progress_0 (
+    prg_tracker         int4            not null,
+    prg_nr              bigint          not null,
+    prg_tick            bigint,
+    -- Null where only the tick's id was told. A source that was restored gives out ids again, but not times.
+    prg_tick_time       timestamptz,
+    -- What the tick is: a source forgets most of its ticks soon, their events much later.
+    prg_tick_snapshot   txid_snapshot,
+    prg_tick_event_seq  bigint,
+    prg_batch           bigint,
+    -- what shall come again of prg_batch, in case that its finish fails in the source
+    prg_retries         jsonb,
+    -- then, the tick behind which prg_batch begins
+    prg_prev_tick       bigint,
+    prg_prev_tick_time  timestamptz,
+    prg_prev_tick_snapshot  txid_snapshot,
+    prg_prev_tick_event_seq bigint,
+    -- The batch of which events are done one by one, and the number of the row that began it.
+    prg_event_batch     bigint,
+    prg_event_nr        bigint,
+    -- The ticks between which the events lie that are remembered; null where nobody told.
+    prg_event_prev_tick bigint,
+    prg_event_prev_tick_time timestamptz,
+    prg_event_tick      bigint,
+    prg_event_tick_time timestamptz,
+    constraint progress_0_pkey primary key (prg_tracker, prg_nr)
+) with (fillfactor = 100, autovacuum_enabled = off);
+create table pgq_ext.progress_1 (
+    like pgq_ext.progress_0,
+    constraint progress_1_pkey primary key (prg_tracker, prg_nr)
+) with (fillfactor = 100, autovacuum_enabled = off);
+
+create table pgq_ext.event_0 (
+    evt_tracker         int4            not null,
+    -- prg_event_nr; events of earlier ones are of no interest
+    evt_nr              bigint          not null,
+    evt_id              bigint          not null,
+    evt_retry           int4            not null,
+    -- A source that was restored gives out ids again, but not times. -infinity where nobody told.
+    evt_time            timestamptz     not null,
+    constraint event_0_pkey primary key (evt_tracker, evt_nr, evt_id, evt_retry, evt_time)
+) with (fillfactor = 100, autovacuum_enabled = off);
+create table pgq_ext.event_1 (
+    like pgq_ext.event_0,
+    constraint event_1_pkey primary key (evt_tracker, evt_nr, evt_id, evt_retry, evt_time)
+) with (fillfactor = 100, autovacuum_enabled = off);
+
+create view pgq_ext.progress as
+select t.consumer_id, t.subconsumer_id, p.*
+  from pgq_ext.tracker t
+ cross join lateral (
+       select * from pgq_ext.progress_0 where prg_tracker = t.trk_id
+        union all
+       select * from pgq_ext.progress_1 where prg_tracker = t.trk_id
+        order by prg_nr desc
+        limit 1) p;
+
+-- PgQ's tables, to be read.
+create view pgq_ext.completed_tick as
+select consumer_id, subconsumer_id, prg_tick as last_tick_id from pgq_ext.progress where prg_tick is not null;
+
+create view pgq_ext.completed_batch as
+select consumer_id, subconsumer_id, prg_batch as last_batch_id from pgq_ext.progress where prg_batch is not null;
+
+create view pgq_ext.partial_batch as
+select consumer_id, subconsumer_id, prg_event_batch as cur_batch_id from pgq_ext.progress where prg_event_batch is not null;
+
+create view pgq_ext.completed_event as
+select distinct p.consumer_id, p.subconsumer_id, p.prg_event_batch as batch_id, e.evt_id as event_id
+  from pgq_ext.progress p
+  join (select * from pgq_ext.event_0 union all select * from pgq_ext.event_1) e
+    on e.evt_tracker = p.prg_tracker and e.evt_nr = p.prg_event_nr;
+
+-- pgq_ext/structure/replica.sql
+
+-- The tables that `pgqpy run replicate` keeps equal to tables of another database: see docs/replicate.md. Rows change when a table's
+-- state does, never with a batch.
+
+create table pgq_ext.replica_table (
+    rpt_id              int4            not null generated by default as identity primary key,
+    rpt_queue           text            not null,
+    rpt_consumer        text            not null,
+    rpt_source_schema   text            not null,
+    rpt_source_table    text            not null,
+    rpt_target_schema   text            not null,
+    rpt_target_table    text            not null,
+    -- null for all
+    rpt_columns         text[],
+    -- added, copying, catching_up, in_step, failed
+    rpt_state           text            not null default 'added',
+    -- Whether changes wait in replica_event.
+    rpt_waiting         boolean         not null default false,
+    -- What the copy has seen: changes of these transactions are in it. Null while there is no copy, and again when the
+    -- queue has passed it.
+    rpt_snapshot        txid_snapshot,
+    rpt_copied          boolean         not null default false,
+    -- the last row of replica_event that has been applied
+    rpt_applied         bigint          not null default 0,
+    rpt_error           text,
+    rpt_since           timestamptz     not null default now(),
+    constraint rpt_source_key unique (rpt_queue, rpt_consumer, rpt_source_schema, rpt_source_table)
+);
+
+-- Changes of tables that are being copied, or have failed, in the order in which they are to be applied.
+create table pgq_ext.replica_event (
+    rpe_table           int4            not null,
+    rpe_nr              bigint          not null generated by default as identity,
+    ev_id               bigint          not null,
+    ev_txid             bigint          not null,
+    ev_type             text            not null,
+    ev_data             text,
+    ev_extra1           text            not null,
+    constraint replica_event_pkey primary key (rpe_table, rpe_nr)
+);
+
+create table pgq_ext.replica_sequence (
+    rps_queue           text            not null,
+    rps_consumer        text            not null,
+    rps_source_schema   text            not null,
+    rps_source_sequence text            not null,
+    rps_target_schema   text            not null,
+    rps_target_sequence text            not null,
+    -- with which it came; null if it was named itself
+    rps_table           int4            references pgq_ext.replica_table (rpt_id) on delete cascade,
+    constraint replica_sequence_pkey primary key (rps_queue, rps_consumer, rps_source_schema, rps_source_sequence)
+);
+
+-- pgq/structure/dead_letter.sql
+
+-- Events that a consumer has given up, until somebody replays or purges them. A row is written once and deleted
+-- once, by hand; a consumer that works leaves nothing here.
+
+create table pgq.dead_letter (
+    dl_id           bigint          not null generated always as identity,
+    dl_time         timestamptz     not null default now(),
+    -- By name: they outlive the consumer's registration, and one that is registered again may have them.
+    dl_queue        text            not null,
+    dl_consumer     text            not null,
+    dl_batch        bigint          not null,
+    -- how often it was processed in vain
+    dl_attempts     int4            not null,
+    dl_reason       text            not null,
+    dl_traceback    text,
+    ev_id           bigint          not null,
+    ev_time         timestamptz     not null,
+    ev_txid         bigint,
+    ev_retry        int4,
+    ev_type         text,
+    ev_data         text,
+    ev_extra1       text,
+    ev_extra2       text,
+    ev_extra3       text,
+    ev_extra4       text,
+    constraint dead_letter_pkey primary key (dl_id)
+);
+create index dead_letter_consumer_idx on pgq.dead_letter (dl_queue, dl_consumer, dl_id);
+
+-- pgq_task/structure/queue.sql
+
+create table pgq_task.queue (
+    queue_id            int4            not null generated always as identity,
+    queue_name          text            not null,
+    queue_created       timestamptz     not null default now(),
+    -- since when nobody gets a task of it; null while it runs
+    queue_paused        timestamptz,
+    -- how long a claim holds unless it says otherwise
+    queue_lease         interval        not null default '30 seconds',
+    -- A task that was tried so often goes to the error queue; null: never.
+    queue_max_attempts  int4,
+    queue_error_queue   text,
+    -- Finished tasks are kept so long in pgq_task.finished.
+    queue_keep          interval        not null default '0',
+    -- Only roles that were granted it may do something with its tasks: see pgq_task.queue_grant.
+    queue_restricted    boolean         not null default false,
+    -- Claims are limited: see pgq_task.queue_limit.
+    queue_limited       boolean         not null default false,
+    -- Its sequences that are used most: to look one up by name costs more than to draw from it. Null only
+    -- while the queue is being created.
+    queue_waiting       regclass,
+    queue_pushed        regclass,
+    queue_claimed       regclass,
+    queue_finished      regclass,
+    constraint queue_pkey primary key (queue_id),
+    constraint queue_name_key unique (queue_name)
+);
+
+-- A lane holds the tasks of one queue and priority, in the order of their positions. What stands before
+-- its mark low is dead, claimed long ago and not to be looked at: see pgq_task.sweep(). Claims begin at
+-- its mark ahead, which is a guess; what it leaves out is found from low on. Marks are sequences
+-- because these have one version only, whichever transactions are open.
+create table pgq_task.lane (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    priority            int2            not null,
+    lane_ahead          regclass        not null,
+    lane_low            regclass        not null,
+    constraint lane_pkey primary key (queue_id, priority)
+);
+
+-- pgq_task/structure/task.sql
+
+-- A claim changes no column that is indexed, so that it is a heap-only update: a task costs one row and its
+-- index entries, one row for the claim without any, and a delete.
+
+create sequence pgq_task.task_id_seq;
+
+create table pgq_task.task (
+    id                  bigint          not null,
+    -- Counts the changes, claims and renewals included. Who changes a task names the version it knows.
+    version             int4            not null default 1,
+    queue_id            int4            not null,
+    priority            int2            not null default 0,
+    -- The place in the lane: when the task is available, see pgq_task.position_of(). Of a claim that lasts
+    -- it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The
+    -- largest number: stopped.
+    pos                 bigint,
+    -- until when the claimant has it
+    lease               timestamptz,
+    claimant            text,
+    -- claims since it was inserted, moved or replayed
+    attempts            int4            not null default 0,
+    last_attempt        timestamptz,
+    created             timestamptz     not null default now(),
+    payload             jsonb,
+    headers             jsonb,
+    -- of the last attempt that failed
+    error               text,
+    -- at most one task of a queue has it at a time
+    unique_key          text,
+    -- tasks of a queue with the same one are worked off in the order of their ids
+    order_key           text,
+    constraint task_pkey primary key (id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
+        autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
+
+create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
+create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
+create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
+
+create sequence pgq_task.sweep_id_seq;
+
+-- One row a sweep, read from the newest end. Nothing is looked for at the other one, where the old are
+-- deleted.
+create table pgq_task.sweep (
+    sweep_id            bigint          not null,
+    sweep_time          timestamptz     not null,
+    sweep_took          interval        not null,
+    -- Of the round that this is a part of: when it began, the position that no mark low is set beyond, and the
+    -- one from which on the lanes are walked if that is before their marks.
+    sweep_began         timestamptz     not null,
+    sweep_bound         bigint          not null,
+    sweep_from          bigint,
+    -- the last lane that was seen to, if more are to come
+    sweep_queue         int4,
+    sweep_priority      int2,
+    -- Open transactions that may bring tasks to light before low, each with the position from which on.
+    sweep_open          xid8[]          not null,
+    sweep_open_pos      bigint[]        not null,
+    -- where the tasks' sequence stood, and when it was last found somewhere else, as a position
+    sweep_pushed        bigint,
+    sweep_busy          bigint          not null,
+    -- when the lanes were last walked from their beginning, whatever the marks said
+    sweep_anew          timestamptz     not null,
+    constraint sweep_pkey primary key (sweep_id)
+);
+
+create type pgq_task.claimed as (
+    id                  bigint,
+    version             int4,
+    queue               text,
+    priority            int2,
+    attempts            int4,
+    lease               timestamptz,
+    created             timestamptz,
+    payload             jsonb,
+    headers             jsonb,
+    error               text,
+    unique_key          text,
+    order_key           text
+);
+
+-- pgq_task/structure/order.sql
+
+-- Keys whose next task could not be released when the one before it went, because somebody had it locked
+-- or the transaction's snapshot was too old to know which it is. The next sweep does it.
+
+create table pgq_task.to_release (
+    queue_id            int4            not null,
+    order_key           text            not null,
+    -- the task that is gone
+    id                  bigint          not null
+);
+
+-- pgq_task/structure/finished.sql
+
+-- Finished tasks of the queues that keep them, each in tables of its queue's own: finished_<queue_id>_0 to
+-- _4, made when the queue's settings ask for it. The time says which of them is written, a third of
+-- queue_keep each, and before one's turn comes again it is emptied as a whole, see
+-- pgq_task.expire_finished(). Nothing is written here but by appending, nothing but whole tables goes.
+
+create table pgq_task.finished (
+    queue_id            int4            not null,
+    id                  bigint          not null,
+    priority            int2            not null,
+    created             timestamptz     not null,
+    finished            timestamptz     not null,
+    -- finished, popped or deleted
+    outcome             text            not null,
+    claimant            text,
+    attempts            int4            not null,
+    last_attempt        timestamptz,
+    result              jsonb,
+    -- of the last attempt that failed, if one did
+    error               text,
+    payload             jsonb,
+    headers             jsonb,
+    unique_key          text,
+    order_key           text
+);
+
+-- pgq_task/structure/permission.sql
+
+-- Who may do what with the tasks of a restricted queue. Of a role that is dropped a row may stay, which
+-- allows nobody anything.
+create table pgq_task.queue_grant (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    grantee             regrole         not null,
+    -- some of pgq_task.actions()
+    actions             text[]          not null,
+    constraint queue_grant_pkey primary key (queue_id, grantee)
+);
+
+-- pgq_task/structure/periodic.sql
+
+-- Tasks that are pushed again and again. Who computes when they are due is a program beside: cron
+-- expressions and time zones are not PostgreSQL's. That each run is pushed once is ensured here.
+create table pgq_task.periodic (
+    periodic_name       text            not null,
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    cron                text            not null,
+    time_zone           text            not null,
+    payload             jsonb           not null,
+    priority            int2            not null,
+    headers             jsonb,
+    unique_key          text,
+    order_key           text,
+    -- of runs that were due while nobody was there: last, all, skip
+    missed              text            not null,
+    -- The last run that was pushed, or left out; before the first, since when it is known.
+    last_due            timestamptz     not null,
+    -- since when it is not pushed
+    paused              timestamptz,
+    constraint periodic_pkey primary key (periodic_name)
+);
+create index periodic_queue_idx on pgq_task.periodic (queue_id);
+
+-- pgq_task/structure/running.sql
+
+-- What workers say of tasks they have, and people of tasks that shall end. Both are forgotten when the task
+-- is gone, by pgq_task.attend().
+create unlogged table pgq_task.progress (
+    id                  bigint          not null,
+    claimant            text            not null,
+    done                float8          not null,
+    total               float8,
+    note                text,
+    at                  timestamptz     not null,
+    constraint progress_pkey primary key (id)
+);
+
+create table pgq_task.cancellation (
+    id                  bigint          not null,
+    -- where it was: when it is somewhere else, or gone, that was it
+    queue_id            int4            not null,
+    reason              text            not null,
+    cancelled_at        timestamptz     not null default now(),
+    constraint cancellation_pkey primary key (id)
+);
+
+-- pgq_task/structure/limit.sql
+
+-- Limits of queues: of how many tasks are claimed at a time, and in a period. What counts is kept in tables of
+-- the queue's own, limit_<queue_id>_0 and _1, made when it gets limits: each claim appends to one of them what
+-- is claimed from then on, the other one is emptied as a whole when it is not needed any more. So there is
+-- nothing dead to step over, whoever holds back the horizon, and a rolled back claim leaves nothing.
+create table pgq_task.queue_limit (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    -- claimed at a time: of the queue, and of tasks with the same limit_key in their headers
+    max_running         int4,
+    max_running_per_key int4,
+    -- claims in a period, of the queue and with the same key
+    rate                int4,
+    rate_per_key        int4,
+    rate_period         interval        not null default '1 minute',
+    -- Since when they are these. Slots that were given before are void.
+    since               timestamptz     not null default clock_timestamp(),
+    -- which of the two tables is written
+    written             int2            not null default 0,
+    constraint queue_limit_pkey primary key (queue_id)
+);
+
+create table pgq_task.limit_log (
+    -- empty for the queue as a whole
+    key                 text            not null,
+    at                  timestamptz     not null,
+    -- claims so far, those of this row included
+    total               bigint          not null,
+    number              int4            not null,
+    -- Of a key whose rate is used up: the last place in time that was given to one of its tasks.
+    slot                timestamptz,
+    -- Of the queue: who is claimed, with keys, and from which position on tasks wait for the end of one of
+    -- these. Those that have ended stay until it is seen that nobody waits.
+    ids                 bigint[],
+    keys                text[],
+    marks               bigint[],
+    -- how many were made to wait so far
+    parked              bigint
+);

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import click
 
-from pgqpy.cli import capture, consumer, demo, event, migrate, queue, spark, status, ticker
+from pgqpy.cli import (
+    capture,
+    consumer,
+    dead_letter,
+    demo,
+    event,
+    group,
+    migrate,
+    queue,
+    replicate,
+    run,
+    spark,
+    status,
+    task,
+    ticker,
+)
 from pgqpy.cli.command import Group, Settings
 from pgqpy.cli.program import Program
 
@@ -40,10 +55,15 @@ for command in (
     migrate.migrate,
     queue.queue,
     consumer.consumer,
+    group.group,
     event.event,
+    dead_letter.dead_letter,
+    task.task,
     capture.capture,
     ticker.ticker,
     status.status,
+    run.run,
+    replicate.replicate,
     spark.spark,
     demo.demo,
 ):

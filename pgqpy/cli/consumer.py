@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
+from typing import LiteralString
 
 import click
 
+import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli.command import Group, dsn_option, json_option
 from pgqpy.cli.database import connect, one_consumer, one_queue
@@ -13,7 +16,21 @@ from pgqpy.cli.errors import CliError
 from pgqpy.cli.names import CONSUMER, QUEUE
 from pgqpy.cli.output import print_json, print_table, say
 from pgqpy.cli.position import Position, position_options
+from pgqpy.error_origin import comes_from
+from pgqpy.errors import ForeignTick, TickNotFound, translate_errors
 from pgqpy.values import ConsumerInfo
+
+#: A worker of a CoopConsumer is registered as main.worker, with the main consumer's sub_id.
+_MAIN: LiteralString = """
+select main.co_name
+  from pgq.queue q
+  join pgq.consumer c on c.co_name = %s
+  join pgq.subscription s on s.sub_queue = q.queue_id and s.sub_consumer = c.co_id
+  join pgq.subscription m on m.sub_queue = q.queue_id and m.sub_id = s.sub_id
+  join pgq.consumer main on main.co_id = m.sub_consumer
+ where q.queue_name = %s
+   and starts_with(c.co_name, main.co_name || '.')
+"""
 
 
 @click.group(cls=Group)
@@ -78,10 +95,16 @@ def unregister(dsn: str, queue: str, consumer: str) -> None:
     """Unregister a consumer from a queue.
 
     The queue forgets its position and the events that it wanted again. Events that only this
-    consumer had still to get are gone for it.
+    consumer had still to get are gone for it. Workers that share its events go with it.
     """
     with connect(dsn) as conn:
-        one_consumer(conn, queue, consumer)
+        info = one_consumer(conn, queue, consumer)
+        main = main_consumer(conn, queue, consumer)
+        if main is not None and info.current_batch is not None:
+            raise CliError(
+                f"worker {consumer} has batch {info.current_batch} of consumer {main} open",
+                "stop it, and another worker takes the batch over; this would lose its events",
+            )
         Admin(conn).unregister_consumer(queue, consumer)
     say(f"unregistered consumer {consumer} from queue {queue}")
 
@@ -97,8 +120,9 @@ def unregister(dsn: str, queue: str, consumer: str) -> None:
 def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
     """List the consumers, of all queues or of one.
 
-    With their positions, their lags and how many events they have still to get. The keys of the
-    JSON objects are the columns of pgq.get_consumer_info().
+    With their positions, their lags and how many events they have still to get. Workers that share
+    a consumer's position follow it as CONSUMER.WORKER, with the batch that they are at. The keys of
+    the JSON objects are the columns of pgq.get_consumer_info().
     """
     with connect(dsn) as conn:
         consumers = Admin(conn).get_consumer_info(queue)
@@ -110,6 +134,12 @@ def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
         say("no consumers yet; make one: pgqpy consumer register QUEUE NAME")
     else:
         print_consumers(consumers)
+
+
+def main_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> str | None:
+    """The consumer whose position a worker shares; None if it is no worker."""
+    row = conn.execute(_MAIN, [consumer, queue]).fetchone()
+    return None if row is None else str(row[0])
 
 
 def print_consumers(consumers: list[ConsumerInfo]) -> None:
@@ -165,6 +195,75 @@ def seek(
         raise click.UsageError("Give --tick, --time, --start or --end.")
     with connect(dsn) as conn, conn.transaction():
         before = one_consumer(conn, queue, consumer)
+        main = main_consumer(conn, queue, consumer)
+        if main is not None:
+            raise CliError(
+                f"worker {consumer} has no position of its own",
+                f"move the consumer whose position it shares: pgqpy consumer seek {queue} {main}",
+            )
         to = position.resolve(conn, queue)
         Admin(conn).register_consumer_at(queue, consumer, to)
     say(f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to {to}")
+
+
+@consumer.command(
+    "rewind",
+    role="pgq_admin",
+    examples=("pgqpy consumer rewind flights copy --target-dsn postgresql:///reports",),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE)
+@click.argument("consumer", type=CONSUMER)
+@click.option(
+    "--target-dsn", required=True, metavar="DSN", help="The database with the consumer's effects."
+)
+def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
+    """Move a consumer to where its target database stands.
+
+    For a consumer whose effects are in another database, when that was restored from an older
+    backup: it then has the events again that the target lacks, as long as the queue has them.
+    Stop the consumer first.
+    """
+    with connect(dsn) as conn:
+        one_consumer(conn, queue, consumer)
+    with comes_from(target_dsn), connect(target_dsn) as target, translate_errors():
+        remembered = target.execute(REMEMBERED, (consumer, queue)).fetchone()
+        undelivered = target.execute(UNDELIVERED, (consumer, queue)).fetchone()
+    if remembered is None:
+        raise CliError(
+            f"the target remembers nothing of consumer {consumer} of queue {queue}",
+            "`pgqpy consumer seek` moves the consumer; then tell the target by "
+            "select pgq_ext.set_last_tick(consumer, queue, tick)",
+        )
+    with connect(dsn) as conn, conn.transaction(), translate_errors():
+        before = one_consumer(conn, queue, consumer)
+        if undelivered is not None:
+            # The batch must be there, from its begin, if it is to come again.
+            with suppress(TickNotFound, ForeignTick), conn.transaction(), translate_errors():
+                conn.execute(REWIND, (queue, consumer, *undelivered[1:5]))
+        conn.execute(REWIND, (queue, consumer, *remembered))
+        if undelivered is not None:
+            batch, prev_tick, prev_time, *_, tick, time = undelivered
+            conn.execute(REOPEN, (queue, consumer, batch, prev_tick, prev_time, tick, time))
+    say(
+        f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to"
+        f" {remembered[0]}, where its target stands"
+    )
+
+
+REMEMBERED = b"""
+select coalesce(prg_tick, prg_event_prev_tick),
+       case when prg_tick is null then prg_event_prev_tick_time else prg_tick_time end,
+       prg_tick_snapshot::text, prg_tick_event_seq
+  from pgq_ext.progress
+ where consumer_id = %s and subconsumer_id = %s
+   and coalesce(prg_tick, prg_event_prev_tick) is not null
+"""
+UNDELIVERED = b"""
+select prg_batch, prg_prev_tick, prg_prev_tick_time, prg_prev_tick_snapshot::text,
+       prg_prev_tick_event_seq, prg_tick, prg_tick_time
+  from pgq_ext.progress
+ where consumer_id = %s and subconsumer_id = %s and prg_retries is not null
+"""
+REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
+REWIND = b"select pgq.rewind_consumer(%s, %s, %s, %s, %s::text::txid_snapshot, %s)"

@@ -1,8 +1,10 @@
-"""``pgqpy event``: putting events into a queue by hand or from files, and looking at them."""
+"""``pgqpy event``: putting events into a queue by hand or from files, looking at them, and taking
+back those that wait for their time."""
 
 from __future__ import annotations
 
 import sys
+from datetime import datetime
 from typing import Any
 
 import click
@@ -10,19 +12,26 @@ import click
 from pgqpy.cli.command import Function, Group, dsn_option, json_option
 from pgqpy.cli.database import connect
 from pgqpy.cli.errors import CliError
+from pgqpy.cli.event_delayed import cancel, delayed, resolved
 from pgqpy.cli.event_file import EventFile
 from pgqpy.cli.event_input import ASSIGNED, FIELDS, Format
 from pgqpy.cli.event_load import load
 from pgqpy.cli.event_peek import newest, of_ticks
 from pgqpy.cli.names import QUEUE, TEXT
 from pgqpy.cli.output import print_json_line, print_table, say
-from pgqpy.event import Event, NewEvent
+from pgqpy.cli.position import Moment
+from pgqpy.cli.wording import shown
+from pgqpy.event import Event
+from pgqpy.producer import Producer
 
 
 @click.group(cls=Group)
 def event() -> None:
     """Insert events, and look at them without consuming them."""
 
+
+event.add_command(cancel)
+event.add_command(delayed)
 
 EXTRAS = ("extra1", "extra2", "extra3", "extra4")
 
@@ -41,6 +50,8 @@ def _extra_options(function: Function) -> Function:
         "git log -1 | pgqpy event insert builds commit -",
         "pgqpy event insert flights --file events.jsonl",
         "pgqpy event insert flights flight --file flights.csv --whole-row",
+        "pgqpy event insert flights remind UA12 --in '2 hours'",
+        "pgqpy event insert orders paid 1047 --key 'order 1047'",
         "tail -F app.log | pgqpy event insert log line --file - --format lines --batch 1",
     ),
 )
@@ -72,6 +83,16 @@ def _extra_options(function: Function) -> Function:
     metavar="N",
     help="Commit after every N events; without it the whole file is one transaction.",
 )
+@click.option(
+    "--at", type=Moment(), metavar="TIME", help="Deliver at this time; local if without offset."
+)
+@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Deliver after so long.")
+@click.option(
+    "--key",
+    type=TEXT,
+    metavar="TEXT",
+    help="Only if no event with this key was inserted within the queue's key_window.",
+)
 def insert(
     dsn: str,
     queue: str,
@@ -81,6 +102,9 @@ def insert(
     file_format: str | None,
     whole_row: bool,
     batch: int | None,
+    at: datetime | None,
+    delay: str | None,
+    key: str | None,
     **extras: str | None,
 ) -> None:
     """Insert one event from the arguments, or the events of a file.
@@ -89,7 +113,12 @@ def insert(
     objects or CSV columns named type, data, extra1 to extra4. TYPE is then the type of events that
     name none. With --format lines each line is the data of an event of type TYPE. A file is
     inserted completely or, if anything is wrong with it, not at all.
+
+    With --at or --in events are delivered later; until then `pgqpy event delayed` shows them, and
+    `pgqpy event cancel` takes them back.
     """
+    if at is not None and delay is not None:
+        raise click.UsageError("Give --at or --in, not both.")
     if path is None:
         if event_type is None or data is None:
             raise click.UsageError("Give TYPE and DATA, or --file.")
@@ -97,19 +126,39 @@ def insert(
             raise click.UsageError("--format, --whole-row and --batch go with --file.")
         if data == "-":
             data = _standard_input()
-        events = iter([NewEvent(event_type, data, **extras)])
         with connect(dsn) as conn:
-            load(conn, queue, events, batch=None)
-        say(f"inserted 1 event into {queue}")
+            at = resolved(conn, at, delay)
+            event_id = Producer(queue).insert_event(
+                conn,
+                event_type,
+                data,
+                extra1=extras["extra1"],
+                extra2=extras["extra2"],
+                extra3=extras["extra3"],
+                extra4=extras["extra4"],
+                at=at,
+                key=key,
+            )
+        later = "" if at is None else f", to be delivered at {shown(at)}"
+        if key is None:
+            say(f"inserted 1 event into {queue}{later}: {event_id}")
+        else:
+            say(f"the event with this key in {queue}, inserted now or before: {event_id}")
         return
-    if data is not None or any(extras.values()):
-        raise click.UsageError("DATA and --extra1 to --extra4 are for one event, not for --file.")
+    if data is not None or key is not None or any(extras.values()):
+        raise click.UsageError(
+            "DATA, --key and --extra1 to --extra4 are for one event, not for --file."
+        )
     with (
         EventFile.open(path, Format(file_format) if file_format else Format.of(path)) as file,
         connect(dsn) as conn,
     ):
         count = load(
-            conn, queue, file.events(event_type=event_type, whole_row=whole_row), batch=batch
+            conn,
+            queue,
+            file.events(event_type=event_type, whole_row=whole_row),
+            batch=batch,
+            at=resolved(conn, at, delay),
         )
     say(f"inserted {count:,} event{'' if count == 1 else 's'} into {queue}")
 

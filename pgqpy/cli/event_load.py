@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import chain, islice
 
 import pgqpy
@@ -10,24 +11,31 @@ from pgqpy.event import NewEvent
 
 
 def load(
-    conn: pgqpy.Connection, queue: str, events: Iterator[NewEvent], *, batch: int | None
+    conn: pgqpy.Connection,
+    queue: str,
+    events: Iterator[NewEvent],
+    *,
+    batch: int | None,
+    at: datetime | None = None,
 ) -> int:
-    """Insert the events and return how many there were.
+    """Insert the events, to be delivered at a time, and return how many there were.
 
     Without `batch` an error leaves none of them behind; with it, the error says how many were
     committed before.
     """
     if batch is None:
-        return _insert(conn, queue, events)
+        return _insert(conn, queue, events, at)
     inserted = 0
     try:
         for first in events:
-            inserted += _insert(conn, queue, chain([first], islice(events, batch - 1)))
+            inserted += _insert(conn, queue, chain([first], islice(events, batch - 1)), at)
     except Exception as error:
         error.add_note(f"{inserted:,} events were inserted before")
         raise
     return inserted
 
 
-def _insert(conn: pgqpy.Connection, queue: str, events: Iterator[NewEvent]) -> int:
-    return pgqpy.Producer(queue).insert_events(conn, events)
+def _insert(
+    conn: pgqpy.Connection, queue: str, events: Iterator[NewEvent], at: datetime | None
+) -> int:
+    return pgqpy.Producer(queue).insert_events(conn, events, at=at)

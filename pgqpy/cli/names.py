@@ -11,11 +11,21 @@ from click.shell_completion import CompletionItem
 import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli.queue_config import PARAMETERS
+from pgqpy.tasks.queues import TaskQueues
 
 #: A shell waits for its completions at the prompt; a database that does not answer gives none.
 COMPLETION_TIMEOUT = 2
 
 Names = Callable[[Admin, dict[str, str]], Iterable[str]]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it is none of the bytes that a shell passes on as they are."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class Text(click.ParamType[str]):
@@ -24,9 +34,11 @@ class Text(click.ParamType[str]):
     name = "text"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse the one character that PostgreSQL's texts cannot have."""
+        """Refuse what PostgreSQL's texts cannot have."""
         if "\0" in value:
             self.fail("it holds a NUL character, which PostgreSQL cannot store", param, ctx)
+        if not is_unicode(value):
+            self.fail("it is no text: its bytes are not UTF-8", param, ctx)
         return value
 
 
@@ -55,8 +67,16 @@ class Name(Text):
 
 
 TEXT = Text()
+#: Those that somebody has chosen are negative: `pgqpy task show -- -7`.
+TASK_ID = click.IntRange(-(2**63), 2**63 - 1)
+PRIORITY = click.IntRange(-(2**15), 2**15 - 1)
+#: One more is asked for, to know whether there are more.
+COUNT = click.IntRange(1, 2**31 - 2)
 PARAMETER = click.Choice([*PARAMETERS])
 QUEUE = Name("queue", lambda admin, _: (q.queue_name for q in admin.get_queue_info()))
+TASK_QUEUE = Name(
+    "queue", lambda admin, _: (q.queue_name for q in TaskQueues(admin.conn).queues(max_count=1))
+)
 CONSUMER = Name(
     "consumer",
     lambda admin, typed: (c.consumer_name for c in admin.get_consumer_info(typed.get("queue"))),

@@ -76,10 +76,17 @@ def print_problem(problem: Problem) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
 ) -> None:
-    """Print rows under headings; words are set left, all else right, intervals in one unit.
+    """Print rows under headings.
 
     On a terminal what is too wide is folded, or with `cut` each row cut to one line.
     """
+    print_rich(make_table(columns, rows, cut=cut))
+
+
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
+) -> Table:
+    """Rows under headings; words are set left, all else right, intervals in one unit."""
     cells = [
         [(each, brief(each) if isinstance(each, timedelta) else shown(each)) for each in row]
         for row in rows
@@ -97,7 +104,7 @@ def print_table(
         table.add_row(
             *(Text(text, no_wrap=cut, overflow="ellipsis" if cut else "fold") for _, text in row)
         )
-    print_rich(table)
+    return table
 
 
 def print_rich(renderable: RenderableType) -> None:

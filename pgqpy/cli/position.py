@@ -44,9 +44,9 @@ class Moment(click.ParamType[datetime]):
         """Read it; `datetime`s pass."""
         try:
             moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        except ValueError:
+            return moment.astimezone()
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is no time such as 2026-11-21T08:30 or 2026-11-21", param, ctx)
-        return moment.astimezone()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pgqpy.cli.database import connect, one_queue
 from pgqpy.cli.names import PARAMETER, QUEUE, TEXT
 from pgqpy.cli.output import print_json, print_pairs, print_table, say
 from pgqpy.cli.queue_config import PARAMETERS, parse_value, read_config
+from pgqpy.cli.status_query import read_delayed
 from pgqpy.cli.wording import shown
 
 
@@ -69,8 +70,8 @@ def _pair(setting: str) -> tuple[str, str | None]:
 def drop(dsn: str, queue: str, force: bool) -> None:
     """Drop a queue and all its events. There is no way back.
 
-    A queue that has consumers, or that a table is captured into, is dropped only with --force,
-    which unregisters the consumers and stops the capture.
+    A queue that has consumers, delayed events or dead letters, or that a table is captured into, is
+    dropped only with --force, which unregisters the consumers and stops the capture.
     """
     with connect(dsn) as conn:
         Admin(conn).drop_queue(queue, force=force)
@@ -124,15 +125,24 @@ def list_queues(dsn: str, as_json: bool) -> None:
 def show(dsn: str, queue: str, as_json: bool) -> None:
     """Show one queue: its state, its settings, its consumers.
 
-    The JSON object has the columns of pgq.get_queue_info(), under "config" the parameters, and
-    under "consumers" the columns of pgq.get_consumer_info().
+    The JSON object has the columns of pgq.get_queue_info(), delayed_events and next_due, under
+    "config" the parameters, and under "consumers" the columns of pgq.get_consumer_info().
     """
     with connect(dsn) as conn:
         info = one_queue(conn, queue)
         config = read_config(conn, queue)
         consumers = Admin(conn).get_consumer_info(queue)
+        delayed = read_delayed(conn, queue).get(queue)
     if as_json:
-        print_json({**asdict(info), "config": config, "consumers": consumers})
+        print_json(
+            {
+                **asdict(info),
+                "delayed_events": delayed.delayed_events if delayed else None,
+                "next_due": delayed.next_due if delayed else None,
+                "config": config,
+                "consumers": consumers,
+            }
+        )
         return
     print_pairs(
         ("queue", info.queue_name),
@@ -140,6 +150,8 @@ def show(dsn: str, queue: str, as_json: bool) -> None:
         ("its age", info.ticker_lag),
         ("events per second", info.ev_per_sec),
         ("events after it", info.ev_new),
+        ("delayed events", delayed.delayed_events if delayed else None),
+        ("next one due", delayed.next_due if delayed else None),
         ("event tables", info.queue_ntables),
         ("rotated at", info.queue_switch_time),
         *config.items(),

@@ -21,6 +21,7 @@ PARAMETERS = {
     "rotation_period": "event tables are switched so often (null: never)",
     "disable_insert": "the queue refuses events",
     "per_tx_limit": "most events of one transaction (null: any)",
+    "key_window": "keys of events are remembered so long (null: no keys)",
 }
 
 

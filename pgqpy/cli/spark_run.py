@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from pgqpy.cli.command import Command, dsn_option
 from pgqpy.cli.errors import CliError, first_line
+from pgqpy.cli.load_class import load_class
 from pgqpy.cli.names import CONSUMER, QUEUE, TEXT
 from pgqpy.cli.program import CommandProgram
 from pgqpy.cli.spark_session import master_option, spark_session
@@ -121,53 +117,14 @@ def load(target: str) -> type[SparkConsumer]:
         from pgqpy_consumers.spark import SparkConsumer
     except ImportError as error:
         raise CliError(str(error)) from error
-    where, _, name = target.rpartition(":")
-    if not where:
-        raise CliError(f"{target} names no class", "write it as delays.py:DelaysByMonth")
-    module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
-    found = getattr(module, name, None)
-    if not (isinstance(found, type) and issubclass(found, SparkConsumer)):
-        there = [
-            each
-            for each, value in vars(module).items()
-            if isinstance(value, type)
-            and issubclass(value, SparkConsumer)
-            and value is not SparkConsumer
-        ]
-        raise CliError(
-            f"{where} has no SparkConsumer named {name}",
-            f"it has {', '.join(there)}" if there else "subclass pgqpy_consumers.spark's",
-        )
-    return found
-
-
-def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise CliError(f"there is no file {path}")
-    # As if it were run as a program: what is beside it can be imported.
-    sys.path.insert(0, str(path.resolve().parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return _travelling(module)
-
-
-def _from_name(name: str) -> ModuleType:
-    sys.path.insert(0, "")
-    try:
-        return _travelling(importlib.import_module(name))
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise CliError(f"there is no module {name}", "a file is named with its .py") from error
-
-
-def _travelling(module: ModuleType) -> ModuleType:
-    """The module, whose functions executors get with the tasks: they may not have its file."""
     from pyspark import cloudpickle
 
+    module, found = load_class(
+        target,
+        lambda each: issubclass(each, SparkConsumer) and each is not SparkConsumer,
+        what="SparkConsumer",
+        advice="subclass pgqpy_consumers.spark's",
+    )
+    # Executors get its functions with the tasks: they may not have its file.
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    return module
+    return found

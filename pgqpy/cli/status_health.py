@@ -12,8 +12,8 @@ from enum import StrEnum
 from shlex import quote
 
 from pgqpy.batch_progress import BatchProgress
-from pgqpy.cli.status_query import Readings, Server, Transaction
-from pgqpy.cli.wording import ago, duration, shown
+from pgqpy.cli.status_query import Group, Readings, Server, Transaction
+from pgqpy.cli.wording import ago, duration, plural
 from pgqpy.values import ConsumerInfo, QueueInfo
 
 #: A ticker that is alive ticks an idle queue once in its idle period, one with events within its
@@ -50,6 +50,7 @@ class ConsumerStatus:
     pending_events: int | None
     last_tick: int | None
     current_batch: int | None
+    dead_letters: int | None
     progress: BatchProgress | None
 
 
@@ -64,6 +65,9 @@ class QueueStatus:
     events_per_second: float | None
     unticked_events: int | None
     retry_events: int | None
+    delayed_events: int | None
+    next_due_in: timedelta | None
+    dead_letters: int | None
     rotated: timedelta
     rotation_due_in: timedelta | None
     rotation_held_by: list[str]
@@ -91,7 +95,7 @@ class Status:
 def judge(readings: Readings, patience: timedelta) -> Status:
     """Turn readings into a status. A consumer may lag for `patience` before anyone is told."""
     queues = [_queue(readings, info, patience) for info in readings.queues]
-    alerts = [alert for queue in queues for alert in _alerts(queue)]
+    alerts = [alert for queue in queues for alert in _alerts(queue, readings.groups)]
     alerts += [_transaction_alert(old) for old in readings.transactions]
     return Status(readings.server, queues, readings.transactions, alerts)
 
@@ -99,6 +103,7 @@ def judge(readings: Readings, patience: timedelta) -> Status:
 def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueStatus:
     rotation = readings.rotations[info.queue_name]
     now = readings.server.time
+    delayed = readings.delayed.get(info.queue_name)
     due_in = rotation.rotation_due_at - now if rotation.rotation_due_at else None
     if due_in is None or due_in > timedelta():
         held_by = []
@@ -113,7 +118,10 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
         tick_age=info.ticker_lag,
         events_per_second=info.ev_per_sec,
         unticked_events=info.ev_new,
-        retry_events=readings.retries.get(info.queue_name),
+        retry_events=delayed.retry_events if delayed else None,
+        delayed_events=delayed.delayed_events if delayed else None,
+        next_due_in=delayed.next_due - now if delayed and delayed.next_due else None,
+        dead_letters=_dead_letters(readings, info.queue_name),
         rotated=now - rotation.rotated_at,
         rotation_due_in=due_in,
         rotation_held_by=held_by,
@@ -122,11 +130,23 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
                 consumer,
                 info.ticker_lag,
                 readings.batches.get(consumer.current_batch or 0),
+                _dead_letters(readings, info.queue_name, consumer.consumer_name),
                 patience,
             )
             for consumer in readings.consumers
             if consumer.queue_name == info.queue_name
         ],
+    )
+
+
+def _dead_letters(readings: Readings, queue: str, consumer: str | None = None) -> int | None:
+    """How many a queue has, of all consumers that were ever registered, or of one."""
+    if readings.dead_letters is None:
+        return None
+    return sum(
+        number
+        for (name, who), number in readings.dead_letters.items()
+        if name == queue and consumer in (None, who)
     )
 
 
@@ -148,6 +168,7 @@ def _consumer(
     info: ConsumerInfo,
     tick_age: timedelta | None,
     progress: BatchProgress | None,
+    dead_letters: int | None,
     patience: timedelta,
 ) -> ConsumerStatus:
     # Without a ticker everyone's position gets older; that is not the consumers' fault.
@@ -165,28 +186,31 @@ def _consumer(
         pending_events=info.pending_events,
         last_tick=info.last_tick,
         current_batch=info.current_batch,
+        dead_letters=dead_letters,
         progress=progress,
     )
 
 
-def _alerts(queue: QueueStatus) -> Iterator[Alert]:
+def _alerts(queue: QueueStatus, groups: list[Group]) -> Iterator[Alert]:
     if queue.state is QueueState.NO_TICKER:
         last = f"last tick {ago(queue.tick_age)}" if queue.tick_age is not None else "no tick yet"
         yield Alert(
             f"{queue.queue}: nobody ticks ({last}), so its events reach nobody",
             "keep `pgqpy ticker` running",
         )
-    for consumer in queue.consumers:
-        if consumer.state is ConsumerState.STUCK:
-            batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
-            holds = consumer.consumer in queue.rotation_held_by
-            yield Alert(
-                f"{queue.queue}: {consumer.consumer} is stuck{batch}, last seen "
-                f"{ago(consumer.last_seen)}, {shown(consumer.pending_events)} events behind"
-                f"{'; rotation waits for it' if holds else ''}",
-                f"start it again, or let go of it: "
-                f"pgqpy consumer unregister {quote(queue.queue)} {quote(consumer.consumer)}",
-            )
+    stuck_ones = [each for each in queue.consumers if each.state is ConsumerState.STUCK]
+    for group in groups:
+        if group.queue == queue.queue:
+            partitions = [each for each in stuck_ones if each.consumer in group.consumers]
+            stuck_ones = [each for each in stuck_ones if each not in partitions]
+            yield from _group_alerts(queue, group, partitions)
+    for consumer in stuck_ones:
+        batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
+        yield Alert(
+            f"{queue.queue}: {consumer.consumer} is stuck{batch}, {_behind(queue, [consumer])}",
+            f"start it again, or let go of it: "
+            f"pgqpy consumer unregister {quote(queue.queue)} {quote(consumer.consumer)}",
+        )
     stuck = {each.consumer for each in queue.consumers if each.state is ConsumerState.STUCK}
     others = [holder for holder in queue.rotation_held_by if holder not in stuck]
     if others and queue.rotation_due_in is not None:
@@ -195,6 +219,32 @@ def _alerts(queue: QueueStatus) -> Iterator[Alert]:
             f"for {', '.join(others)}",
             "it goes on by itself when that has moved on; until then the event tables grow",
         )
+
+
+def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus]) -> Iterator[Alert]:
+    if stuck:
+        which = f"{len(stuck)} of {plural(group.partitions, 'partition')} of group {group.name}"
+        yield Alert(
+            f"{queue.queue}: {which} {'is' if len(stuck) == 1 else 'are'} stuck, "
+            f"{_behind(queue, stuck)}",
+            f"start a worker, or let go of the group: "
+            f"pgqpy group drop {quote(queue.queue)} {quote(group.name)}",
+        )
+    if number := group.keys_given_up:
+        yield Alert(
+            f"{queue.queue}: {plural(number, 'key')} of group {group.name} failed so often that "
+            f"nobody tries {'it' if number == 1 else 'them'} again",
+            f"see why: pgqpy group parked {quote(queue.queue)} {quote(group.name)}; then unpark",
+        )
+
+
+def _behind(queue: QueueStatus, consumers: list[ConsumerStatus]) -> str:
+    """When they were last seen, and how far the last of them is behind."""
+    seen = min((each.last_seen for each in consumers if each.last_seen is not None), default=None)
+    events = max((each.pending_events or 0 for each in consumers), default=0)
+    holds = any(each.consumer in queue.rotation_held_by for each in consumers)
+    waits = f"; rotation waits for {'it' if len(consumers) == 1 else 'them'}" if holds else ""
+    return f"last seen {ago(seen)}, {plural(events, 'event')} behind{waits}"
 
 
 def _transaction_alert(old: Transaction) -> Alert:

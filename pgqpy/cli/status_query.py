@@ -2,7 +2,8 @@
 
 Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). What they do not tell
 is read here and nowhere else: when each queue rotates and who holds that up, how many events
-wait for a retry, how far the batches are that consumers tell of, and which transactions are old.
+wait for a retry or were given up, how far the batches are that consumers tell of, and which
+transactions are old.
 """
 
 from __future__ import annotations
@@ -61,13 +62,33 @@ select q.queue_name as queue,
   from pgq.queue q
 """
 
-# Only administrators may look into the retry queue; everybody may ask whether they may.
-MAY_COUNT_RETRIES: LiteralString = "select has_table_privilege('pgq.retry_queue', 'select')"
-RETRIES: LiteralString = """
-select q.queue_name, count(r.ev_id)
-  from pgq.queue q
-  left join pgq.retry_queue r on r.ev_queue = q.queue_id
- group by 1
+# Not everybody may know what waits; everybody may ask whether they may.
+MAY_COUNT_DELAYED: LiteralString = """
+select has_function_privilege('pgq.get_delayed_info(text)', 'execute')
+"""
+DELAYED: LiteralString = """
+select queue_name as queue, delayed_events, next_due, retry_events
+  from pgq.get_delayed_info(%s)
+"""
+
+MAY_COUNT_DEAD_LETTERS: LiteralString = "select has_table_privilege('pgq.dead_letter', 'select')"
+DEAD_LETTERS: LiteralString = """
+select dl_queue, dl_consumer, count(*) from pgq.dead_letter group by 1, 2
+"""
+
+MAY_SEE_GROUPS: LiteralString = """
+select has_function_privilege('pgq.get_group_info(text,text)', 'execute')
+   and has_function_privilege('pgq.get_parked_keys(text,text)', 'execute')
+"""
+GROUPS: LiteralString = """
+select queue_name as queue, group_name as name, partitions,
+       case when parked_keys > 0
+            then (select count(*)
+                    from pgq.get_parked_keys(queue_name, group_name)
+                   where next_attempt is null)
+            else 0
+        end as keys_given_up
+  from pgq.get_group_info(%s)
 """
 
 # A consumer that has a batch for long tells by the name of its session how far it is.
@@ -119,6 +140,32 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True)
+class Delayed:
+    """How many events of a queue wait for their time, when the next one is due, and how many
+    consumers want again."""
+
+    queue: str
+    delayed_events: int
+    next_due: datetime | None
+    retry_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group, and how many of its parked keys are not tried again by themselves."""
+
+    queue: str
+    name: str
+    partitions: int
+    keys_given_up: int
+
+    @property
+    def consumers(self) -> list[str]:
+        """The names of its partitions, each of which is a consumer."""
+        return [f"{self.name}#{number}" for number in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
 class Transaction:
     """A transaction that is open, or prepared, for long."""
 
@@ -138,8 +185,10 @@ class Readings:
     queues: list[QueueInfo]
     consumers: list[ConsumerInfo]
     rotations: dict[str, Rotation]
-    retries: dict[str, int]
+    delayed: dict[str, Delayed]
+    dead_letters: dict[tuple[str, str], int] | None
     batches: dict[int, BatchProgress]
+    groups: list[Group]
     transactions: list[Transaction]
 
 
@@ -155,9 +204,10 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     assert server is not None
     with conn.cursor(row_factory=class_row(Rotation)) as cursor:
         rotations = {row.queue: row for row in cursor.execute(ROTATION)}
-    retries: dict[str, int] = {}
-    if conn.execute(MAY_COUNT_RETRIES).fetchone() == (True,):
-        retries.update(conn.execute(RETRIES).fetchall())
+    delayed = read_delayed(conn, queue)
+    dead_letters = None
+    if conn.execute(MAY_COUNT_DEAD_LETTERS).fetchone() == (True,):
+        dead_letters = {(name, who): number for name, who, number in conn.execute(DEAD_LETTERS)}
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
     with conn.cursor(row_factory=class_row(Transaction)) as cursor:
         transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
@@ -166,7 +216,25 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
         queues,
         admin.get_consumer_info(queue),
         rotations,
-        retries,
+        delayed,
+        dead_letters,
         {each.batch_id: each for each in batches if each},
+        read_groups(conn, queue),
         transactions,
     )
+
+
+def read_groups(conn: pgqpy.Connection, queue: str | None) -> list[Group]:
+    """The groups of all queues, or of one; none for who may not know."""
+    if conn.execute(MAY_SEE_GROUPS).fetchone() != (True,):
+        return []
+    with conn.cursor(row_factory=class_row(Group)) as cursor:
+        return cursor.execute(GROUPS, [queue]).fetchall()
+
+
+def read_delayed(conn: pgqpy.Connection, queue: str | None) -> dict[str, Delayed]:
+    """What waits in all queues, or in one, by queue; nothing for who may not know."""
+    if conn.execute(MAY_COUNT_DELAYED).fetchone() != (True,):
+        return {}
+    with conn.cursor(row_factory=class_row(Delayed)) as cursor:
+        return {row.queue: row for row in cursor.execute(DELAYED, [queue])}

@@ -18,7 +18,7 @@ from pgqpy.cli.status_health import (
     QueueStatus,
     Status,
 )
-from pgqpy.cli.wording import brief, printable, rate, shown
+from pgqpy.cli.wording import brief, plural, printable, rate, shown
 
 _STYLES = {
     ConsumerState.OK: "green",
@@ -50,14 +50,10 @@ def _heading(status: Status) -> Text:
     return Text.assemble(
         (printable(server.database), "bold"),
         f" · PostgreSQL {server.server_version.split()[0]}"
-        f" · {_plural(len(status.queues), 'queue')}, {_plural(consumers, 'consumer')}"
+        f" · {plural(len(status.queues), 'queue')}, {plural(consumers, 'consumer')}"
         " · ",
         (ticker, "" if server.ticker_pid else "yellow"),
     )
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _table(queues: list[QueueStatus]) -> Table:
@@ -83,6 +79,11 @@ def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
         state.append(", rotation held", "yellow")
     if queue.retry_events:
         state.append(f", {queue.retry_events:,} to retry", "yellow")
+    if queue.delayed_events and queue.next_due_in is not None:
+        next_in = brief(max(queue.next_due_in, timedelta()))
+        state.append(f", {queue.delayed_events:,} delayed, next in {next_in}", "default")
+    if queue.dead_letters:
+        state.append(f", {plural(queue.dead_letters, 'dead letter')}", "yellow")
     if not queue.consumers:
         state.append(", no consumers", "dim")
     return (
@@ -99,6 +100,8 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
     state = Text(consumer.state, _STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
+    if consumer.dead_letters:
+        state.append(f", {plural(consumer.dead_letters, 'dead letter')}", "yellow")
     if consumer.progress is not None:
         state.append(f", {_progress(consumer.progress)}", "default")
     return (

@@ -8,6 +8,7 @@ import click
 
 import pgqpy.dsn
 from pgqpy.cli.command import Command, Settings
+from pgqpy.log_format import FORMATS, LEVELS
 
 
 @click.command(
@@ -29,8 +30,8 @@ from pgqpy.cli.command import Command, Settings
     help="A TOML file with databases and settings; read again on SIGHUP.",
 )
 @click.option("--http", metavar="HOST:PORT", help="Serve /healthz and /metrics there.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
-@click.option("--log-format", type=click.Choice(["auto", "text", "logfmt", "json"]))
+@click.option("--log-level", type=click.Choice(LEVELS))
+@click.option("--log-format", type=click.Choice(FORMATS))
 @click.pass_obj
 def ticker(
     settings: Settings,

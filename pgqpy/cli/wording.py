@@ -59,6 +59,11 @@ def ago(value: timedelta | None) -> str:
     return "never" if value is None else f"{duration(value)} ago"
 
 
+def plural(number: int, noun: str) -> str:
+    """A number of things: ``1 event``, ``2,000 events``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def rate(value: float) -> str:
     """Something a second, with as many digits as tell anything."""
     return f"{value:,.0f}" if round(value, 1) >= 10 or value == 0 else f"{value:.1f}"

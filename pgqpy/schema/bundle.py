@@ -8,7 +8,7 @@ from sqlalchemy.schema import CreateTable
 import pgqpy
 from pgqpy.schema.manifest import Manifest
 from pgqpy.schema.revisions import history
-from pgqpy.schema.state import VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema.state import SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
 
 EXTENSION = "pgqpy"
 
@@ -26,7 +26,7 @@ $$;
 
 # What CREATE EXTENSION itself does not create again has to be in a dump. Rows
 # that it does create would be there twice, so tables that it fills are left out.
-DUMP_DATA = """\
+DUMP_DATA = f"""\
 do $$
 declare
     r regclass;
@@ -34,10 +34,10 @@ begin
     for r in
         select c.oid
           from pg_catalog.pg_class as c
-         where c.relnamespace = 'pgq'::regnamespace
+         where c.relnamespace in ({", ".join(f"'{schema}'::regnamespace" for schema in SCHEMAS)})
            and c.relkind in ('r', 'p', 'S')
            and c.relname <> 'alembic_version'
-         order by c.relname
+         order by c.oid::regclass::text
     loop
         perform pg_catalog.pg_extension_config_dump(r, '');
     end loop;

@@ -24,7 +24,7 @@ from pgqpy.schema.manifest import MIGRATIONS_DIR, Manifest
 from pgqpy.schema.revisions import history, path_to, resolve
 from pgqpy.schema.session import LOCK, driver_of, transaction, undisturbed
 from pgqpy.schema.state import (
-    VERSION_SCHEMA,
+    SCHEMAS,
     refuse_foreign_schema,
     revision_of,
     what_is_lost_with,
@@ -33,7 +33,7 @@ from pgqpy.schema.state import (
 # What env.py and the revisions know of their surroundings is global in Alembic.
 _ALEMBIC = threading.Lock()
 
-DROP_SCHEMAS = f"drop schema {VERSION_SCHEMA}, pgq_ids, pgq_slots, pgq_staging cascade;"
+DROP_SCHEMAS = f"drop schema {', '.join(SCHEMAS)}, pgq_ids, pgq_slots, pgq_staging cascade;"
 
 
 def migrate(dsn: str, revision: str = "head") -> str:
@@ -108,7 +108,7 @@ def downgrade_sql(start: str, revision: str) -> str:
 
 
 def what_downgrade_loses(dsn: str) -> str | None:
-    """What would be gone with the schema, in words; None when it holds no queues."""
+    """What would be gone with the schema, in words; None when that is nothing."""
     with transaction(dsn) as connection:
         return None if revision_of(connection) is None else what_is_lost_with(connection)
 
@@ -156,7 +156,7 @@ def _downgrade(dsn: str, target: str | None, *, force: bool) -> None:
         if lost is not None and not force:
             raise SchemaError(
                 f"removing the schema would lose {lost}",
-                hint="drop the queues first, or force it",
+                hint="drop the queues and pgq_ext.forget_consumer() the consumers, or force it",
             )
         config = _config(connection, before=_base(), after="" if target else DROP_SCHEMAS)
         with _ALEMBIC:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +12,8 @@ from pgqpy.schema.errors import SchemaError
 from pgqpy.schema.revisions import history
 from pgqpy.schema.session import driver_of
 
+SCHEMAS = ("pgq", "pgq_ext", "pgq_coop", "pgq_task")
+"""Those that clients know. PgQ installs extensions with these names."""
 VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 
@@ -34,7 +37,7 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
     driver = driver_of(connection)
     extension = driver.execute(
         """
-        select e.extname
+        select e.extname, n.nspname
           from pg_catalog.pg_namespace as n
           join pg_catalog.pg_depend as d
             on d.classid = 'pg_catalog.pg_namespace'::regclass
@@ -42,48 +45,68 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
            and d.refclassid = 'pg_catalog.pg_extension'::regclass
           join pg_catalog.pg_extension as e
             on e.oid = d.refobjid
-         where n.nspname = %s
+         where n.nspname = any (%s)
+         order by e.extname <> 'pgqpy', n.nspname
         """,
-        [VERSION_SCHEMA],
+        [list(SCHEMAS)],
     ).fetchone()
-    if extension == ("pgqpy",):
-        raise SchemaError(
-            "the schema was installed by CREATE EXTENSION pgqpy",
-            hint="use ALTER EXTENSION pgqpy UPDATE and DROP EXTENSION pgqpy",
-        )
     if extension is not None:
+        name, schema = extension
+        if name == "pgqpy":
+            raise SchemaError(
+                "the schema was installed by CREATE EXTENSION pgqpy",
+                hint="use ALTER EXTENSION pgqpy UPDATE and DROP EXTENSION pgqpy",
+            )
         raise SchemaError(
-            f"schema {VERSION_SCHEMA} belongs to the extension {extension[0]}",
+            f"schema {schema} belongs to the extension {name}",
             hint="choose another database; both cannot live in one",
         )
-    unknown = driver.execute(
+    # With our version table in schema pgq all are ours; without it they must be empty.
+    foreign = driver.execute(
         """
-        select exists (select from pg_catalog.pg_class where relnamespace = n.oid)
-            or exists (select from pg_catalog.pg_proc where pronamespace = n.oid)
+        select n.nspname, pg_catalog.pg_get_userbyid(n.nspowner) = 'pgq_owner'
           from pg_catalog.pg_namespace as n
-         where n.nspname = %(schema)s
-           and not exists (
-               select
-                 from pg_catalog.pg_class
-                where relnamespace = n.oid
-                  and relname = %(table)s
-           )
+         where n.nspname = any (%(schemas)s)
+           and (exists (select from pg_catalog.pg_class where relnamespace = n.oid)
+                or exists (select from pg_catalog.pg_proc where pronamespace = n.oid))
+           and case when n.nspname = %(schema)s
+                    then not exists (
+                        select
+                          from pg_catalog.pg_class
+                         where relnamespace = n.oid
+                           and relname = %(table)s)
+                    else pg_catalog.pg_get_userbyid(n.nspowner) <> 'pgq_owner'
+                      or pg_catalog.to_regclass(%(schema)s || '.' || %(table)s) is null
+               end
+         order by n.nspname
         """,
-        {"schema": VERSION_SCHEMA, "table": VERSION_TABLE},
+        {"schemas": list(SCHEMAS), "schema": VERSION_SCHEMA, "table": VERSION_TABLE},
     ).fetchone()
-    if unknown == (True,):
+    if foreign is not None and foreign[1] and foreign[0] != VERSION_SCHEMA:
         raise SchemaError(
-            f"there is a schema {VERSION_SCHEMA} that was not installed by pgqpy",
+            f"schema {foreign[0]} is left over: its schema {VERSION_SCHEMA} was dropped without it",
+            hint="if nobody needs what it remembers: "
+            f"drop schema if exists {', '.join(SCHEMAS[1:])} cascade",
+        )
+    if foreign is not None:
+        raise SchemaError(
+            f"there is a schema {foreign[0]} that was not installed by pgqpy",
             hint="choose another database, or drop or rename that schema",
         )
 
 
 def what_is_lost_with(connection: sa.Connection) -> str | None:
-    """Queues, who is subscribed to them, and the triggers that go with the functions."""
+    """Queues, who is subscribed to them, the triggers that go with the functions, and what
+    consumers of other databases' queues have done here."""
+    lost = [*_queues_lost(connection), *_progress_lost(connection)]
+    return "; ".join(lost) or None
+
+
+def _queues_lost(connection: sa.Connection) -> Iterator[str]:
     driver = driver_of(connection)
     queues = driver.execute("select queue_name from pgq.queue order by 1").fetchall()
     if not queues:
-        return None
+        return
     consumers = driver.execute("select count(*) from pgq.subscription").fetchone()
     triggers = driver.execute(
         """
@@ -103,7 +126,20 @@ def what_is_lost_with(connection: sa.Connection) -> str | None:
     lost = f"{len(queues)} queue(s) ({_names(queues)}) with {consumers[0]} subscription(s)"
     if triggers:
         lost += f", and the triggers that feed them from {_names(triggers)}"
-    return lost
+    yield lost
+
+
+def _progress_lost(connection: sa.Connection) -> Iterator[str]:
+    consumers = (
+        driver_of(connection)
+        .execute("select distinct consumer_id from pgq_ext.tracker order by 1")
+        .fetchall()
+    )
+    if consumers:
+        yield (
+            f"what {len(consumers)} consumer(s) of other databases' queues have done here "
+            f"({_names(consumers)}): they could not go on"
+        )
 
 
 def _names(rows: list[tuple[Any, ...]], most: int = 10) -> str:

@@ -6,27 +6,47 @@ declare
         'version()', 'quote_fqname(text)', 'seq_getval(text)',
         'get_queue_info()', 'get_queue_info(text)',
         'get_consumer_info()', 'get_consumer_info(text)', 'get_consumer_info(text, text)',
-        'capture_info(regclass)'];
+        'capture_info(regclass)', 'row_count(regclass)'];
     reader_functions constant text[] := array[
         'register_consumer(text, text)', 'register_consumer_at(text, text, bigint)', 'unregister_consumer(text, text)',
         'advance_consumer(text, text, bigint)',
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
         'next_batch_upto(text, text, integer, interval)',
-        'open_next_batch(text, text, interval, integer, interval, integer, integer)',
+        'open_next_batch(text, text, interval, integer, interval, integer, integer, text, boolean)', 'get_consumer_start(text, text)', 'settle_batch(bigint)',
+        'reopen_batch(text, text, bigint, bigint, timestamptz, bigint, timestamptz)', 'get_tick_snapshot(text, bigint)',
         'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
         'get_batch_cursor(bigint, text, integer)', 'get_batch_cursor(bigint, text, integer, text)',
         'check_event_condition(text)', 'assert_readable(integer, bigint)',
         'tick_range_sql(text, bigint, bigint)', 'snapshot_range_sql(text, bigint, txid_snapshot, bigint, txid_snapshot, text)',
-        'tick_channel(text)', 'finish_batch(bigint)',
+        'tick_channel(text)', 'finish_batch(bigint)', 'get_delayed_events(text, integer)', 'get_delayed_info(text)',
+        'find_counted_tables(text[])', 'row_counts_to_start(text, text, regclass[])', 'start_row_count(text, text, regclass, bigint, txid_snapshot, bigint)',
+        'count_batch_rows(bigint, regclass[])',
         'event_retry(bigint, bigint, integer)', 'event_retry(bigint, bigint, timestamptz)',
-        'event_retry_many(bigint, bigint[], timestamptz[])', 'batch_retry(bigint, integer)', 'force_tick(text)'];
+        'event_retry_many(bigint, bigint[], timestamptz[])',
+        'create_group(text, text, integer, text, interval, integer, bigint)', 'drop_group(text, text, boolean)',
+        'set_group_config(text, text, text, text)', 'resize_group(text, text, integer)',
+        'join_group(text, text, text)', 'leave_group(integer)', 'group_heartbeat(integer)',
+        'next_group_batch(integer, integer, interval, text[], integer, integer, integer[], boolean)',
+        'finish_group_batch(bigint, bigint, bigint[], text[], interval[], text[])', 'group_batch_keys(bigint)',
+        'open_parked(integer, integer)', 'finish_parked(bigint, bigint, bigint[], boolean, text, interval, bigint[], text[], text[])',
+        'unpark_key(text, text, text)', 'give_up_parked(text, text, text, integer)',
+        'get_group_info(text, text)', 'get_group_partitions(text, text)', 'get_parked_keys(text, text)',
+        'event_pkey(text, text)', 'key_partition(text, integer)',
+        'batch_retry(bigint, integer)',
+        'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)'];
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)', 'cluster_tag()',
         'insert_event_slowly(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
         'write_target(text, bigint)',
+        'insert_event_at(text, timestamptz, text, text, text, text, text, text)',
+        'insert_events_at(text, timestamptz[], text[], text[], text[], text[], text[], text[])',
+        'cancel_event(text, bigint)',
+        'insert_event_once(text, text, text, text, text, text, text, text, timestamptz)',
+        'insert_events_once(text, text[], text[], text[], text[], text[], text[], text[], timestamptz[])',
+        'get_delayed_events(text, integer)', 'get_delayed_info(text)',
         'write_stream_batch(text, text, text, bigint)', 'forget_stream_writer(text, text)',
         'create_staging(text)', 'staging_tables(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()',
@@ -38,11 +58,14 @@ declare
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
         'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
         'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
-        'ticker_round(boolean, integer)', 'ticker_sleep()', 'ticker_awake()',
-        'maint_operations()', 'maint_retry_events()', 'maint_tables_to_vacuum()', 'maint_rotate_logs()', 'maint_staging(interval)',
+        'ticker_round(boolean, integer, integer[], bigint[])', 'ticker_sleep()', 'ticker_awake()',
+        'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
+        'maint_operations()', 'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',
+         'maint_tables_to_vacuum()', 'maint_rotate_logs()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
         'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',
-        'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()'];
+        'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()',
+        'rewind_consumer(text, text, bigint, timestamptz, txid_snapshot, bigint)'];
     f   record;
 begin
     revoke execute on all functions in schema pgq from public;
@@ -68,21 +91,23 @@ begin
 end;
 $$;
 
-grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick to public;
-grant select on pgq.event_template, pgq.registration, pgq.tick_log to pgq_reader;
+grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.row_counts to public;
+grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter to pgq_reader;
+grant select on pgq.consumer_group, pgq.group_member, pgq.group_partition, pgq.parked_key, pgq.parked_event to pgq_reader;
 grant select on pgq.stream_writer to pgq_reader, pgq_writer;
 grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
 -- Settings only: the other columns name relations that definer functions work on.
 grant update (queue_rotation_period, queue_external_ticker, queue_disable_insert, queue_ticker_paused,
               queue_ticker_max_count, queue_ticker_max_lag, queue_ticker_idle_period, queue_ticker_latency,
               queue_per_tx_limit, queue_extra_maint) on pgq.queue to pgq_admin;
-grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots to pgq_admin;
+grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots, pgq.waiting_event to pgq_admin;
 grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 
 -- For the triggers that PgQ has, and for the functions that pgq.capture_table() generates, which run as the
 -- captured table's owner.
 grant select on pgq.row_layout to pgq_writer;
 grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
+grant select on sequence pgq.delayed_due_nr_seq to pgq_admin;
 grant select on pgq.capture to pgq_writer;
 grant usage, create on schema pgq_capture, pgq_staging to pgq_writer;
 grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
@@ -91,7 +116,7 @@ grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3,
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
-        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.retry_queue, pgq.late_write, pgq.stream_writer to pgq_admin;
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.stream_writer, pgq.dead_letter to pgq_admin;
     end if;
 end;
 $$;

@@ -50,6 +50,16 @@ def test_the_consumer_counts_what_the_producer_writes(start: Run, conn: Connecti
 
 
 @pytest.mark.usefixtures("ticking")
+def test_workers_share_what_the_producer_writes(start: Run, conn: Connection) -> None:
+    workers = [start("coop_consumer.py") for _ in range(2)]
+    for worker in workers:
+        worker.hear("waits for events")
+    start("producer.py").finish()
+    eventually(conn, "select count(*) = 10000 from parcel")
+    assert [worker.terminate() for worker in workers] == [0, 0]
+
+
+@pytest.mark.usefixtures("ticking")
 def test_the_asyncio_consumer_gets_an_event_again(start: Run) -> None:
     consumer = start("async_consumer.py")
     consumer.hear("waiting for events")
@@ -57,6 +67,41 @@ def test_the_asyncio_consumer_gets_an_event_again(start: Run) -> None:
     consumer.hear("busy, again in a second")
     consumer.hear("thank you, Ada")
     assert consumer.terminate() == 0
+
+
+def test_oranges_go_through_the_press(start: Run) -> None:
+    said = start("pipeline.py").finish()
+    assert sorted(said[:3]) == [f"orange {number} goes to the compost" for number in (3, 6, 9)]
+    assert said[3:] == ["a glass of juice of 6 oranges", "peeled 27 times, 6 of them were done"]
+
+
+@pytest.mark.usefixtures("ticking")
+def test_bad_events_come_again_or_are_given_up_and_replayed(start: Run) -> None:
+    said = start("failing.py").finish()
+    busy = "TimeoutError: the tax office is busy"
+    assert said == [
+        "order 1: an invoice over 12.5",
+        "event 2 becomes a dead letter after attempt 1: order 2 has no total",
+        f"event 3 failed in attempt 1, again in 0.5 s: {busy}",
+        f"event 3 failed in attempt 2, again in 0.5 s: {busy}",
+        "order 3: an invoice over 7.0",
+        "dead letter of invoices: order 2 has no total",
+        "1 replayed",
+    ]
+
+
+@pytest.mark.usefixtures("ticking")
+def test_workers_of_a_group_share_the_orders(start: Run, conn: Connection) -> None:
+    workers = [start("group_consumer.py") for _ in range(2)]
+    for worker in workers:
+        worker.hear("waiting for events")
+    start("producer.py").finish()
+    eventually(
+        conn,
+        "select count(*) = 10001 and count(*) filter (where customer = 'Ada') = 1"
+        " from customer_order",
+    )
+    assert [worker.terminate() for worker in workers] == [0, 0]
 
 
 @pytest.mark.spark

@@ -115,8 +115,11 @@ class Driver:
         return len(workers)
 
 
-def is_daemon(process: psutil.Process) -> bool:
-    return "pyspark.daemon" in process.cmdline()
+def is_daemon(process: psutil.Process | None) -> bool:
+    try:
+        return process is not None and "pyspark.daemon" in process.cmdline()
+    except psutil.NoSuchProcess:  # it has ended, and may be a zombie still
+        return False
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from pgqpy.embedded import Server
 from tests.fixtures.fix_cli import Cli, Spawn
@@ -84,6 +85,24 @@ def test_the_option_wins_over_the_environment_and_the_root_takes_it_too(
 ) -> None:
     assert "no pgq schema" in cli.fails("queue", "list", "--dsn", empty_dsn)
     assert "no pgq schema" in cli.fails("--dsn", empty_dsn, "queue", "list")
+
+
+def test_what_is_wrong_with_a_rewind_is_said_of_the_database_that_it_is_wrong_with(
+    cli: Cli, queue: str, empty_dsn: str
+) -> None:
+    def fails(consumer: str, in_queue: str, target: str) -> str:
+        return cli.fails("consumer", "rewind", in_queue, consumer, "--target-dsn", target)
+
+    cli.ok("consumer", "register", queue, "copy")
+    assert "'cpy' is not registered" in fails("cpy", queue, empty_dsn)
+    assert "queue 'x' does not exist" in fails("copy", "x", empty_dsn)
+    empty = conninfo_to_dict(empty_dsn)["dbname"]
+    said = fails("copy", queue, empty_dsn)
+    assert f'database "{empty}" has no pgq schema' in said
+    assert f"/{empty}?" in said
+    said = fails("copy", queue, make_conninfo(empty_dsn, dbname="nowhere"))
+    assert 'database "nowhere" does not exist' in said
+    assert "target_dsn" in said
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_db import Connect
 
 pytestmark = pytest.mark.any_pg
 
@@ -32,6 +33,16 @@ def test_the_schema_is_removed_only_by_force_when_queues_are_lost(empty_cli: Cli
     assert "flights" in empty_cli.fails("migrate", "--down", "base")
     assert empty_cli.ok("migrate", "--down", "base", "--force") == "the schema is removed\n"
     assert "no pgq schema" in empty_cli.fails("queue", "list")
+
+
+def test_nor_when_consumers_of_other_databases_would_forget_what_they_have_done(
+    empty_cli: Cli, empty_dsn: str, connect: Connect
+) -> None:
+    empty_cli.ok("migrate")
+    connect(empty_dsn).execute("select pgq_ext.set_batch_done('loader', 'flights', 1)")
+    assert "loader" in empty_cli.fails("migrate", "--down", "base")
+    connect(empty_dsn).execute("select pgq_ext.forget_consumer('loader', 'flights')")
+    assert empty_cli.ok("migrate", "--down", "base") == "the schema is removed\n"
 
 
 def test_the_sql_needs_no_database(cli: Cli) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 
@@ -189,3 +190,25 @@ def test_a_place_that_is_not_there_any_more_is_refused(cli: Cli) -> None:
 )
 def test_a_place_that_cannot_be_meant_is_wrong_usage(cli: Cli, options: tuple[str, ...]) -> None:
     cli.fails("consumer", "seek", "flights", "counter", *options, exit_code=2)
+
+
+def test_workers_are_listed_with_their_batches_and_not_lost(cli: Cli, conn: Connection) -> None:
+    cli.ok("queue", "create", "flights")
+    next_batch = "select pgq_coop.next_batch('flights', 'shared', %s)"
+    for worker in ("w1", "w2"):
+        assert ops.value(conn, next_batch, worker) is None
+    ops.insert(conn, "flights", "event")
+    ops.tick(conn, "flights")
+    batch = ops.value(conn, next_batch, "w1")
+    shown = {each["consumer_name"]: each for each in cli.json("consumer", "list", "flights")}
+    assert list(shown) == ["shared", "shared.w1", "shared.w2"]
+    assert [each["current_batch"] for each in shown.values()] == [None, batch, None]
+    assert "shared.w1" in cli.ok("consumer", "list")
+
+    said = cli.fails("consumer", "unregister", "flights", "shared.w1")
+    assert f"batch {batch} of consumer shared open" in said
+    said = cli.fails("consumer", "seek", "flights", "shared.w2", "--end")
+    assert "pgqpy consumer seek flights shared" in said
+    cli.ok("consumer", "unregister", "flights", "shared.w2")
+    cli.ok("consumer", "unregister", "flights", "shared")
+    assert cli.json("consumer", "list") == []

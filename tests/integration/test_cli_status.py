@@ -18,11 +18,20 @@ KEYS = {
     "server": ["database", "server_version", "time", "ticker_pid"],
     "queue": [
         *("queue", "state", "last_tick", "tick_age", "events_per_second", "unticked_events"),
-        *("retry_events", "rotated", "rotation_due_in", "rotation_held_by", "consumers"),
+        *(
+            "retry_events",
+            "delayed_events",
+            "next_due_in",
+            "dead_letters",
+            "rotated",
+            "rotation_due_in",
+            "rotation_held_by",
+            "consumers",
+        ),
     ],
     "consumer": [
         *("consumer", "state", "lag", "last_seen", "pending_events", "last_tick"),
-        *("current_batch", "progress"),
+        *("current_batch", "dead_letters", "progress"),
     ],
 }
 
@@ -120,6 +129,25 @@ def test_events_that_wait_to_be_retried_are_counted(cli: Cli, conn: Connection, 
     conn.execute("select pgq.batch_retry(%s, 3600)", [batch])
     assert cli.json("status")["queues"][0]["retry_events"] == 1
     assert "1 to retry" in cli.ok("status")
+
+
+def test_dead_letters_are_counted_also_of_a_consumer_that_has_left(
+    cli: Cli, conn: Connection, queue: str
+) -> None:
+    for name in ("counter", "gone"):
+        cli.ok("consumer", "register", queue, name)
+    conn.execute("select pgq.insert_event(%s, 't', 'd')", [queue])
+    tick(conn, queue)
+    for name in ("counter", "gone"):
+        conn.execute(
+            "select pgq.event_dead_letter(pgq.next_batch(%s, %s), 1, 'bad')", [queue, name]
+        )
+    cli.ok("consumer", "unregister", queue, "gone")
+    [status] = cli.json("status")["queues"]
+    assert status["dead_letters"] == 2
+    assert [each["dead_letters"] for each in status["consumers"]] == [1]
+    assert ", 2 dead letters" in cli.ok("status")
+    assert ", 1 dead letter\n" in cli.ok("status")
 
 
 def test_a_batch_that_a_session_tells_of_is_shown_until_the_session_ends(

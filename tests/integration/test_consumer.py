@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -86,6 +87,28 @@ def test_a_batch_names_its_ticks_and_its_query_gives_its_events(
     tick()
     assert consumer.run_once()
     assert not consumer.run_once()
+
+
+def test_a_database_may_write_its_times_as_it_likes(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    name = conn.info.dbname
+    conn.execute(f"alter database {name} set datestyle = 'German, DMY'".encode())
+    conn.execute(f"alter database {name} set intervalstyle = 'sql_standard'".encode())
+    times: list[Any] = []
+
+    class Reader(Counter):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            times.extend([batch.tick_time, *(event.time for event in batch)])
+            times.append(conn.execute("select interval '1 day 2 hours'").fetchone())
+
+    consumer = Reader(dsn, queue_name=queue)
+    consumer.register()
+    producer.insert_event(conn, "t", "a")
+    tick()
+    consumer.run(until_empty=True)
+    assert [type(time).__name__ for time in times] == ["datetime", "datetime", "tuple"]
+    assert times[2] == (timedelta(days=1, hours=2),)
 
 
 def test_a_failed_batch_is_rolled_back_and_comes_again_unchanged(
@@ -316,7 +339,10 @@ def test_of_two_processes_with_one_name_only_one_has_its_effects(
     assert counts(conn) == {"a": 1, "b": 1}
 
 
-def test_process_batch_runs_in_a_transaction_that_it_cannot_end_and_that_holds_no_snapshot(
+STATE = "select state, backend_xid, backend_xmin from pg_stat_activity where pid = %s"
+
+
+def test_a_batch_holds_no_transaction_until_its_connection_is_used(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
     states: list[tuple[Any, ...]] = []
@@ -324,20 +350,87 @@ def test_process_batch_runs_in_a_transaction_that_it_cannot_end_and_that_holds_n
 
     class Looking(Counter):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
-            states.extend(
-                outside.execute(
-                    "select state, backend_xid, backend_xmin from pg_stat_activity where pid = %s",
-                    [conn.info.backend_pid],
-                )
-            )
-            with pytest.raises(psycopg.ProgrammingError):
-                conn.commit()
+            pid = [conn.info.backend_pid]
+            states.extend(outside.execute(STATE, pid))
+            conn.execute("select")
+            states.extend(outside.execute(STATE, pid))
 
     consumer = Looking(dsn, queue_name=queue)
     consumer.register()
     tick()
     assert consumer.run_once()
-    assert states == [("idle in transaction", None, None)]
+    assert states == [("idle", None, None), ("idle in transaction", None, None)]
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_process_batch_cannot_end_its_transaction(
+    dsn: str, conn: Connection, queue: str, tick: Tick, used: bool
+) -> None:
+    class Ending(Counter):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            if used:
+                conn.execute("insert into seen values ('lost', 1)")
+            for end in (conn.commit, conn.rollback, lambda: conn.set_autocommit(True)):
+                with pytest.raises(psycopg.ProgrammingError):
+                    end()
+            raise ZeroDivisionError
+
+    consumer = Ending(dsn, queue_name=queue)
+    consumer.register()
+    tick()
+    with pytest.raises(ZeroDivisionError):
+        consumer.run_once()
+    assert counts(conn) == {}
+    assert Counter(dsn, queue_name=queue).run_once()
+
+
+def test_what_is_retried_and_the_end_of_the_batch_are_one_transaction(
+    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+) -> None:
+    class Putting(Counter):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            event.retry(3600)
+
+    consumer = Putting(dsn, queue_name=queue)
+    consumer.register()
+    producer.insert_event(conn, "t", "a")
+    tick()
+    assert consumer.run_once()
+    put = conn.execute("select xmin::text from pgq.delayed").fetchall()
+    assert len(put) == 1
+    finished = conn.execute(
+        "select xmin::text from pgq.position_0 order by pos_registration desc, pos_nr desc limit 1"
+    )
+    assert finished.fetchall() == put
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_a_transaction_inside_a_batch_is_a_savepoint(
+    dsn: str, conn: Connection, queue: str, tick: Tick, used: bool
+) -> None:
+    class Saving(Counter):
+        fails = True
+
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            if used:
+                conn.execute("insert into seen values ('before', 1)")
+            with conn.transaction():
+                conn.execute("insert into seen values ('inside', 1)")
+            with suppress(ZeroDivisionError), conn.transaction():
+                conn.execute("insert into seen values ('undone', 1)")
+                raise ZeroDivisionError
+            if self.fails:
+                raise KeyError
+
+    consumer = Saving(dsn, queue_name=queue)
+    consumer.register()
+    tick()
+    with pytest.raises(KeyError):
+        consumer.run_once()
+    assert counts(conn) == {}
+    consumer.fails = False
+    consumer.run_once()
+    assert counts(conn) == {"inside": 1} | ({"before": 1} if used else {})
 
 
 @pytest.mark.parametrize("level", list(pgqpy.IsolationLevel))

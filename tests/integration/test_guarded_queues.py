@@ -224,7 +224,7 @@ def test_a_queue_that_is_made_again_is_found_by_sessions_that_knew_the_old_one(
 def test_a_queue_is_made_though_an_earlier_schema_has_left_its_sequences(
     conn: Connection, queue: str
 ) -> None:
-    conn.execute("drop schema pgq cascade")
+    conn.execute("drop schema pgq, pgq_ext, pgq_coop, pgq_task cascade")
     with conn.transaction():
         conn.execute(schema_sql().encode())
     conn.execute("select pgq.create_queue(%s)", [queue])

@@ -215,7 +215,7 @@ def test_the_logs_rotate_under_consumers_without_losing_a_position(
     expected = [f"event {number}" for number in range(10)]
     for name in names:
         assert delivered[name] + ops.drain(conn, queue, name) == expected
-    assert ops.value(conn, "select min(log_rotations) from pgq.log") > 3
+    assert ops.value(conn, "select min(log_rotations) from pgq.log where log_name <> 'moved'") > 3
 
 
 def test_of_early_ticks_the_log_keeps_the_newest_and_those_that_positions_name(

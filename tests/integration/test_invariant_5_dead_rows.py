@@ -62,7 +62,7 @@ def test_a_transaction_that_stays_open_does_not_let_the_metadata_grow(
     forgotten.rollback()
 
 
-def test_retries_leave_nothing_behind_but_the_row_that_waited(conn: Connection, queue: str) -> None:
+def test_retries_leave_no_dead_row_behind(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     for number in range(20):
         ops.insert(conn, queue, f"event {number}")
@@ -72,5 +72,4 @@ def test_retries_leave_nothing_behind_but_the_row_that_waited(conn: Connection, 
     ops.finish(conn, batch)
     assert ops.value(conn, "select pgq.maint_retry_events()") == 20
     assert len(ops.deliver(conn, queue, "c")) == 20
-    assert dead_rows(conn).get("retry_queue") == 20
-    assert not [table for table in dead_rows(conn) if table.startswith("event_")]
+    assert dead_rows(conn).keys() <= {"queue"}, "creating a queue rewrites its row"

@@ -19,6 +19,8 @@ WRITES = {
     "insert_event": "select pgq.insert_event('q', 't', 'd')",
     "insert_events": "select pgq.insert_events('q', array['t'], array['d'])",
     "current_event_table": "select pgq.current_event_table('q')",
+    "delayed": "select pgq.insert_event_at('q', now(), 't', 'd')",
+    "once": "select pgq.insert_event_once('q', 'another', 't', 'd')",
     "copy": "insert into pgq.event_1_0 (ev_type) values ('t')",
     "ticker": "select pgq.ticker('q')",
     "all tickers": "select pgq.ticker()",
@@ -33,6 +35,11 @@ def prepare_source(conn: Connection) -> None:
     conn.execute("select pgq.create_queue('q')")
     ops.rotate_whenever_asked(conn, "q")
     assert ops.rotate(conn, "q")
+    conn.execute("select pgq.insert_event_at('q', now(), 'test', 'was delayed')")
+    assert ops.value(conn, "select pgq.maint_retry_events()") == 1
+    conn.execute("select pgq.set_queue_config('q', 'key_window', '1 hour')")
+    conn.execute("select pgq.insert_event_once('q', 'key', 'test', 'with a key')")
+    ops.tick(conn, "q")
     ops.register(conn, "q", "behind")
     ops.register(conn, "q", "in a batch")
     ops.register(conn, "q", "up to date")
@@ -45,6 +52,7 @@ def prepare_source(conn: Connection) -> None:
     batch = ops.next_batch(conn, "q", "behind")
     assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 1
     ops.drain(conn, "q", "up to date")
+    conn.execute("select pgq.insert_event_at('q', now(), 'test', 'is delayed')")
     ops.insert(conn, "q", "not ticked")
 
 
@@ -122,10 +130,12 @@ def test_after_adopt_restored_every_consumer_goes_on_exactly_where_the_dump_left
     assert ops.tick(restored, "q") > ticks
     for consumer, expected in EXPECTED.items():
         assert ops.drain(restored, "q", consumer) == [*expected, "new"], consumer
-    assert ops.value(restored, "select pgq.maint_retry_events()") == 1
-    assert ops.deliver(restored, "q", "behind") == ["ticked 0"]
-    for consumer in EXPECTED:
-        ops.drain(restored, "q", consumer)
+    assert ops.value(restored, "select pgq.maint_retry_events()") == 2
+    assert ops.deliver(restored, "q", "behind") == ["ticked 0", "is delayed"]
+    for consumer in ("in a batch", "up to date"):
+        assert ops.drain(restored, "q", consumer) == ["is delayed"]
+    assert ops.value(restored, "select pgq.insert_event_once('q', 'key', 't', 'again')") < ids
+    assert ops.value(restored, "select pgq.maint_retry_events()") == 0
     for number in range(6):
         ops.insert(restored, "q", f"afterwards {number}")
         ops.tick(restored, "q")

@@ -25,7 +25,7 @@ NASTY_NAMES = [
 def test_any_name_works_for_a_queue_a_consumer_and_a_cursor(conn: Connection, name: str) -> None:
     assert ops.value(conn, "select pgq.create_queue(%s)", name) == 1
     assert ops.value(conn, "select pgq.create_queue(%s)", name) == 0
-    for parameter, setting in (("ticker_max_count", "10"), ("rotation_period", "-1 second")):
+    for parameter, setting in (("ticker_max_count", "10"), ("rotation_period", "0")):
         conn.execute("select pgq.set_queue_config(%s, %s, %s)", [name, parameter, setting])
     ops.register(conn, name, name)
     ops.insert(conn, name, name)

@@ -55,6 +55,16 @@ def test_events_exist_only_if_the_callers_transaction_commits(
     assert [row[0] for row in stored(conn)] == ["one", "many", "many", "some"]
 
 
+def test_events_that_are_first_in_a_transaction_are_in_it(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    caller = connect(autocommit=False)
+    assert Producer(queue).insert_events(caller, [("many",), ("many",)]) == 2
+    assert stored(conn) == []
+    caller.rollback()
+    assert stored(conn) == []
+
+
 @settings(
     max_examples=30,
     deadline=None,

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from pgqpy.schema.state import SCHEMAS
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -20,6 +21,7 @@ INFO_FUNCTIONS = {
     "get_queue_info",
     "get_consumer_info",
     "capture_info",
+    "row_count",
 }
 
 As = Callable[[str], Connection]
@@ -47,7 +49,7 @@ def stranger(conn: Connection, as_role: As) -> Connection:
     return as_role("test_stranger")
 
 
-@pytest.mark.parametrize("schema", ["pgq"])
+@pytest.mark.parametrize("schema", SCHEMAS)
 def test_every_definer_function_pins_its_search_path(conn: Connection, schema: str) -> None:
     loose = conn.execute(
         "select p.oid::regprocedure::text from pg_proc p"
@@ -68,7 +70,8 @@ def test_public_may_execute_the_info_functions_only(conn: Connection) -> None:
     functions = conn.execute(
         "select distinct proname from pg_proc p,"
         " aclexplode(coalesce(proacl, acldefault('f', proowner))) a"
-        " where pronamespace = 'pgq'::regnamespace and a.grantee = 0"
+        " where pronamespace = any (%s::regnamespace[]) and a.grantee = 0",
+        [list(SCHEMAS)],
     ).fetchall()
     assert {name for (name,) in functions} == INFO_FUNCTIONS
 
@@ -77,10 +80,13 @@ def test_every_object_belongs_to_a_role_that_cannot_log_in_and_is_no_superuser(
     conn: Connection,
 ) -> None:
     owners = conn.execute(
-        "select relowner::regrole::text from pg_class where relnamespace = 'pgq'::regnamespace"
+        "select relowner::regrole::text from pg_class"
+        " where relnamespace = any (%(schemas)s::regnamespace[])"
         " union select proowner::regrole::text from pg_proc"
-        "        where pronamespace = 'pgq'::regnamespace"
-        " union select nspowner::regrole::text from pg_namespace where nspname = 'pgq'"
+        "        where pronamespace = any (%(schemas)s::regnamespace[])"
+        " union select nspowner::regrole::text from pg_namespace"
+        "        where nspname = any (%(schemas)s::text[])",
+        {"schemas": list(SCHEMAS)},
     ).fetchall()
     assert owners == [("pgq_owner",)]
     rights = conn.execute(
@@ -93,9 +99,10 @@ def test_every_object_belongs_to_a_role_that_cannot_log_in_and_is_no_superuser(
 def test_nobody_but_the_owner_may_create_in_the_schema(conn: Connection, as_role: As) -> None:
     grantees = conn.execute(
         "select a.grantee::regrole::text from pg_namespace n, aclexplode(nspacl) a"
-        " where nspname = 'pgq' and a.privilege_type = 'CREATE'"
+        " where nspname = any (%s) and a.privilege_type = 'CREATE'",
+        [list(SCHEMAS)],
     ).fetchall()
-    assert grantees == [("pgq_owner",)]
+    assert set(grantees) == {("pgq_owner",)}
     for role in ("pgq_reader", "pgq_writer", "pgq_admin"):
         with pytest.raises(errors.InsufficientPrivilege):
             as_role(role).execute("create table pgq.mine ()")
@@ -106,9 +113,10 @@ def test_no_role_is_granted_what_only_the_owner_needs(conn: Connection) -> None:
     grants = conn.execute(
         "select c.relname, a.grantee::regrole::text, a.privilege_type"
         " from pg_class c, aclexplode(relacl) a"
-        " where relnamespace = 'pgq'::regnamespace and a.grantee <> relowner"
+        " where relnamespace = any (%s::regnamespace[]) and a.grantee <> relowner"
         " and a.privilege_type not in ('SELECT', 'USAGE')"
-        " and c.relname !~ '^event_[0-9]+_[0-9]+$'"
+        " and c.relname !~ '^event_[0-9]+_[0-9]+$'",
+        [list(SCHEMAS)],
     ).fetchall()
     assert not [grant for grant in grants if grant[1] != "pgq_admin"]
 

@@ -84,7 +84,7 @@ def test_a_retried_event_comes_again_when_its_time_has_come(
         conn.execute("select pgq.finish_batch(%s)", [batch])
     (first, before), (second, after) = deliveries
     assert (first, before, after) == (second, 0, 1)
-    assert metric(daemon, "pgqpy_retried_events_total") == 1
+    assert metric(daemon, "pgqpy_due_events_total") == 1
 
 
 def test_extra_maintenance_runs_and_one_that_fails_stops_no_other(

@@ -263,7 +263,7 @@ def test_a_schema_that_is_dropped_and_made_again_is_served_again(
     daemon.hear("leading")
     while True:
         try:
-            conn.execute("drop schema pgq cascade")
+            conn.execute("drop schema pgq, pgq_ext, pgq_coop, pgq_task cascade")
             break
         except psycopg.errors.DeadlockDetected:
             pass  # the daemon's look at the queues takes its locks in another order

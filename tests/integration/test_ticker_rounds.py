@@ -117,6 +117,73 @@ def test_without_early_ticks_the_round_says_when_the_nominal_one_is_due(
     assert timedelta(minutes=59) < wait <= timedelta(hours=1)
 
 
+Quiet = tuple[list[int], list[int]]
+
+
+def quiet_queues(conn: Connection) -> Quiet:
+    """What the daemon remembers of a round."""
+    [(queues, seqs)] = conn.execute("select quiet_queues, quiet_seqs from pgq.ticker_round()")
+    return queues or [], seqs or []
+
+
+def ticks_besides(conn: Connection, quiet: Quiet) -> int:
+    query = "select ticks from pgq.ticker_round(false, null, %s, %s)"
+    [(ticks,)] = conn.execute(query, quiet).fetchall()
+    return int(ticks)
+
+
+def test_a_quiet_queue_is_ticked_when_its_sequence_moves(
+    conn: Connection, queues: list[str]
+) -> None:
+    quiet = quiet_queues(conn)
+    assert len(quiet[0]) == len(queues)
+    assert ticks_besides(conn, quiet) == 0
+    ops.insert(conn, "b", "event")
+    pass_by(conn, 0.01, *queues)
+    assert ticks_besides(conn, quiet) == 1
+    assert ticks_besides(conn, quiet) == 0
+    ops.insert(conn, "b", "event")
+    pass_by(conn, 0.01, *queues)
+    assert ticks_besides(conn, quiet) == 1
+
+
+def test_a_quiet_queue_is_not_looked_at(conn: Connection, queues: list[str]) -> None:
+    quiet = quiet_queues(conn)
+    # Nobody could tell but by looking.
+    conn.execute("update pgq.tick_0 set tick_event_seq = tick_event_seq - 1")
+    assert ticks_besides(conn, quiet) == 0
+    assert ticks_besides(conn, ([], [])) == len(queues)
+
+
+def test_a_queue_is_not_quiet_while_events_may_come_to_light(
+    conn: Connection, connect: Connect, queues: list[str]
+) -> None:
+    slow = connect(autocommit=False)
+    ops.insert(slow, "b", "event")
+    pass_by(conn, 0.01, *queues)
+    # The tick counts the event's id, and does not see it.
+    assert round_of_ticks(conn)[0] == 1
+    quiet = quiet_queues(conn)
+    assert len(quiet[0]) == len(queues) - 1
+    slow.commit()
+    pass_by(conn, 0.01, *queues)
+    assert ticks_besides(conn, quiet) == 1
+
+
+def test_a_new_queue_and_one_that_was_paused_are_not_taken_for_quiet(
+    conn: Connection, queues: list[str]
+) -> None:
+    conn.execute("select pgq.set_queue_config('b', 'ticker_paused', 'true')")
+    quiet = quiet_queues(conn)
+    conn.execute("select pgq.create_queue('new')")
+    for name in ("b", "new"):
+        ops.insert(conn, name, "event")
+    pass_by(conn, 0.01, *queues, "new")
+    assert ticks_besides(conn, quiet) == 1
+    conn.execute("select pgq.set_queue_config('b', 'ticker_paused', 'false')")
+    assert ticks_besides(conn, quiet) == 1
+
+
 def test_a_queue_that_somebody_else_is_ticking_does_not_hold_up_the_others(
     conn: Connection, connect: Connect, queues: list[str]
 ) -> None:

@@ -162,3 +162,25 @@ def test_a_tick_range_is_complete_or_refused(conn: Connection, rotating: str) ->
             else:
                 assert found == [f"event {n}" for n in range(events + 1, number + 1)]
         assert refused == max(0, number - 2)
+
+
+@pytest.mark.parametrize("level", SNAPSHOT_LEVELS)
+def test_a_log_that_was_emptied_after_the_snapshot_is_no_proof_that_a_row_is_not_there(
+    conn: Connection, connect: Connect, rotating: str, level: IsolationLevel
+) -> None:
+    ops.insert(conn, rotating, "event")
+    first, last = ops.tick(conn, rotating) - 1, ops.tick(conn, rotating)
+    batch = ops.next_batch(conn, rotating, "c")
+    conn.execute("update pgq.log set log_rotate_bytes = 1, log_carried_bytes = 0")
+    assert ops.value(conn, "select pgq.maint_rotate_logs()") == 0, "moves on"
+    worker = with_snapshot(connect, level)
+    assert ops.value(conn, "select pgq.maint_rotate_logs()") > 0, "empties, and does not move on"
+    for statement, *parameters in (
+        ("select pgq.finish_batch(%s)", batch),
+        ("select pgq.get_batch_events(%s)", batch),
+        ("select pgq.tick_range_sql(%s, %s, %s)", rotating, first, last),
+    ):
+        with pytest.raises(psycopg.errors.SerializationFailure), worker.transaction():
+            worker.execute(str(statement).encode(), parameters)
+    worker.rollback()
+    ops.finish(worker, batch)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pgqpy.schema.state import SCHEMAS
 from tests.fixtures.fix_db import Connection
 
 
@@ -147,26 +148,33 @@ QUERIES: dict[str, str] = {
 }
 
 
-def catalog(conn: Connection, schema: str = "pgq") -> dict[str, list[tuple[Any, ...]]]:
-    """Kind of object -> its rows, sorted."""
+def catalog(conn: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Kind of object -> its rows in all of our schemas, sorted."""
     # Names are printed with or without schema depending on the search path.
     conn.execute("set search_path = pg_catalog")
     return {
-        kind: sorted(conn.execute(query.encode(), {"schema": schema}).fetchall(), key=repr)
+        kind: sorted(
+            (
+                (schema, *row)
+                for schema in SCHEMAS
+                for row in conn.execute(query.encode(), {"schema": schema})
+            ),
+            key=repr,
+        )
         for kind, query in QUERIES.items()
     }
 
 
-def data(conn: Connection, schema: str = "pgq") -> dict[str, list[str]]:
+def data(conn: Connection) -> dict[str, list[str]]:
     """Table -> its rows as text; sequence -> its last value and whether it was used."""
     tables = conn.execute(
         """
         select oid::regclass::text, relkind
           from pg_class
-         where relnamespace = %s::regnamespace
+         where relnamespace = any (%s::regnamespace[])
            and relkind in ('r', 'S')
         """,
-        [schema],
+        [list(SCHEMAS)],
     ).fetchall()
     found = {}
     for name, kind in tables:

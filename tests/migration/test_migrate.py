@@ -13,6 +13,7 @@ from pgqpy.embedded import Server
 from pgqpy.errors import ConnectionFailed, PgqError
 from pgqpy.schema import SchemaError
 from pgqpy.schema.session import LOCK
+from pgqpy.schema.state import SCHEMAS
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 
 from .catalog import catalog, data
@@ -179,21 +180,40 @@ def test_printed_downgrade_removes_everything(dsn: str, conn: Connection) -> Non
     assert not has_schema(conn)
 
 
-def test_schema_of_somebody_else_is_left_alone(empty_dsn: str, other: Connection) -> None:
-    other.execute("create schema pgq create table theirs ()")
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_schema_of_somebody_else_is_left_alone(
+    empty_dsn: str, other: Connection, name: str
+) -> None:
+    other.execute(f"create schema {name} create table theirs ()".encode())
     for change in (schema.migrate, lambda dsn: schema.downgrade(dsn, "base")):
         with pytest.raises(SchemaError, match="not installed by pgqpy"):
             change(empty_dsn)
-    assert other.execute("select to_regclass('pgq.theirs') is not null").fetchone() == (True,)
+    theirs = other.execute("select to_regclass(%s) is not null", [f"{name}.theirs"])
+    assert theirs.fetchone() == (True,)
 
 
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_empty_schema_that_an_administrator_has_made_is_used(
-    empty_dsn: str, other: Connection
+    empty_dsn: str, other: Connection, name: str
 ) -> None:
-    other.execute("create schema pgq")
+    other.execute(f"create schema {name}".encode())
     schema.migrate(empty_dsn)
-    owner = other.execute("select nspowner::regrole::text from pg_namespace where nspname = 'pgq'")
-    assert owner.fetchone() == ("pgq_owner",)
+    owner = "select nspowner::regrole::text from pg_namespace where nspname = %s"
+    assert other.execute(owner, [name]).fetchone() == ("pgq_owner",)
+
+
+def test_what_consumers_have_done_outlives_the_schema_pgq_and_is_not_overwritten(
+    dsn: str, conn: Connection
+) -> None:
+    conn.execute("select pgq_ext.set_last_tick('consumer', 7)")
+    conn.execute("drop schema pgq cascade")
+    with pytest.raises(SchemaError, match="is left over") as caught:
+        schema.migrate(dsn)
+    assert caught.value.hint is not None
+    assert "drop schema if exists pgq_ext, pgq_coop, pgq_task cascade" in caught.value.hint
+    conn.execute("drop schema if exists pgq_ext, pgq_coop, pgq_task cascade")
+    schema.migrate(dsn)
+    assert has_schema(conn)
 
 
 @pytest.mark.reference

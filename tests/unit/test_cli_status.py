@@ -9,7 +9,7 @@ import pytest
 
 from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_health import ConsumerState, QueueState, judge
-from pgqpy.cli.status_query import Readings, Rotation, Server, Transaction
+from pgqpy.cli.status_query import Group, Readings, Rotation, Server, Transaction
 from pgqpy.values import ConsumerInfo, QueueInfo
 
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -53,8 +53,10 @@ HEALTHY = Readings(
     queues=[QUEUE],
     consumers=[CONSUMER],
     rotations={"flights": ROTATION},
-    retries={},
+    delayed={},
+    dead_letters=None,
     batches={},
+    groups=[],
     transactions=[],
 )
 
@@ -167,3 +169,29 @@ def test_a_stuck_consumer_that_holds_up_rotation_is_one_alert_and_not_two() -> N
     [alert] = judge(readings, PATIENCE).alerts
     assert "counter is stuck" in alert.message
     assert "rotation waits for it" in alert.message
+
+
+def test_stuck_partitions_of_a_group_are_one_alert_with_the_group_to_let_go_of() -> None:
+    away = replace(CONSUMER, lag=timedelta(hours=2), last_seen=timedelta(hours=2))
+    partitions = [
+        replace(away, consumer_name=f"ship ments#{number}", pending_events=number)
+        for number in range(2)
+    ]
+    group = Group("flights", "ship ments", partitions=3, keys_given_up=0)
+    readings = replace(HEALTHY, consumers=[CONSUMER, *partitions], groups=[group])
+    [alert] = judge(readings, PATIENCE).alerts
+    assert alert.message == (
+        "flights: 2 of 3 partitions of group ship ments are stuck, last seen 2 h ago,"
+        " 1 event behind"
+    )
+    assert alert.remedy.endswith("pgqpy group drop flights 'ship ments'")
+
+
+def test_keys_that_wait_for_a_person_are_told_of() -> None:
+    groups = [
+        Group("flights", "shipments", partitions=3, keys_given_up=1),
+        Group("others", "shipments", partitions=3, keys_given_up=1),
+    ]
+    [alert] = judge(replace(HEALTHY, groups=groups), PATIENCE).alerts
+    assert alert.message.startswith("flights: 1 key of group shipments failed so often")
+    assert "pgqpy group parked flights shipments" in alert.remedy

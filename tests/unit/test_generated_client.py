@@ -24,9 +24,9 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of what the generator reads and writes."""
-    (tmp_path / "pgqpy").mkdir()
-    for module in (ROOT / "pgqpy").glob("*.py"):
-        shutil.copy(module, tmp_path / "pgqpy")
+    shutil.copytree(
+        ROOT / "pgqpy", tmp_path / "pgqpy", ignore=shutil.ignore_patterns("__pycache__")
+    )
     (tmp_path / "tools").mkdir()
     shutil.copy(ROOT / "tools" / "async_to_sync.py", tmp_path / "tools")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -53,7 +53,7 @@ def test_a_change_by_hand_is_noticed(tree: Path) -> None:
 
 
 def test_nothing_of_asyncio_is_left_in_the_sync_modules() -> None:
-    for source in (ROOT / "pgqpy").glob("*_async.py"):
+    for source in (ROOT / "pgqpy").rglob("*_async.py"):
         generated = source.with_name(source.name.replace("_async", "")).read_text()
         code = generated.replace(str(source.relative_to(ROOT)), "").replace("async_to_sync", "")
         assert "await " not in code

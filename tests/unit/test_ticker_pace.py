@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgqpy_ticker.pace import BURST, REST, ROUNDS, SHORTEST, Budget, Pace, Rest
+from pgqpy_ticker.pace import BURST, LONG_REST, REST, ROUNDS, SHORTEST, Budget, Pace, Rest
 
 BUSY, IDLE, SLEEP_AFTER, AT_MOST = 0.002, 0.05, 0.25, 1.0
 
@@ -17,6 +17,7 @@ def rest(
     now: float,
     *,
     found: bool = False,
+    limited: bool = False,
     wait: float | None = None,
     took: float = 0.0,
     work: float = 0.0,
@@ -26,6 +27,7 @@ def rest(
         took=took,
         work=work,
         found=found,
+        limited=limited,
         wait=wait,
         busy=BUSY,
         idle=IDLE,
@@ -60,6 +62,12 @@ def test_a_round_that_takes_long_is_followed_by_a_pause_of_half_its_time() -> No
 
 def test_rounds_that_are_much_work_are_followed_by_pauses_of_several_times_that() -> None:
     assert rest(Pace(0), 100, found=True, took=0.02, work=0.01) == Rest(0.01 * REST, asleep=False)
+
+
+def test_rounds_are_rarer_where_queues_wait_for_their_turn_anyway() -> None:
+    pause = rest(Pace(0), 100, found=True, limited=True, work=0.005)
+    assert pause == Rest(0.005 * LONG_REST, asleep=False)
+    assert rest(Pace(0), 100, found=True, limited=True, work=0.0001) == Rest(BUSY, asleep=False)
 
 
 def test_a_round_that_others_held_up_does_not_count_as_work() -> None:

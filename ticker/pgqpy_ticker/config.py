@@ -17,9 +17,7 @@ from typing import Any, Self
 
 from pgqpy.dsn import parse
 from pgqpy.errors import InvalidDsn
-
-LOG_LEVELS = ("debug", "info", "warning", "error")
-LOG_FORMATS = ("auto", "text", "logfmt", "json")
+from pgqpy.log_format import FORMATS, LEVELS
 
 
 class ConfigError(Exception):
@@ -37,7 +35,7 @@ class Database:
     """Between two rounds of ticks while events arrive."""
     poll_idle: float = 0.05
     """The same when nothing arrives and producers cannot wake the ticker."""
-    tick_spacing: float = 0.0022
+    tick_spacing: float = 0.0018
     """Between two early ticks of any queues, on average: where many are busy each has fewer."""
     sleep_after: float = 0.25
     """Quiet time after which the ticker sleeps and leaves it to producers to wake it."""
@@ -49,7 +47,7 @@ class Database:
     maintenance_lock_timeout: float = 1.0
     """How long a maintenance operation may wait for a lock; it is tried again next time."""
     retry_period: float = 1.0
-    """Between two looks for retried events that are due."""
+    """Longest pause between two looks for delayed and retried events that are due."""
     observe_period: float = 15.0
     """Between two measurements of queues, consumers and old transactions."""
     old_transaction: float = 300.0
@@ -123,8 +121,8 @@ class Config:
         return dataclasses.replace(self, **overrides, overrides=overrides)._checked()
 
     def _checked(self) -> Self:
-        _refuse_other("log_level", self.log_level, LOG_LEVELS)
-        _refuse_other("log_format", self.log_format, LOG_FORMATS)
+        _refuse_other("log_level", self.log_level, LEVELS)
+        _refuse_other("log_format", self.log_format, FORMATS)
         if self.http is not None:
             address(self.http)
         return self

@@ -39,6 +39,8 @@ _SESSION = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10000",
     # What a role or a database may have set otherwise.
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "statement_timeout": "0",

@@ -35,16 +35,15 @@ _HOLDER: LiteralString = """
       and database = (select oid from pg_catalog.pg_database
                       where datname = pg_catalog.current_database())
 """
-_SCHEMA: LiteralString = (
-    "select pg_catalog.to_regprocedure('pgq.ticker_round(boolean, integer)') is not null"
-)
+_EXISTS: LiteralString = "select pg_catalog.to_regprocedure(%s) is not null"
+_ROUND: LiteralString = "pgq.ticker_round(boolean, integer, integer[], bigint[])"
 
 
 async def check_schema(connection: Connection) -> None:
     """Raises SchemaMissing unless this database has our ticker's functions."""
-    row = await (await connection.execute(_SCHEMA)).fetchone()
+    row = await (await connection.execute(_EXISTS, (_ROUND,))).fetchone()
     if row != (True,):
-        raise SchemaMissing("there is no function pgq.ticker_round(boolean, integer)")
+        raise SchemaMissing(f"there is no function {_ROUND}")
 
 
 async def check_session(connection: Connection, database: Database) -> None:

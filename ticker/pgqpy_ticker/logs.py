@@ -1,17 +1,14 @@
-"""Log lines with fields: readable in a terminal, logfmt or JSON where a machine reads them."""
+"""The daemon's log."""
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from collections.abc import MutableMapping
-from datetime import UTC, datetime
 from typing import IO, Any
 
-LOGGER = "pgqpy.ticker"
+from pgqpy import log_format
 
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+LOGGER = "pgqpy.ticker"
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
@@ -32,74 +29,4 @@ def setup(level: str, form: str, stream: IO[str] | None = None) -> None:
 
     ``form`` is auto, text, logfmt or json.
     """
-    target = sys.stderr if stream is None else stream
-    if form == "auto":
-        form = "text" if target.isatty() else "logfmt"
-    handler = logging.StreamHandler(target)
-    handler.setFormatter(_FORMATTERS[form]())
-    logger = logging.getLogger(LOGGER)
-    logger.handlers[:] = [handler]
-    logger.setLevel(level.upper())
-    logger.propagate = False
-
-
-def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a line carries beside its message."""
-    return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
-
-
-def _time(record: logging.LogRecord) -> datetime:
-    return datetime.fromtimestamp(record.created, UTC)
-
-
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": _time(record).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **fields_of(record),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
-
-
-class _Logfmt(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": _time(record).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **fields_of(record),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return " ".join(f"{key}={logfmt(value)}" for key, value in line.items())
-
-
-class _Text(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        clock = _time(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
-        fields = fields_of(record)
-        where = fields.pop("database", None)
-        tail = "".join(f"  {key}={logfmt(value)}" for key, value in fields.items())
-        head = f"{clock} {record.levelname:<7} {f'{where}: ' if where else ''}"
-        body = f"{head}{record.getMessage()}{tail}"
-        return f"{body}\n{self.formatException(record.exc_info)}" if record.exc_info else body
-
-
-_FORMATTERS: dict[str, type[logging.Formatter]] = {
-    "text": _Text,
-    "logfmt": _Logfmt,
-    "json": _Json,
-}
-
-
-def logfmt(value: object) -> str:
-    """A value as logfmt has it: bare if that is unambiguous, else quoted as JSON quotes."""
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    text = str(value)
-    bare = text.isprintable() and not any(sign in text for sign in ' ="') and text
-    return text if bare else json.dumps(text, ensure_ascii=False)
+    log_format.setup(LOGGER, level, form, stream)

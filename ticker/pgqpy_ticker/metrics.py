@@ -42,9 +42,9 @@ class Metrics:
         self._leader = Gauge(
             "pgqpy_ticker_leader", "1 if this ticker leads, else 0.", one, registry=registry
         )
-        self._retried = Counter(
-            "pgqpy_retried_events",
-            "Events moved back into their queue.",
+        self._moved = Counter(
+            "pgqpy_due_events",
+            "Delayed and retried events whose time had come.",
             one,
             registry=registry,
         )
@@ -75,8 +75,8 @@ class Metrics:
     def leads(self, database: str, leads: bool) -> None:
         self._leader.labels(database).set(int(leads))
 
-    def retried(self, database: str, events: int) -> None:
-        self._retried.labels(database).inc(events)
+    def moved(self, database: str, events: int) -> None:
+        self._moved.labels(database).inc(events)
 
     def maintained(self, database: str, operation: str, seconds: float) -> None:
         self._maintenance.labels(database, operation).observe(seconds)
@@ -84,13 +84,13 @@ class Metrics:
     def serves(self, database: str) -> None:
         """Show a database from the start, with zeros: a rate needs a first value."""
         self.leads(database, False)
-        for counter in (self._ticks, self._wakes, self._retried):
+        for counter in (self._ticks, self._wakes, self._moved):
             counter.labels(database).inc(0)
 
     def forget(self, database: str) -> None:
         """The daemon does not serve this database any more."""
         self.observations.forget(database)
-        for metric in (self._ticks, self._rounds, self._wakes, self._leader, self._retried):
+        for metric in (self._ticks, self._rounds, self._wakes, self._leader, self._moved):
             metric.remove_by_labels({"database": database})
         for metric in (self._errors, self._maintenance):
             metric.remove_by_labels({"database": database})

@@ -10,7 +10,10 @@ SHORTEST = 0.0005
 """A round that is due at once still lets other databases' workers run."""
 
 REST = 2
-"""A pause is at least so many times the work before it, so that work is a quarter of the time."""
+"""A pause is at least so many times the work before it, so that work is a third of the time."""
+
+LONG_REST = 6
+"""The same where more queues are due than the budget allows to tick: they have to wait anyway."""
 
 ROUNDS = 8
 """What rounds cost is the least of so many: those in between were held up by other processes."""
@@ -32,9 +35,9 @@ class Pace:
 
     The pause is an eighth of the time since something was last found, so that waiting adds an
     eighth to the age of an event at most, between ``busy`` and ``idle`` seconds. It is counted
-    from the end of a round, and at least half as long as the round and `REST` times what the server
-    worked for it: where rounds take long, for want of a faster machine or of fewer queues, ticks
-    become fewer and larger, and the ticker leaves the server room for those who read them.
+    from the end of a round, and at least half as long as the round and `REST` or `LONG_REST` times
+    what the server worked for it: where rounds take long, for want of a faster machine or of fewer
+    queues, ticks become fewer and larger, and the server has room for those who read them.
     """
 
     def __init__(self, now: float) -> None:
@@ -48,6 +51,7 @@ class Pace:
         took: float,
         work: float,
         found: bool,
+        limited: bool,
         wait: float | None,
         busy: float,
         idle: float,
@@ -57,8 +61,9 @@ class Pace:
         """Decide on the pause after a round of ``took`` seconds that ``found`` new events, or none.
 
         During ``work`` seconds of these the server was busy, and not waiting for us or its disk.
-        ``wait`` is in how many seconds to look again even if nobody calls: for events that are
-        not due yet, and for transactions whose end may bring events to light. None: no need.
+        ``limited`` by the budget, the round has left queues waiting. ``wait`` is in how many
+        seconds to look again even if nobody calls: for events that are not due yet, and for
+        transactions whose end may bring events to light. None: no need.
         """
         if found:
             self._found = now
@@ -68,7 +73,8 @@ class Pace:
         if quiet >= sleep_after and due >= idle:
             return Rest(min(due, sleep_at_most), asleep=True)
         poll = min(max(quiet / 8, busy), idle)
-        return Rest(max(min(due, poll), took / 2, min(self._works) * REST), asleep=False)
+        rest = min(self._works) * (LONG_REST if limited else REST)
+        return Rest(max(min(due, poll), took / 2, rest), asleep=False)
 
 
 class Budget:

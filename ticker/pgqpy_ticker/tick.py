@@ -21,8 +21,10 @@ from pgqpy_ticker.trouble import Pooled
 # The process id is what tells a session of our own from one that a pooler lends us.
 _ROUND: LiteralString = """
     select ticks, early, fresh > 0, extract(epoch from wait)::float8,
-           extract(epoch from work)::float8, pg_catalog.pg_backend_pid()
-    from pgq.ticker_round(%s, %s)
+           extract(epoch from work)::float8, pg_catalog.pg_backend_pid(),
+           pg_catalog.pg_sequence_last_value('pgq.delayed_due_nr_seq'),
+           quiet_queues::text, quiet_seqs::text
+    from pgq.ticker_round(%s, %s, %s::int4[], %s::bigint[])
 """
 
 _LISTEN: LiteralString = "listen pgq_wake"
@@ -46,15 +48,19 @@ class Tick:
         database: Callable[[], Database],
         pulse: Pulse,
         metrics: Metrics,
+        notice_delayed: Callable[[int | None], None],
     ) -> None:
         self._connection = connection
         self._pid = leader_pid
         self._database = database
         self._pulse = pulse
         self._metrics = metrics
+        self._notice_delayed = notice_delayed
         self._pace = Pace(time.monotonic())
         self._budget = Budget(time.monotonic())
         self._looked_at_idle = -math.inf
+        # Arrays as text: as lists a thousand queues would cost more here than on the server.
+        self._quiet: tuple[str | None, str | None] = None, None
         self._declared = False
         self._ask_again = 0.0
 
@@ -63,15 +69,18 @@ class Tick:
         started = time.monotonic()
         idle_too = started - self._looked_at_idle >= database.sleep_at_most
         most_early = self._budget.early(started, database.tick_spacing)
-        cursor = await self._connection.execute(_ROUND, (idle_too, most_early))
+        known = (None, None) if idle_too else self._quiet
+        cursor = await self._connection.execute(_ROUND, (idle_too, most_early, *known))
         row = await cursor.fetchone()
         assert row is not None
-        ticks, early, found, wait, work, pid = row
+        ticks, early, found, wait, work, pid, last_delayed, *quiet = row
         if pid != self._pid:
             raise Pooled
+        self._notice_delayed(last_delayed)
         now = time.monotonic()
         if idle_too:
             self._looked_at_idle = started
+            self._quiet = quiet[0], quiet[1]
         self._budget.spend(early, database.tick_spacing)
         self._pulse.beat(now)
         self._metrics.round(database.name, ticks, now - started)
@@ -80,6 +89,7 @@ class Tick:
             took=now - started,
             work=work,
             found=found,
+            limited=early >= most_early,
             wait=wait,
             busy=database.poll_busy,
             idle=database.poll_idle,

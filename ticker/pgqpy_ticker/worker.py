@@ -13,6 +13,7 @@ import psycopg
 from pgqpy.backoff import Backoff
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, connect, milliseconds
+from pgqpy_ticker.delayed import Delayed
 from pgqpy_ticker.health import Pulse, State
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
 from pgqpy_ticker.lead import check_schema, check_session, win
@@ -21,7 +22,6 @@ from pgqpy_ticker.logs import Log
 from pgqpy_ticker.maintenance import Maintenance
 from pgqpy_ticker.metrics import Metrics
 from pgqpy_ticker.observe import Observe
-from pgqpy_ticker.retry import Retry
 from pgqpy_ticker.tick import Tick
 from pgqpy_ticker.trouble import Complaints, Trouble
 
@@ -101,7 +101,8 @@ class Worker:
 
     async def _lead(self, connection: Connection, pid: int) -> None:
         name, metrics = self.database.name, self._metrics
-        tick = Tick(connection, pid, self._current, self.pulse, metrics)
+        delayed = Delayed(Link(self._current), self._current, metrics)
+        tick = Tick(connection, pid, self._current, self.pulse, metrics, delayed.notice)
         await tick.listen()
         self._went_well()
         self.pulse.enter(State.LEADING)
@@ -109,7 +110,7 @@ class Worker:
         self._log.info("leading", extra={"server_pid": pid})
         self.settled.set()
         chores = (
-            Retry(Link(self._current), self._current, metrics),
+            delayed,
             Maintenance(Link(self._current), self._current, metrics, self._log),
             Observe(Link(self._current), self._current, metrics, self._log),
         )

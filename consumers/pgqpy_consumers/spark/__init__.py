@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pgqpy_consumers.spark.payload import MalformedPayload
     from pgqpy_consumers.spark.payload_schema import table_schema
     from pgqpy_consumers.spark.replay import Replay, Selection
+    from pgqpy_consumers.spark.tasks import PgqTaskDataSource
     from pgqpy_consumers.spark.view import pinned
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "JavaMissingError",
     "MalformedPayload",
     "PgqDataSource",
+    "PgqTaskDataSource",
     "Replay",
     "Selection",
     "SparkConsumer",
@@ -46,6 +48,7 @@ __all__ = [
 _LATER = {
     "Archive": "archive",
     "MalformedPayload": "payload",
+    "PgqTaskDataSource": "tasks",
     "Replay": "replay",
     "Selection": "replay",
     "latest_rows": "latest",

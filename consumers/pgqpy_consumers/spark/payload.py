@@ -92,7 +92,7 @@ class Decoder:
         """
         assert options.payload is not None
         for column in schema:
-            _check(column)
+            check_column(column)
         if not set(schema.names) - set(RESERVED):
             raise InvalidOption(
                 "option payload needs columns in .schema(...) to decode from ev_data",
@@ -121,8 +121,7 @@ class Decoder:
         """
         payloads = events.column("ev_data")
         fields = pa.schema([f for f in self.schema if f.name not in RESERVED])
-        wrong: dict[int, str] = {}
-        pieces = list(self._pieces(payloads, fields, 0, wrong))
+        found, wrong = self.parse(payloads, fields)
         if wrong and self.malformed == "fail":
             position, reason = next(iter(wrong.items()))
             event = events.column("ev_id")[position].as_py()
@@ -131,10 +130,6 @@ class Decoder:
         is_wrong = pc.is_in(
             pa.array(range(len(payloads)), pa.int64()), value_set=pa.array(list(wrong), pa.int64())
         )
-        found = {
-            name: pa.concat_arrays([piece[at] for piece in pieces])
-            for at, name in enumerate(fields.names)
-        }
         found[MALFORMED.name] = pc.if_else(is_wrong, payloads, pa.scalar(None, pa.string()))
         if set(self.schema.names) & set(CHANGE_SCHEMA.names):
             found |= _change(events)
@@ -143,6 +138,18 @@ class Decoder:
             schema=self.schema,
         )
         return rows.filter(pc.invert(is_wrong)) if self.malformed == "drop" else rows
+
+    def parse(
+        self, payloads: pa.Array, fields: pa.Schema
+    ) -> tuple[dict[str, pa.Array], dict[int, str]]:
+        """The columns of payloads, and what is wrong at the positions of malformed ones."""
+        wrong: dict[int, str] = {}
+        pieces = list(self._pieces(payloads, fields, 0, wrong))
+        found = {
+            name: pa.concat_arrays([piece[at] for piece in pieces])
+            for at, name in enumerate(fields.names)
+        }
+        return found, wrong
 
     def _pieces(
         self, payloads: pa.Array, fields: pa.Schema, first: int, wrong: dict[int, str]
@@ -216,7 +223,8 @@ _TYPES = (
 )  # fmt: skip
 
 
-def _check(column: StructField) -> None:
+def check_column(column: StructField) -> None:
+    """Raise InvalidOption if no payload can give such a column."""
     known = RESERVED.get(column.name)
     if known is not None and known.dataType != column.dataType:
         raise InvalidOption(

@@ -206,18 +206,20 @@ as $$
 --      x_batch_id  - an open batch
 -- Returns:
 --      1, or 0 with a warning if the batch is not open (any more).
+-- Errors:
+--      PQ038 the batch is that of a partition of a consumer group
 -- Tables:
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 declare
-    p       constant pgq.position_0 := pgq.lock_position(pgq.find_batch(x_batch_id));
+    p       constant pgq.position_0 := pgq.lock_position(pgq.find_batch(x_batch_id), true);
     done    text;  -- assigned to, which is cheaper than PERFORM
 begin
     if p.pos_batch = x_batch_id is not true then
         raise warning 'finish_batch: batch % not found', x_batch_id;
         return 0;
     end if;
-    done := pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null);
+    done := pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null, i_settled => p.pos_settled);
     return 1;
 end;
 $$;

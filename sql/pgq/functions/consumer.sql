@@ -21,6 +21,31 @@ begin
 end;
 $$;
 
+create or replace function pgq.keep_consumer(i_consumer_name text)
+returns int4
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.keep_consumer(1)
+--
+--      The id of a consumer, which is made if it is not there, and stays until the end of the transaction. Internal.
+--
+-- Tables:
+--      locks pgq.consumer, or inserts into it
+-- ----------------------------------------------------------------------
+declare
+    co  int4;
+begin
+    loop
+        -- The lock keeps unregister_consumer() from removing it meanwhile.
+        select co_id into co from pgq.consumer where co_name = i_consumer_name for key share;
+        exit when found;
+        insert into pgq.consumer (co_name) values (i_consumer_name) on conflict do nothing;
+    end loop;
+    return co;
+end;
+$$;
+
 create or replace function pgq.register_consumer_at(x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
 language plpgsql
@@ -47,6 +72,7 @@ declare
     q       pgq.queue;
     r       pgq.registration;
     co      int4;
+    p       pgq.position_0;
     pos     bigint := x_tick_pos;
 begin
     perform pgq.check_name('consumer', x_consumer_name);
@@ -59,12 +85,7 @@ begin
         perform pgq.raise_tick_not_found(x_queue_name, pos);
     end if;
 
-    loop
-        -- The lock keeps unregister_consumer() from removing it meanwhile.
-        select co_id into co from pgq.consumer where co_name = x_consumer_name for key share;
-        exit when found;
-        insert into pgq.consumer (co_name) values (x_consumer_name) on conflict do nothing;
-    end loop;
+    co := pgq.keep_consumer(x_consumer_name);
 
     -- Not the insert alone: also where it does nothing it would use up ids.
     if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
@@ -84,7 +105,8 @@ begin
 
     if pos is not null then
         select * into r from pgq.registration where sub_queue = q.queue_id and sub_consumer = co;
-        perform pgq.append_position(r.reg_id, (pgq.lock_position(r.reg_id)).pos_nr + 1, pos, null, null);
+        p := pgq.lock_position(r.reg_id);
+        perform pgq.append_position(r.reg_id, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
     end if;
     return 0;
 end;
@@ -110,7 +132,8 @@ as $$
 --      The tick where the consumer stands now: i_tick_id, or the newest before it that the log has.
 -- Errors:
 --      PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what
---      the queue has, PQ016 the consumer is beyond the tick, or has a batch open
+--      the queue has, PQ016 the consumer is beyond the tick, or has a batch open, PQ038 it is a partition of a
+--      consumer group
 -- Tables:
 --      reads ticks; locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
@@ -129,7 +152,7 @@ begin
       join pgq.consumer on co_id = sub_consumer
      where sub_queue = q.queue_id
        and co_name = i_consumer_name;
-    p := pgq.lock_position(r);
+    p := pgq.lock_position(r, true);
     if (i_tick_id <= (pgq.last_tick(q.queue_id)).tick_id) is not true then
         perform pgq.raise_tick_not_found(i_queue_name, i_tick_id);
     end if;
@@ -159,7 +182,7 @@ begin
     end if;
     if t.tick_id > p.pos_last_tick then
         -- Nobody has forgotten the tick meanwhile: that would take the lock on a table that we have read.
-        perform pgq.append_position(r, p.pos_nr + 1, t.tick_id, null, null);
+        perform pgq.append_position(r, p.pos_nr + 1, t.tick_id, null, null, i_settled => p.pos_settled);
         return t.tick_id;
     end if;
     return p.pos_last_tick;
@@ -175,7 +198,7 @@ as $$
 -- Function: pgq.unregister_consumer(2)
 --
 --      Removes a consumer from a queue, with its open batch and the events that it wanted again. The
---      main consumer of a group takes its members with it; a member that is idle or busy goes alone.
+--      main consumer of a group takes its members with it; a member goes alone.
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
@@ -183,11 +206,11 @@ as $$
 -- Returns:
 --      Number of registrations removed, 0 if there was none.
 -- Tables:
---      pgq.registration, pgq.consumer, pgq.retry_queue
+--      pgq.registration, pgq.consumer
 -- ----------------------------------------------------------------------
 declare
     r       pgq.registration;
-    members int4;
+    members int4[];
     p       pgq.position_0;
 begin
     select r1.* into r
@@ -198,24 +221,44 @@ begin
        and c.co_name = x_consumer_name
        for update of c;
     p := pgq.lock_position(r.reg_id);
-    if p.pos_nr is null then
+    -- A worker's registration may have been handed to another one meanwhile, with its batch.
+    if p.pos_nr is null or not exists (select from pgq.registration where reg_id = r.reg_id and sub_consumer = r.sub_consumer) then
         return 0;
     end if;
 
-    select count(*) into members from pgq.registration where sub_id = r.sub_id;
-    -- A member has a position only while it works on a batch; the main consumer has only a position.
-    if members > 1 and (p.pos_last_tick is null) = (p.pos_next_tick is null) then
+    members := array(select sub_consumer from pgq.registration where sub_id = r.sub_id);
+    -- The main consumer is there before its members.
+    if exists (select from pgq.registration where sub_id = r.sub_id and reg_id < r.reg_id) then
         delete from pgq.registration where reg_id = r.reg_id;
+        perform pgq.forget_consumer(r.sub_consumer);
         return 1;
     end if;
 
     perform pgq.lock_position(reg_id) from pgq.registration where sub_id = r.sub_id;
-    delete from pgq.retry_queue where ev_owner = r.sub_id;
+    -- Events that it wanted again belong to nobody now, and are left out when they are due.
     delete from pgq.registration where sub_id = r.sub_id;
-    delete from pgq.consumer c
-     where c.co_id = r.sub_consumer
-       and not exists (select from pgq.registration where sub_consumer = c.co_id);
-    return members;
+    perform pgq.forget_consumer(m) from unnest(members) m;
+    return cardinality(members);
+end;
+$$;
+
+create or replace function pgq.forget_consumer(i_consumer int4)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.forget_consumer(1)
+--
+--      Removes a consumer that is registered nowhere, unless somebody is about to register it. Internal.
+--
+-- Tables:
+--      deletes from pgq.consumer
+-- ----------------------------------------------------------------------
+begin
+    perform from pgq.consumer where co_id = i_consumer for update skip locked;
+    if found and not exists (select from pgq.registration where sub_consumer = i_consumer) then
+        delete from pgq.consumer where co_id = i_consumer;
+    end if;
 end;
 $$;
 

@@ -70,7 +70,7 @@ as $$
 -- Errors:
 --      PQ011 this cluster has given out too few transaction ids yet
 -- Tables:
---      rewrites ticks and events; pgq.queue
+--      rewrites ticks and events, also delayed ones; pgq.queue
 -- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
@@ -79,10 +79,11 @@ declare
     n       int4 := 0;
     cur     bigint := txid_current();
     fresh   pgq.tick_0[];
+    m       pgq.moved_0;
 begin
     perform pgq.require_read_committed('pgq.adopt_restored()');
     perform pg_advisory_xact_lock(1886875907);
-    lock table pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;
+    lock table pgq.delayed, pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;
 
     for q in select * from pgq.queue order by queue_id for update loop
         nr := 0;
@@ -137,6 +138,16 @@ begin
         perform setval(q.queue_slot_seq, pgq.slot_state(pgq.state_rotations(q.queue_slot_seq), true, pgq.state_slot(q.queue_slot_seq)));
         n := n + 1;
     end loop;
+
+    -- Of the delayed events those stay that wait, and no pass has been.
+    m := pgq.last_move();
+    delete from pgq.delayed where pgq.is_moved(due, due_nr, due_txid, m);
+    update pgq.delayed set due_txid = 1;
+    if pg_sequence_last_value('pgq.moved_log_seq') % 2 = 0 then
+        insert into pgq.moved_0 values (m.moved_nr + 1, '-infinity', 0, '1:1:', 0, '{}', '{}');
+    else
+        insert into pgq.moved_1 values (m.moved_nr + 1, '-infinity', 0, '1:1:', 0, '{}', '{}');
+    end if;
 
     perform setval('pgq.txid_high_seq', cur);
     return n;

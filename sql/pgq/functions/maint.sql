@@ -33,6 +33,28 @@ begin
         return query select 'pgq.maint_rotate_logs', null::text;
     end if;
 
+    -- Who uses it does this, unless all do so in REPEATABLE READ.
+    if exists (select from pgq_ext.log
+                where pgq_ext.log_size((pg_sequence_last_value('pgq_ext.log_seq') % 2)::text)
+                      > greatest(log_rotate_bytes, 2 * log_carried_bytes))
+    then
+        return query select 'pgq_ext.rotate', null::text;
+    end if;
+
+    if exists (select from pg_inherits where inhparent = 'pgq.delayed'::regclass
+                and pg_relation_size(inhrelid) > 0
+                and pg_table_size(inhrelid) > pgq.delayed_rotate_bytes())
+    then
+        return query select 'pgq.maint_rotate_delayed', null::text;
+    end if;
+
+    -- twice: to empty a table, and to move on to it
+    return query
+    select 'pgq.maint_rotate_keys', queue_name
+      from pgq.queue, generate_series(1, 2)
+     where queue_key_switch_time + queue_key_window < current_timestamp
+     order by queue_name;
+
     return query
     select capture.func, null::text
       from unnest(array['pgq.maint_capture', 'pgq.capture_new_partitions']) capture (func)
@@ -47,6 +69,11 @@ begin
       from pgq.queue q
      cross join unnest(q.queue_extra_maint) with ordinality extra (func, nr)
      order by q.queue_name, extra.nr;
+
+    -- Workers do this; tasks whose workers are all gone are looked after, too.
+    return query
+    select 'pgq_task.sweep', null::text
+     where exists (select from pgq_task.queue);
 
     return query select 'vacuum', f from pgq.maint_tables_to_vacuum() f;
 
@@ -81,7 +108,8 @@ as $$
 -- ----------------------------------------------------------------------
     select format('%I.%I', n.nspname, c.relname)
       from (values ('pgq', 'queue'), ('pgq', 'log'), ('pgq', 'consumer'), ('pgq', 'registration'),
-                   ('pgq', 'retry_queue'), ('pgq', 'late_write'), ('pgq', 'stream_writer'),
+                   ('pgq', 'late_write'), ('pgq', 'stream_writer'),
+                   ('pgq', 'group_member'), ('pgq', 'group_partition'), ('pgq', 'parked_key'), ('pgq', 'parked_event'), ('pgq', 'dead_letter'),
                    ('pgq_ext', 'completed_tick'), ('pgq_ext', 'completed_batch'),
                    ('pgq_ext', 'completed_event'), ('pgq_ext', 'partial_batch'),
                    ('pgq_node', 'local_state'), ('londiste', 'seq_info'), ('londiste', 'completed')) v (nsp, rel)

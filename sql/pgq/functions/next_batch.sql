@@ -150,7 +150,7 @@ $$;
 create or replace function pgq.open_next_batch(
     i_queue_name text, i_consumer_name text,
     i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4,
-    i_most_inline int4 default null,
+    i_most_inline int4 default null, i_member_name text default null, i_heartbeats boolean default false,
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint,
@@ -159,7 +159,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.open_next_batch(7)
+-- Function: pgq.open_next_batch(9)
 --
 --      Opens the next batch for a consumer: what the functions of this file have in common. pgqpy's own
 --      consumers call it, to get all in one call.
@@ -171,6 +171,9 @@ as $$
 --      i_most_inline                           - null for what PgQ does. Else heartbeats of an idle queue are passed
 --                                                over, so that they need not be opened and finished, and
 --                                                the query is returned, and up to about so many events
+--      i_member_name                           - the member of the consumer's group that gets the batch: the consumer moves
+--                                                behind it at once. Null if the consumer itself does
+--      i_heartbeats                            - do not pass over heartbeats
 -- Returns:
 --      batch_sql   - as from pgq.batch_event_sql()
 --      events      - all that it gives, by ev_id, each as record_send() has it and with 0 for no ev_retry;
@@ -178,14 +181,16 @@ as $$
 --      The rest as from pgq.next_batch_custom().
 -- Errors:
 --      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
---      PQ011 i_max_count is not positive
+--      PQ011 i_max_count is not positive, PQ016 the members' consumer has a batch open itself,
+--      PQ038 the consumer is a partition of a consumer group
 -- Tables:
---      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends a position
+--      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends positions
 -- ----------------------------------------------------------------------
 declare
     r           pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
     p           pgq.position_0 := pgq.get_position(r.reg_id);
     locked      pgq.position_0;
+    m           pgq.position_0;
     last_tick   pgq.tick_0;
     cur_tick    pgq.tick_0;
     q           pgq.queue;
@@ -197,8 +202,20 @@ begin
             message = format('a batch of up to %s events is not possible', i_max_count),
             hint = 'Give i_max_count of 1 or more.';
     end if;
+    if r.reg_is_partition then
+        perform pgq.raise_is_partition(r.reg_id);
+    end if;
 
     loop
+        if i_member_name is not null then
+            m := pgq.get_member_position(r, p, i_member_name);
+            if m.pos_nr is null then
+                return;  -- given up for dead just now; it registers anew when it comes again
+            elsif m.pos_batch is not null then
+                p := m;
+            end if;
+        end if;
+
         last_tick := pgq.get_tick(r.sub_queue, p.pos_last_tick);
         if last_tick.tick_id is null then
             perform pgq.raise_tick_not_found(i_queue_name, p.pos_last_tick);
@@ -218,12 +235,21 @@ begin
 
         -- Only now, since mostly there is nothing new. If somebody was faster, look again.
         locked := pgq.lock_position(r.reg_id);
+        if m.pos_nr is not null then
+            perform pgq.lock_position(m.pos_registration);
+            -- Another registration may have the member's name by now, and a position of the same number.
+            if pgq.get_member_position(r, locked, i_member_name) is distinct from m then
+                p := locked;
+                continue;
+            end if;
+        end if;
         if locked.pos_nr = p.pos_nr then
             if i_most_inline is not null
+               and not i_heartbeats
                and last_tick.tick_event_seq = cur_tick.tick_event_seq
                and pgq.is_empty_range(r, last_tick, cur_tick)
             then
-                perform pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
+                perform pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null, i_settled => p.pos_settled);
                 p := pgq.get_position(r.reg_id);
                 continue;
             end if;
@@ -233,7 +259,13 @@ begin
             end if;
             batch_id := nextval('pgq.batch_id_seq');
             -- Nobody has forgotten the ticks meanwhile: that would take the lock on a table that we have read.
-            done := pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+            if m.pos_nr is null then
+                done := pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id,
+                                            i_settled => p.pos_settled);
+            else
+                done := pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
+                done := pgq.append_position(m.pos_registration, m.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+            end if;
             exit;
         end if;
         if locked.pos_nr is null then
@@ -285,7 +317,8 @@ as $$
 -- Returns:
 --      The batch id, and the ticks that the batch lies between; all null if there is no batch yet.
 -- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone
+--      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
+--      PQ038 the consumer is a partition of a consumer group
 -- ----------------------------------------------------------------------
 begin
     select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq

@@ -32,6 +32,66 @@ begin
 end;
 $$;
 
+create or replace function pgq.find_member(i_main pgq.registration, i_consumer_name text, i_member_name text)
+returns pgq.registration
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.find_member(3)
+--
+--      The registration of a member of a consumer's group: of a consumer that is called consumer.member, on
+--      the same queue and with the same sub_id. Null if there is none; raises PQ016 if there is a consumer of
+--      this name that is no member. Internal.
+-- ----------------------------------------------------------------------
+declare
+    r   pgq.registration;
+begin
+    select r1.* into r
+      from pgq.consumer c, pgq.registration r1
+     where c.co_name = i_consumer_name || '.' || i_member_name
+       and r1.sub_consumer = c.co_id
+       and r1.sub_queue = i_main.sub_queue;
+    if r.sub_id <> i_main.sub_id then
+        raise exception using
+            errcode = 'PQ016',
+            message = pg_catalog.format('consumer %L has the name of member %L of consumer %L, and is none',
+                                        i_consumer_name || '.' || i_member_name, i_member_name, i_consumer_name),
+            hint = 'Take another name for the member, or unregister that consumer.';
+    end if;
+    return r;
+end;
+$$;
+
+create or replace function pgq.get_member_position(i_main pgq.registration, i_position pgq.position_0, i_member_name text)
+returns pgq.position_0
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_member_position(3)
+--
+--      The newest position of a member of a consumer's group, null if it is not registered. Raises PQ016 if
+--      the consumer, whose own position is given, has a batch open: then somebody consumes as it who does not
+--      share. Internal.
+-- ----------------------------------------------------------------------
+declare
+    consumer    constant text := (select co_name from pgq.consumer where co_id = i_main.sub_consumer);
+    r           constant pgq.registration := pgq.find_member(i_main, consumer, i_member_name);
+begin
+    if i_position.pos_batch is not null then
+        raise exception using
+            errcode = 'PQ016',
+            message = pg_catalog.format('consumer %L has batch %s open itself, not one of its members', consumer, i_position.pos_batch),
+            hint = pg_catalog.format('Stop the program that consumes as %L; then select pgq.finish_batch(%s) if it has processed the '
+                                     'batch, else move the consumer back with pgq.register_consumer_at().',
+                                     consumer, i_position.pos_batch);
+    end if;
+    if r.reg_id is null then
+        return null;
+    end if;
+    return pgq.get_position(r.reg_id);
+end;
+$$;
+
 create or replace function pgq.get_position(i_registration int4)
 returns pgq.position_0
 language plpgsql
@@ -126,62 +186,109 @@ begin
 end;
 $$;
 
-create or replace function pgq.lock_position(i_registration int4)
+create or replace function pgq.raise_is_partition(i_registration int4)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.raise_is_partition(1)
+--
+--      Raises PQ038. Internal.
+-- ----------------------------------------------------------------------
+declare
+    g   record;
+begin
+    select group_name, part_nr, queue_name into g
+      from pgq.group_partition
+      join pgq.consumer_group on group_id = part_group
+      join pgq.queue on queue_id = group_queue
+     where part_reg = i_registration;
+    raise exception using
+        errcode = 'PQ038',
+        message = pg_catalog.format('consumer %L on queue %L is a partition of consumer group %L: only the group''s members take and finish its batches',
+                                    g.group_name || '#' || g.part_nr, g.queue_name, g.group_name),
+        hint = 'It would pass over events. Join the group: pgq.join_group(queue, group, worker), pgq.next_group_batch(member), '
+               'pgq.finish_group_batch(batch, generation); or be a consumer of another name.';
+end;
+$$;
+
+create or replace function pgq.lock_position(i_registration int4, i_as_consumer boolean default false)
 returns pgq.position_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.lock_position(1)
+-- Function: pgq.lock_position(2)
 --
 --      Locks a registration until the end of the transaction. Internal.
 --
+-- Parameters:
+--      i_as_consumer   - raise PQ038 if it is a partition of a consumer group, whose batches are its members'
 -- Returns:
 --      Its newest position, null if the registration has gone.
 -- ----------------------------------------------------------------------
 declare
-    done    text;  -- assigned to, which is cheaper than PERFORM
+    done            text;  -- assigned to, which is cheaper than PERFORM
+    is_partition    boolean;
 begin
     -- Not by its row: that would be written, and to the log of the server, twice a batch.
     done := pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
     if pgq.is_read_committed() then
-        perform from pgq.registration where reg_id = i_registration;
+        select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration;
     else
         -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
         -- collide in one table; whether there was a change of tables, the sequence tells. That the
         -- registration has gone is an error here.
         perform pgq.check_log_snapshot('position');
-        perform from pgq.registration where reg_id = i_registration for no key update;
+        select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration for no key update;
     end if;
-    if not found then
+    if is_partition is null then
         return null;
+    end if;
+    if is_partition and i_as_consumer then
+        perform pgq.raise_is_partition(i_registration);
     end if;
     return pgq.get_position(i_registration);
 end;
 $$;
 
+create or replace function pgq.try_lock_position(i_registration int4)
+returns boolean
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.try_lock_position(1)
+--
+--      Locks a registration as pgq.lock_position() does, if nobody else has; alone in READ COMMITTED only. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.pg_try_advisory_xact_lock(1886875908, i_registration);
+$$;
+
 create or replace function pgq.append_position(
     i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint,
-    i_active timestamptz default pg_catalog.now())
+    i_active timestamptz default pg_catalog.now(), i_settled bigint default null)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.append_position(6)
+-- Function: pgq.append_position(7)
 --
 --      Stores the new position of a registration that the caller has locked. Internal.
 --
 -- Parameters:
 --      i_nr        - one more than the number of the position before
+--      i_settled   - as the position before has it, where the consumer may have its effects in another database
 -- ----------------------------------------------------------------------
 declare
     done    text;  -- assigned to, which is cheaper than PERFORM
 begin
     if pgq.is_read_committed() then
-        done := pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active);
+        done := pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
         return;
     end if;
     begin
-        perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active);
+        perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
+        -- In another table than the one that it would collide in?
+        perform pgq.check_log_snapshot('position');
     exception when unique_violation then
         perform pgq.raise_stale_snapshot();
     end;
@@ -189,12 +296,12 @@ end;
 $$;
 
 create or replace function pgq.insert_position(
-    i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint, i_active timestamptz)
+    i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint, i_active timestamptz, i_settled bigint)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.insert_position(6)
+-- Function: pgq.insert_position(7)
 --
 --      Stores a position; fails if there is one with this number. Internal.
 --
@@ -207,11 +314,11 @@ begin
     loop
         rotations := pg_catalog.pg_sequence_last_value('pgq.position_log_seq');
         if rotations % 2 = 0 then
-            insert into pgq.position_0 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
-            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick);
+            insert into pgq.position_0 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick, pos_settled)
+            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick, i_settled);
         else
-            insert into pgq.position_1 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick)
-            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick);
+            insert into pgq.position_1 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick, pos_settled)
+            values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick, i_settled);
         end if;
         -- Now we hold a lock on the table; see pgq.append_ticks(). A row in both tables does no harm.
         exit when pg_catalog.pg_sequence_last_value('pgq.position_log_seq') = rotations;
@@ -231,6 +338,7 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     r   int4;
+    p   pgq.position_0;
 begin
     if tg_op = 'INSERT' then
         insert into pgq.registration (sub_id, sub_queue, sub_consumer)
@@ -253,8 +361,9 @@ begin
            set sub_id = new.sub_id, sub_queue = new.sub_queue, sub_consumer = new.sub_consumer
          where reg_id = r;
     end if;
-    perform pgq.append_position(r, (pgq.lock_position(r)).pos_nr + 1,
-                                new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
+    p := pgq.lock_position(r);
+    perform pgq.append_position(r, p.pos_nr + 1,
+                                new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
     return new;
 end;
 $$;

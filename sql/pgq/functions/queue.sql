@@ -56,7 +56,7 @@ begin
     end if;
 
     insert into pgq.log (log_name, log_seq)
-    values ('tick', 'pgq.tick_log_seq'), ('position', 'pgq.position_log_seq')
+    values ('tick', 'pgq.tick_log_seq'), ('position', 'pgq.position_log_seq'), ('moved', 'pgq.moved_log_seq')
     on conflict do nothing;
 
     id := nextval('pgq.queue_queue_id_seq');
@@ -166,7 +166,8 @@ as $$
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
---      x_force         - also if consumers are registered or tables captured; these are released first
+--      x_force         - also if consumers are registered, events delayed, dead letters left, or tables captured;
+--                        these are released first
 -- Returns:
 --      1
 -- Errors:
@@ -175,6 +176,7 @@ as $$
 declare
     q       pgq.queue;
     users   text;
+    waiting bigint;
 begin
     select * into q from pgq.queue where queue_name = x_queue_name for update;
     if not found then
@@ -182,6 +184,7 @@ begin
     end if;
 
     if coalesce(x_force, false) then
+        perform pgq.drop_group(x_queue_name, group_name, true) from pgq.consumer_group where group_queue = q.queue_id;
         perform pgq.unregister_consumer(f.queue_name, f.consumer_name) from pgq.get_consumer_info(x_queue_name) f;
     else
         select string_agg(quote_literal(f.consumer_name), ', ') into users from pgq.get_consumer_info(x_queue_name) f;
@@ -190,6 +193,20 @@ begin
                 errcode = 'PQ007',
                 message = format('queue %L still has consumers: %s', x_queue_name, users),
                 hint = 'Unregister them first, or drop with force: pgq.drop_queue(queue, true).';
+        end if;
+        select count(*) into waiting from pgq.waiting_event where ev_queue = q.queue_id;
+        if waiting > 0 then
+            raise exception using
+                errcode = 'PQ007',
+                message = format('queue %L still has %s delayed events', x_queue_name, waiting),
+                hint = 'Wait for them, cancel them with pgq.cancel_event(queue, id), or drop with force: pgq.drop_queue(queue, true).';
+        end if;
+        select count(*) into waiting from pgq.dead_letter where dl_queue = x_queue_name;
+        if waiting > 0 then
+            raise exception using
+                errcode = 'PQ007',
+                message = format('queue %L still has %s dead letters', x_queue_name, waiting),
+                hint = 'Look at pgq.dead_letter; replay or purge them, or drop with force: pgq.drop_queue(queue, true).';
         end if;
     end if;
 
@@ -206,7 +223,8 @@ begin
     end loop;
     insert into pgq.spare_slots (slot0, ntables) values (q.queue_slot0, q.queue_ntables);
 
-    delete from pgq.retry_queue where ev_queue = q.queue_id;
+    perform pgq.drop_event_keys(q);
+    delete from pgq.dead_letter where dl_queue = x_queue_name;
     delete from pgq.late_write where late_queue = q.queue_id;
     delete from pgq.tick_0 where tick_queue = q.queue_id;
     delete from pgq.tick_1 where tick_queue = q.queue_id;
@@ -244,9 +262,9 @@ as $$
 -- Parameters:
 --      x_queue_name    - name of the queue
 --      x_param_name    - ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused,
---                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert
+--                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert, key_window
 --      x_param_value   - the value as text; null where that means something
---                        (ticker_latency: no early ticks, per_tx_limit: none)
+--                        (ticker_latency: no early ticks, per_tx_limit: none, key_window: no keys)
 -- Returns:
 --      1
 -- Errors:
@@ -254,7 +272,8 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     params  constant text[] := array['ticker_max_count', 'ticker_max_lag', 'ticker_idle_period', 'ticker_paused',
-                                     'ticker_latency', 'rotation_period', 'external_ticker', 'per_tx_limit', 'disable_insert'];
+                                     'ticker_latency', 'rotation_period', 'external_ticker', 'per_tx_limit', 'disable_insert',
+                                     'key_window'];
 begin
     if x_param_name is null or x_param_name <> all (params) then
         raise exception using
@@ -267,6 +286,12 @@ begin
     end if;
 
     begin
+        if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window')
+           and x_param_value::interval not between interval '0' and interval '1000 years'
+        then
+            -- What is longer clients could not read, least of all what is infinite.
+            raise exception using errcode = 'interval_field_overflow', message = 'it is not from 0 to 1000 years';
+        end if;
         execute format('update pgq.queue set %I = %L where queue_name = %L', 'queue_' || x_param_name, x_param_value, x_queue_name);
     exception when data_exception or not_null_violation or check_violation then
         raise exception using
@@ -275,6 +300,10 @@ begin
             detail = sqlerrm,
             hint = 'Intervals are written like ''3 seconds'', booleans true or false.';
     end;
+
+    if x_param_name = 'key_window' then
+        perform pgq.set_event_keys(x_queue_name);
+    end if;
 
     -- Who says how long events may wait gets that and no earlier ticks; ticker_latency turns them on again.
     if x_param_name = 'ticker_max_lag' then

@@ -93,17 +93,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_log_snapshot(1)
 --
---      Raises 40001 if a log has been rotated after the snapshot of this
---      transaction, so that not finding a row in it means nothing. Internal.
+--      Raises 40001 if a log has been rotated, or a table of it emptied, after the snapshot of
+--      this transaction, so that not finding a row in it means nothing. Internal.
 --
 -- Tables:
 --      reads pgq.log
 -- ----------------------------------------------------------------------
 begin
     if not pgq.is_read_committed()
-       and exists (select from pgq.log
-                    where log_name = i_log_name
-                      and log_rotations <> pg_catalog.pg_sequence_last_value(log_seq))
+       and (exists (select from pgq.log
+                     where log_name = i_log_name
+                       and log_rotations <> pg_catalog.pg_sequence_last_value(log_seq))
+            -- Emptied: the snapshot sees the file that was, the function the one that is.
+            or exists (select from pg_catalog.pg_class
+                        where oid in (pg_catalog.to_regclass('pgq.' || i_log_name || '_0'), pg_catalog.to_regclass('pgq.' || i_log_name || '_1'))
+                          and relfilenode <> pg_catalog.pg_relation_filenode(oid)))
     then
         perform pgq.raise_stale_snapshot();
     end if;

@@ -18,10 +18,12 @@ as $$
 -- Errors:
 --      PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length
 -- Tables:
---      inserts into pgq.retry_queue
+--      inserts into pgq.delayed
 -- ----------------------------------------------------------------------
 declare
     b       record;
+    d       record;
+    m       constant pgq.moved_0 := pgq.last_move();
     found   bigint[];
     missing bigint;
     n       int4;
@@ -35,6 +37,7 @@ begin
             hint = 'Give two arrays of the same length, without nulls.';
     end if;
     select * into b from pgq.open_batch(x_batch_id);
+    select * into d from pgq.delayed_target();
 
     execute format($sql$
         with wanted as (
@@ -42,17 +45,20 @@ begin
         event as (
             select e.*, w.at from (%s) e join wanted w on w.id = e.ev_id),
         retry as (
-            insert into pgq.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_owner, ev_retry,
-                                         ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-            select at, $3, ev_id, ev_time, $4, coalesce(ev_retry, 0) + 1,
-                   ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
-              from event
+            insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_owner, ev_batch, ev_retry,
+                                     ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
+            select greatest(at, $6), $3, ev_id, ev_time, $4, $5, coalesce(ev_retry, 0) + 1,
+                   ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, pgq.delayed_slot(greatest(at, $6), $7)
+              from event e
+             where not exists (select from pgq.delayed d
+                                where d.ev_id = e.ev_id and d.ev_queue = $3 and d.ev_owner = $4
+                                  and not pgq.is_moved(d.due, d.due_nr, d.due_txid, $8))
             on conflict do nothing
             returning ev_id)
         select (select array_agg(ev_id) from event), (select count(*) from retry)$sql$,
         pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
     into found, n
-    using x_event_ids, x_retry_times, (b.queue).queue_id, b.sub_id;
+    using x_event_ids, x_retry_times, (b.queue).queue_id, b.sub_id, x_batch_id, d.earliest, d.parity, m;
 
     select id into missing from unnest(x_event_ids) id where id <> all (coalesce(found, '{}')) limit 1;
     if missing is not null or x_event_ids is null or array_position(x_event_ids, null) is not null then
@@ -147,22 +153,91 @@ as $$
 -- Returns:
 --      The event's id.
 -- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered
+--      PQ001 queue does not exist, PQ002 consumer not registered, 23505 the event waits already
 -- Tables:
---      inserts into pgq.retry_queue
+--      inserts into pgq.delayed
 -- ----------------------------------------------------------------------
 declare
     r   pgq.registration := pgq.find_registration(x_queue, x_consumer);
+    m   constant pgq.moved_0 := pgq.last_move();
+    d   record;
     id  bigint := x_ev_id;
 begin
     if id is null then
         select nextval(queue_event_seq_id) into id from pgq.queue where queue_id = r.sub_queue;
     end if;
-    insert into pgq.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_owner, ev_retry,
-                                 ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-    values (x_retry_after, r.sub_queue, id, x_ev_time, r.sub_id, x_ev_retry,
-            x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4);
+    select * into d from pgq.delayed_target();
+    if exists (select from pgq.delayed w
+                where w.ev_id = id and w.ev_queue = r.sub_queue and w.ev_owner = r.sub_id
+                  and not pgq.is_moved(w.due, w.due_nr, w.due_txid, m))
+    then
+        raise exception using
+            errcode = 'unique_violation',
+            message = format('event %s waits already to come again to consumer %L', id, x_consumer),
+            hint = 'See pgq.retry_queue.';
+    end if;
+    insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_owner, ev_retry,
+                             ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
+    values (greatest(x_retry_after, d.earliest), r.sub_queue, id, x_ev_time, r.sub_id, x_ev_retry,
+            x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4,
+            pgq.delayed_slot(greatest(x_retry_after, d.earliest), d.parity));
     return id;
+end;
+$$;
+
+create or replace function pgq.retry_view_write()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.retry_view_write(0)
+--
+--      Trigger of pgq.retry_queue: a row that is inserted waits, one that is deleted does not any more, and
+--      one that is updated waits anew.
+-- Errors:
+--      PQ002 the owner is not registered on the queue, 40001 the event has come again meanwhile
+-- ----------------------------------------------------------------------
+declare
+    q   text;
+    c   text;
+    w   pgq.delayed;
+begin
+    if tg_op <> 'INSERT' then
+        select * into w
+          from pgq.delayed d
+         where d.ev_id = old.ev_id and d.ev_queue = old.ev_queue and d.ev_owner = old.ev_owner
+           and d.due = old.ev_retry_after
+         order by d.due_nr desc limit 1
+           for update;
+        if not found
+           or pgq.is_moved(w.due, w.due_nr, w.due_txid, pgq.last_move())
+           or not pgq.is_read_committed() and w.due < (pgq.delayed_target()).earliest
+        then
+            perform pgq.raise_stale_snapshot();
+        end if;
+        delete from pgq.delayed where ev_id = w.ev_id and due_slot = w.due_slot and due_nr = w.due_nr;
+        if tg_op = 'DELETE' then
+            return old;
+        end if;
+    end if;
+    select queue_name, co_name into q, c
+      from pgq.registration r
+      join pgq.queue on queue_id = r.sub_queue
+      join pgq.consumer on co_id = r.sub_consumer
+     where r.sub_queue = new.ev_queue
+       and r.sub_id = new.ev_owner
+     order by r.reg_id
+     limit 1;
+    if not found then
+        raise exception using
+            errcode = 'PQ002',
+            message = format('no consumer of queue %s has the subscription %s', new.ev_queue, coalesce(new.ev_owner::text, 'NULL')),
+            hint = 'See sub_queue and sub_id of pgq.subscription.';
+    end if;
+    perform pgq.event_retry_raw(q, c, new.ev_retry_after, new.ev_id, new.ev_time, new.ev_retry,
+                                new.ev_type, new.ev_data, new.ev_extra1, new.ev_extra2, new.ev_extra3, new.ev_extra4);
+    return new;
 end;
 $$;
 
@@ -174,46 +249,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_retry_events(0)
 --
---      Moves events whose time has come from the retry queue back into their queues, up to 1000 a call.
+--      Moves events whose time has come into their queues, a limited number a call; see
+--      pgq.maint_delayed_events().
 --
 -- Returns:
 --      Number of events moved; call it again until that is 0.
--- Tables:
---      pgq.retry_queue, pgq.event
 -- ----------------------------------------------------------------------
-declare
-    n   int4;
 begin
-    perform pgq.check_native_txid();  -- draws the transaction id, before the current tables are looked up
-    with due as (
-        select ev_owner, ev_id
-          from pgq.retry_queue
-         where ev_retry_after <= current_timestamp
-         order by ev_retry_after
-         limit 1000
-           for update skip locked),
-    moved as (
-        delete from pgq.retry_queue r
-         using due
-         where r.ev_owner = due.ev_owner and r.ev_id = due.ev_id
-        returning r.*),
-    inserted as (
-        insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
-                               ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
-        select m.ev_id, m.ev_time, m.ev_owner, m.ev_retry, m.ev_type, m.ev_data,
-               m.ev_extra1, m.ev_extra2, m.ev_extra3, m.ev_extra4,
-               pgq.state_slot(q.queue_slot_seq)
-          from moved m
-          join pgq.queue q on q.queue_id = m.ev_queue),
-    -- Events keep their ids. The sequence has to move all the same, so that a tick becomes due.
-    announced as (
-        select nextval(q.queue_event_seq_id)
-          from pgq.queue q
-         where q.queue_id in (select ev_queue from moved))
-    select (select count(*) from moved) + 0 * (select count(nextval) from announced) into n;
-    if n > 0 and pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
-        perform pg_notify('pgq_wake', '');
-    end if;
-    return n;
+    return (pgq.maint_delayed_events()).moved;
 end;
 $$;

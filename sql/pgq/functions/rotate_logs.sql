@@ -6,12 +6,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_rotate_logs(0)
 --
---      Keeps the logs of ticks and positions small; see structure/log.sql. Empties the table that is not
+--      Keeps the logs of ticks, positions and moves small; see structure/log.sql. Empties the table that is not
 --      current, after carrying over what is needed, and moves on when the current one has grown. Never
 --      waits for a lock; what is not possible now is tried again at the next call.
 --
---      Needed are the newest position of each registration; the ticks that positions name; of the other
---      ticks the nominal ones, for as long as the queue has their events; and each queue's newest.
+--      Needed are the newest position of each registration, and of each member of a group; the ticks that
+--      positions name; of the other ticks the nominal ones, for as long as the queue has their events; and
+--      each queue's newest.
 --
 -- Returns:
 --      Number of tables emptied.
@@ -67,11 +68,20 @@ begin
                            select * from %2$s where tick_queue = q.queue_id order by tick_id desc limit 1) t
                      where not exists (select from %1$s where tick_queue = q.queue_id and tick_id > t.tick_id)
                     on conflict do nothing$sql$, cur, other);
+            elsif l.log_name = 'moved' then
+                execute format($sql$
+                    insert into %1$s
+                    select m.*
+                      from (select * from %2$s order by moved_nr desc limit 1) m
+                     where not exists (select from %1$s where moved_nr > m.moved_nr)
+                    on conflict do nothing$sql$, cur, other);
             else
                 execute format($sql$
                     insert into %1$s
                     select p.*
-                      from pgq.registration r
+                      from (select reg_id from pgq.registration
+                             union all
+                            select - member_id from pgq.group_member) r
                      cross join lateral (
                            select * from %2$s where pos_registration = r.reg_id order by pos_nr desc limit 1) p
                      where not exists (select from %1$s where pos_registration = r.reg_id and pos_nr > p.pos_nr)

@@ -59,8 +59,9 @@ $$;
 
 create or replace function pgq.due_queues(
     i_queue_name text default null, i_idle boolean default true,
+    i_quiet_queues int4[] default null, i_quiet_seqs bigint[] default null,
     out queue_id int4, out queue_name text, out event_seq bigint, out fence bigint,
-    out nominal boolean, out early boolean, out lag interval, out next_due interval)
+    out nominal boolean, out early boolean, out quiet boolean, out lag interval, out next_due interval)
 returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
@@ -70,13 +71,15 @@ set plan_cache_mode = force_generic_plan
 set enable_sort = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.due_queues(2)
+-- Function: pgq.due_queues(4)
 --
 --      Which queues need a tick. Internal.
 --
 -- Parameters:
 --      i_queue_name    - which to look at; null for all that tick by themselves
 --      i_idle          - false to leave out those that at most need a heartbeat, which costs more to tell
+--      i_quiet_queues  - queues that were quiet before, which are left out if they still have
+--      i_quiet_seqs    - these event sequences; null to look at all. Most queues are told by that, at a fifth of the price
 -- Returns:
 --      event_seq   - the queue's event sequence
 --      fence       - the newest tick's, if there are no new events
@@ -85,6 +88,7 @@ as $$
 --      early       - new events have waited for ticker_latency. Events are new if the sequence has moved,
 --                    or if a transaction has ended that may have drawn from it before the newest tick
 --                    and was running then
+--      quiet       - no events are new, nor can any come to light, unless the sequence moves
 --      lag         - since the newest tick
 --      next_due    - null if nothing is to be expected, else how long until one of the two may be true
 -- ----------------------------------------------------------------------
@@ -113,6 +117,7 @@ begin
                        and (d.lag >= (newest.tick_time - before.tick_time) * 2 or d.lag >= q.queue_ticker_idle_period))
            end,
            coalesce((d.new_events <> 0 or u.ended) and not d.lag between interval '0' and q.queue_ticker_latency, false),
+           coalesce(d.new_events = 0 and txid_snapshot_xmin(newest.tick_snapshot) >= newest.tick_fence, false),
            d.lag,
            case
                when d.new_events <> 0 or u.ended then
@@ -122,11 +127,13 @@ begin
                    greatest(q.queue_ticker_latency, least(d.lag / 8, interval '100 milliseconds'))
            end
       from pgq.queue q
+      left join unnest(i_quiet_queues, i_quiet_seqs) known (queue_id, event_seq) on known.queue_id = q.queue_id
      cross join lateral (
            select pgq.event_seq_value(q.queue_event_seq_id) as event_seq) s
       left join lateral (
            select * from pgq.tick_log
             where tick_queue = q.queue_id
+              and known.event_seq is distinct from s.event_seq
             order by tick_id desc limit 1) newest on true
       -- only of a queue that is pending
       left join lateral (
@@ -157,6 +164,7 @@ begin
      where case when i_queue_name is null
                 then not q.queue_external_ticker and not q.queue_ticker_paused
                 else q.queue_name = i_queue_name end
+       and known.event_seq is distinct from s.event_seq
        and (i_idle
             or newest.tick_event_seq = s.event_seq is not true
             or txid_snapshot_xmin(newest.tick_snapshot) < newest.tick_fence);
@@ -165,26 +173,32 @@ $$;
 
 create or replace function pgq.ticker_round(
     i_idle boolean default true, i_most_early int4 default null,
-    out ticks int4, out early int4, out fresh int4, out wait interval, out work interval)
+    i_quiet_queues int4[] default null, i_quiet_seqs bigint[] default null,
+    out ticks int4, out early int4, out fresh int4, out wait interval, out work interval,
+    out quiet_queues int4[], out quiet_seqs bigint[])
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 -- or else what a round inserts would be planned each time: a fifth of it
 set plan_cache_mode = force_generic_plan
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.ticker_round(2)
+-- Function: pgq.ticker_round(4)
 --
 --      Ticks all queues that are due, nominally or early: what the daemon calls.
 --
 -- Parameters:
 --      i_idle          - whether to look for queues that are due for a heartbeat too
 --      i_most_early    - most early ticks to make, for the queues that have waited longest; null for all
+--      i_quiet_queues, i_quiet_seqs
+--                      - what a round with i_idle returned under these names, for rounds without; or null
 -- Returns:
 --      ticks   - number of ticks made
 --      early   - how many queues were due early, of those taken up
 --      fresh   - how many queues were due because of new events; the others are heartbeats of idle queues
 --      wait    - when to call again, if nothing else happens; null if there is no need to
 --      work    - how long this took, without the commit
+--      quiet_queues, quiet_seqs
+--              - queues that need not be looked at until their event sequences move; null without i_idle
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
@@ -199,17 +213,21 @@ begin
            array_agg(d.queue_id) filter (where d.chosen and d.next_due is null) as heartbeats,
            count(*) filter (where d.chosen and not d.nominal) as n_early,
            count(d.next_due) filter (where d.chosen) as n_fresh,
-           min(d.next_due) filter (where not d.chosen) as wait
+           min(d.next_due) filter (where not d.chosen) as wait,
+           array_agg(d.queue_id) filter (where d.quiet) as quiet_queues,
+           array_agg(d.event_seq) filter (where d.quiet) as quiet_seqs
       into due
       from (select q.*,
                    q.nominal
                    or q.early and row_number() over (partition by q.early and not q.nominal order by q.lag desc)
                                   <= coalesce(i_most_early, 2147483647) as chosen
-              from pgq.due_queues(null, i_idle) q) d;
+              from pgq.due_queues(null, i_idle, i_quiet_queues, i_quiet_seqs) q) d;
     ticks := cardinality(pgq.make_ticks(due.queues, due.early, due.event_seqs, due.fences, due.heartbeats));
     early := due.n_early;
     fresh := due.n_fresh;
     wait := due.wait;
+    quiet_queues := due.quiet_queues;
+    quiet_seqs := due.quiet_seqs;
     work := clock_timestamp() - started;
 end;
 $$;

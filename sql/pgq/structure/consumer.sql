@@ -16,6 +16,8 @@ create table pgq.registration (
     sub_id          int4    not null default nextval('pgq.subscription_sub_id_seq'),
     sub_queue       int4    not null,
     sub_consumer    int4    not null,
+    -- of a consumer group: only its members take batches
+    reg_is_partition boolean not null default false,
     constraint registration_pkey primary key (sub_queue, sub_consumer),
     constraint registration_reg_id_uq unique (reg_id),
     constraint sub_queue_fkey foreign key (sub_queue) references pgq.queue (queue_id),

@@ -51,26 +51,6 @@ create sequence pgq.txid_high_seq minvalue 0 start 0;
 -- 1: the ticker polls; 2: the ticker sleeps until it hears from producers, and all queues are guarded.
 create sequence pgq.ticker_sleep_seq;
 
--- Events that shall come again later, one row for each and consumer.
-create table pgq.retry_queue (
-    ev_retry_after  timestamptz     not null,
-    ev_queue        int4            not null,
-    ev_id           bigint          not null,
-    ev_time         timestamptz     not null,
-    ev_txid         bigint,
-    ev_owner        int4            not null,
-    ev_retry        int4,
-    ev_type         text,
-    ev_data         text,
-    ev_extra1       text,
-    ev_extra2       text,
-    ev_extra3       text,
-    ev_extra4       text,
-    constraint rq_pkey primary key (ev_owner, ev_id),
-    constraint rq_queue_id_fkey foreign key (ev_queue) references pgq.queue (queue_id)
-);
-create index rq_retry_idx on pgq.retry_queue (ev_retry_after);
-
 do $$
 begin
     -- So that they have a last value from the start.

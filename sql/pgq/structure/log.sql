@@ -64,6 +64,8 @@ create table pgq.position_0 (
     pos_active          timestamptz     not null default now(),
     pos_batch           bigint,
     pos_next_tick       bigint,
+    -- the last batch whose retries and dead letters came from another database, see pgq.settle_batch()
+    pos_settled         bigint,
     constraint position_0_pkey primary key (pos_registration, pos_nr)
 ) with (fillfactor = 100, autovacuum_enabled = off);
 create table pgq.position_1 (

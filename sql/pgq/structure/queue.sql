@@ -47,10 +47,17 @@ create table pgq.queue (
     -- The oldest tick after which no event has been truncated.
     queue_horizon_tick          bigint          not null default 1,
 
+    -- how long keys of events are remembered, null for no keys; see functions/idempotency.sql
+    queue_key_window            interval,
+    queue_key_switch_time       timestamptz,
+    -- The current table for keys is number queue_key_rotations % 2.
+    queue_key_rotations         bigint          not null default 0,
+
     constraint queue_pkey primary key (queue_id),
     constraint queue_name_uq unique (queue_name),
     constraint queue_slot0_uq unique (queue_slot0),
     constraint queue_ntables_range check (queue_ntables between 2 and 16),
+    constraint queue_key_window_range check (queue_key_window > interval '0'),
     constraint queue_cur_table_range check (queue_cur_table >= 0 and queue_cur_table < queue_ntables)
 );
 

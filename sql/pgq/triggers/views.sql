@@ -7,3 +7,7 @@ create or replace trigger tick_write
 create or replace trigger subscription_write
     instead of insert or update or delete on pgq.subscription
     for each row execute function pgq.subscription_view_write();
+
+create or replace trigger retry_write
+    instead of insert or update or delete on pgq.retry_queue
+    for each row execute function pgq.retry_view_write();

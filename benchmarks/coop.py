@@ -1,0 +1,98 @@
+"""Events whose processing takes 5 ms each: one `CoopConsumer`, and eight that share the work.
+
+Each worker is a process; the handler sleeps, as one does that waits for somebody else. The events
+are in the queue before the workers start, with a tick every 50 events. The time is from the word
+go, when all are connected and registered, until the last one has found nothing left, and has left.
+"""
+
+from __future__ import annotations
+
+import time
+from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
+
+import pgqpy
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.place import CREATE_QUEUE, connect, database
+from pgqpy.schema import schema_sql
+
+HANDLER = 0.005
+TICK_EVERY = 50
+WORKERS = 8
+ONE, MANY = "1 worker", f"{WORKERS} workers"
+
+# Whoever is registered keeps the events; so the first tick stays, too.
+KEEPER = "select pgq.register_consumer('q', 'keeper')"
+FILL = "select count(pgq.insert_event('q', 'type', n::text)) from generate_series(1, %d) n"
+REWIND = "select pgq.register_consumer_at('q', 'shared', 1)"
+
+
+class Worker(pgqpy.CoopConsumer):
+    queue_name = "q"
+    consumer_name = "shared"
+    batch_size = TICK_EVERY
+    barrier: Barrier
+    events = 0
+
+    def _join(self, conn: pgqpy.Connection) -> bool:
+        new = super()._join(conn)
+        self.barrier.wait()
+        return new
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        time.sleep(HANDLER)
+
+    def on_batch(self, stats: pgqpy.BatchStats) -> None:
+        self.events += stats.events
+
+
+def work(dsn: str, barrier: Barrier, events: SimpleQueue[int]) -> None:
+    worker = Worker(dsn)
+    worker.barrier = barrier
+    worker.run(until_empty=True)
+    events.put(worker.events)
+
+
+def process(dsn: str, workers: int, count: int) -> float:
+    with connect(dsn) as conn:
+        conn.execute(REWIND)
+    context = get_context("spawn")
+    barrier, events = context.Barrier(workers + 1), context.SimpleQueue()
+    processes = [context.Process(target=work, args=(dsn, barrier, events)) for _ in range(workers)]
+    for process in processes:
+        process.start()
+    barrier.wait(60)
+    began = time.perf_counter()
+    done = sum(events.get() for _ in processes)
+    seconds = time.perf_counter() - began
+    assert done == count
+    for process in processes:
+        process.join()
+    return seconds
+
+
+def run(bench: Bench) -> None:
+    count, rounds = bench.choose((8_000, 3), quick=(800, 1))
+    with bench.server() as server:
+        dsn = database(server, "coop", schema_sql(), CREATE_QUEUE, KEEPER)
+        with connect(dsn) as conn:
+            for _ in range(count // TICK_EVERY):
+                conn.execute((FILL % TICK_EVERY).encode())
+                conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+        contest = bench.contest(
+            "Events whose processing takes 5 ms",
+            {
+                ONE: lambda: process(dsn, 1, count),
+                MANY: lambda: process(dsn, WORKERS, count),
+            },
+            rounds=rounds,
+            items=count,
+            unit="events",
+        )
+    bench.at_least("C1", f"{MANY}, times {ONE}", contest.ratio(MANY, ONE), 7)
+
+
+if __name__ == "__main__":
+    runner.only("coop")

@@ -1,0 +1,58 @@
+"""How late delayed events are: from the time at which they are due to the consumer's method.
+
+Ticker and consumer are processes of their own, with default settings. Events are inserted a while
+before they are due, so that delay is the ticker's and the consumer's alone: first 200 a second,
+then, in a database in which nothing else happens, one every three seconds.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.place import CREATE_QUEUE, connect, database
+from benchmarks.readers import readers
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+
+INSERT = """
+select count(*)
+  from (select array_agg(clock_timestamp() + make_interval(secs => 3 + n * %(apart)s)) as times,
+               array_agg('type'::text) as types,
+               array_agg(repeat('x', 130)) as data
+          from generate_series(1, %(count)s) n) later,
+       pgq.insert_events_at('q', times, types, data)
+"""
+
+
+def lateness(server: Server, name: str, count: int, apart: float) -> list[float]:
+    """Seconds of each of so many events, that are due so many seconds apart."""
+    dsn = database(server, name, schema_sql(), CREATE_QUEUE)
+    with ticker(dsn), readers(dsn, [("q", "late")]) as group:
+        with connect(dsn) as conn:
+            conn.execute(INSERT, {"count": count, "apart": apart})
+        while group.events < count:
+            time.sleep(0.1)
+        group.stop()
+    return list(group.records[0].ages)
+
+
+def run(bench: Bench) -> None:
+    busy = bench.choose((4_000, 0.005), quick=(200, 0.005))
+    quiet = bench.choose((60, 3.0), quick=(3, 1.0))
+    with bench.server() as server:
+        bench.say("many")
+        many = lateness(server, "many", *busy)
+        bench.say("few")
+        few = lateness(server, "few", *quiet)
+    delays = bench.delays("Later than due", {"200 a second": many, "one every 3 seconds": few})
+    bench.at_most("C7a", "200 a second, p99", delays.ms("200 a second", 99), 100, "ms")
+    bench.at_most(
+        "C7b", "one every 3 seconds, p99", delays.ms("one every 3 seconds", 99), 100, "ms"
+    )
+
+
+if __name__ == "__main__":
+    runner.only("delayed")

@@ -1,0 +1,346 @@
+"""A consumer group of 8 partitions, 200 keys drawn by Zipf's law, and a handler that sleeps 1 ms.
+
+One worker that takes an event at a time, and eight of them; the same with asyncio, where each of
+the eight processes up to eight keys at a time. Each is a process. A key's events are processed one
+after the other, so the most frequent key bounds what any number of workers can reach, and its
+partition what workers can that take an event at a time. The events are in the queue before; the
+time is from the word go, when all are connected, until all are processed. asyncio's usual loop
+rounds each wait up to whole milliseconds, so a handler of 1 ms would take longer the more go on
+beside it; here it uses select(), which does not.
+
+Then as many workers take many more events, each event numbered within its key, and note the
+number of each key's last one in the transaction that finishes the batch; two more workers join and
+leave meanwhile. And the events are read through 1 to 64 partitions, by one worker that does
+nothing with them, next to a plain consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import accumulate
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier, Event
+
+import pgqpy
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.place import CREATE_QUEUE, Connection, connect, database
+from pgqpy.schema import schema_sql
+
+HANDLER = 0.001
+TICK_EVERY = 1_000
+KEYS, PARTITIONS, WORKERS, AT_ONCE = 200, 8, 8, 8
+ONE, MANY = "1 worker", f"{WORKERS} workers"
+ONE_ASYNC = "1 worker, asyncio"
+MANY_KEYS = f"{WORKERS} workers, asyncio, {AT_ONCE} keys at a time"
+PLAIN = "a plain consumer"
+
+KEEPER = "select pgq.register_consumer('q', 'keeper')"
+DONE = """
+select bool_and(sub_last_tick = newest)
+  from pgq.subscription
+  join pgq.consumer on co_id = sub_consumer
+ cross join (select max(tick_id) as newest from pgq.tick) t
+ where co_name like 'g#%'
+"""
+ORDER_TABLES = """
+create table last_number (key text primary key, number bigint not null);
+create table disorder (batch bigint, key text)
+"""
+
+
+class Worker(pgqpy.GroupConsumer):
+    queue_name = "q"
+    consumer_name = "g"
+    poll_interval = 0.05
+    go: Barrier
+
+    def _join(self, conn: pgqpy.Connection) -> bool:
+        new = super()._join(conn)
+        self.go.wait()
+        return new
+
+
+class Sleeper(Worker):
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        time.sleep(HANDLER)
+
+
+class AsyncSleeper(pgqpy.AsyncGroupConsumer):
+    queue_name = "q"
+    consumer_name = "g"
+    poll_interval = 0.05
+    go: Barrier
+
+    async def _join(self, conn: pgqpy.AsyncConnection) -> bool:
+        new = await super()._join(conn)
+        await asyncio.to_thread(self.go.wait)
+        return new
+
+    async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+        await asyncio.sleep(HANDLER)
+
+
+class OrderChecker(Worker):
+    """Notes how far each key is, and each batch that does not begin behind the one before."""
+
+    def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        wrong = set()
+        for event in batch:
+            key, number = event.extra1 or "", int(event.data or 0)
+            if key in last and number != last[key] + 1:
+                wrong.add(key)
+            first.setdefault(key, number)
+            last[key] = number
+        keys = list(first)
+        before = dict(
+            conn.execute(
+                "select key, number from last_number where key = any(%s)", [keys]
+            ).fetchall()
+        )
+        wrong |= {key for key in keys if first[key] != before.get(key, 0) + 1}
+        conn.execute(
+            "insert into last_number select * from unnest(%s::text[], %s::bigint[])"
+            " on conflict (key) do update set number = excluded.number",
+            [keys, [last[key] for key in keys]],
+        )
+        conn.execute(
+            "insert into disorder select %s, * from unnest(%s::text[])", [batch.id, list(wrong)]
+        )
+
+
+class Nothing(pgqpy.GroupConsumer):
+    queue_name = "q"
+    consumer_name = "g"
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        pass
+
+
+class PlainNothing(pgqpy.Consumer):
+    queue_name = "q"
+    consumer_name = "plain"
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        pass
+
+
+def sleep_one_by_one(dsn: str, go: Barrier, over: Event) -> None:
+    run_until(Sleeper(dsn), go, over)
+
+
+def check_order(dsn: str, go: Barrier, over: Event) -> None:
+    run_until(OrderChecker(dsn), go, over)
+
+
+def run_until(worker: Worker, go: Barrier, over: Event) -> None:
+    def stop() -> None:
+        over.wait()
+        worker.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+    worker.go = go
+    worker.run()
+
+
+def sleep_with_asyncio(dsn: str, go: Barrier, over: Event) -> None:
+    run_precisely(run_async(dsn, go, over, at_once=1))
+
+
+def sleep_by_keys(dsn: str, go: Barrier, over: Event) -> None:
+    run_precisely(run_async(dsn, go, over, at_once=AT_ONCE))
+
+
+def run_precisely(main: Coroutine[object, object, None]) -> None:
+    """With select(), for which times are microseconds: epoll's are whole milliseconds."""
+
+    def new_loop() -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(selectors.SelectSelector())
+
+    with asyncio.Runner(loop_factory=new_loop) as loop:
+        loop.run(main)
+
+
+async def run_async(dsn: str, go: Barrier, over: Event, at_once: int) -> None:
+    worker = AsyncSleeper(dsn)
+    worker.go = go
+    worker.concurrency = at_once
+    task = asyncio.create_task(worker.run())
+    await asyncio.to_thread(over.wait)
+    worker.stop()
+    await task
+
+
+Work = Callable[[str, Barrier, Event], None]
+
+
+def process(dsn: str, work: Work, workers: int, guests: int = 0) -> float:
+    """Everything, by so many processes; guests come and go meanwhile, one after the other."""
+    with connect(dsn) as conn:
+        make_group(conn, PARTITIONS)
+        context = get_context("spawn")
+        go, over = context.Barrier(workers + 1), context.Event()
+        processes = [context.Process(target=work, args=(dsn, go, over)) for _ in range(workers)]
+        for each in processes:
+            each.start()
+        go.wait(120)
+        began = time.perf_counter()
+        while not is_done(conn):
+            if guests and is_half_done(conn, guests):
+                guests -= 1
+                come_and_go(dsn, work)
+            time.sleep(0.02)
+        seconds = time.perf_counter() - began
+        over.set()
+        for each in processes:
+            each.join()
+    return seconds
+
+
+def come_and_go(dsn: str, work: Work) -> None:
+    context = get_context("spawn")
+    go, over = context.Barrier(2), context.Event()
+    guest = context.Process(target=work, args=(dsn, go, over))
+    guest.start()
+    go.wait(120)
+    time.sleep(1)
+    over.set()
+    guest.join()
+
+
+def is_done(conn: Connection) -> bool:
+    return bool(conn.execute(DONE.encode()).fetchall()[0][0])
+
+
+def is_half_done(conn: Connection, left: int) -> bool:
+    """Whether it is time for the next guest, of so many that are left."""
+    query = (
+        "select min(sub_last_tick) * (%s + 1) >= (select max(tick_id) from pgq.tick)"
+        " from pgq.subscription join pgq.consumer on co_id = sub_consumer where co_name like 'g#%%'"
+    )
+    return bool(conn.execute(query, [left]).fetchall()[0][0])
+
+
+def make_group(conn: Connection, partitions: int) -> None:
+    if conn.execute("select from pgq.consumer_group").fetchall():
+        conn.execute("select pgq.drop_group('q', 'g', true)")
+    conn.execute("select pgq.create_group('q', 'g', %s, 'ev_extra1', i_tick_id => 1)", [partitions])
+
+
+def fill(dsn: str, count: int) -> Counter[str]:
+    """Events of keys that are drawn by Zipf's law; how many each has."""
+    rng = random.Random(200)
+    names = [f"key {n}" for n in range(1, KEYS + 1)]
+    weights = list(accumulate(1 / n for n in range(1, KEYS + 1)))
+    counts: Counter[str] = Counter()
+    with connect(dsn) as conn:
+        conn.execute(KEEPER)
+        for _ in range(0, count, TICK_EVERY):
+            events = []
+            for key in rng.choices(names, cum_weights=weights, k=TICK_EVERY):
+                counts[key] += 1
+                events.append(("e", str(counts[key]), key))
+            with conn.transaction():
+                pgqpy.Producer("q").insert_events(conn, events)
+            conn.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+        conn.execute("vacuum analyze")
+    return counts
+
+
+def busiest_partition(conn: Connection, counts: Counter[str]) -> float:
+    """The share of its events."""
+    sizes = Counter[int]()
+    for key, count in counts.items():
+        ((partition,),) = conn.execute("select pgq.key_partition(%s, %s)", [key, PARTITIONS])
+        sizes[partition] += count
+    return max(sizes.values()) / counts.total()
+
+
+def read(dsn: str, partitions: int) -> float:
+    with connect(dsn) as conn:
+        if partitions:
+            make_group(conn, partitions)
+        else:
+            conn.execute("select pgq.register_consumer_at('q', 'plain', 1)")
+    worker = Nothing(dsn) if partitions else PlainNothing(dsn)
+    began = time.perf_counter()
+    worker.run(until_empty=True)
+    return time.perf_counter() - began
+
+
+def run(bench: Bench) -> None:
+    count, rounds = bench.choose((20_000, 3), quick=(2_000, 1))
+    in_order = bench.choose(1_000_000, quick=10_000)
+    with bench.server() as server:
+        dsn = database(server, "sleeping", schema_sql(), CREATE_QUEUE)
+        counts = fill(dsn, count)
+        contest = bench.contest(
+            "Events whose processing takes 1 ms",
+            {
+                ONE: partial(process, dsn, sleep_one_by_one, 1),
+                MANY: partial(process, dsn, sleep_one_by_one, WORKERS),
+                ONE_ASYNC: partial(process, dsn, sleep_with_asyncio, 1),
+                MANY_KEYS: partial(process, dsn, sleep_by_keys, WORKERS),
+            },
+            rounds=rounds,
+            items=count,
+            unit="events",
+        )
+        with connect(dsn) as conn:
+            partition = busiest_partition(conn, counts)
+        key = max(counts.values()) / counts.total()
+
+        dsn = database(server, "ordered", schema_sql(), CREATE_QUEUE, ORDER_TABLES)
+        bench.say(f"Filling in {in_order:,} events")
+        counts = fill(dsn, in_order)
+        seconds = process(dsn, check_order, WORKERS, guests=2)
+        with connect(dsn) as conn:
+            noted: dict[str, int] = dict(
+                conn.execute("select key, number from last_number").fetchall()
+            )
+            ((disorder,),) = conn.execute("select count(*) from disorder").fetchall()
+        assert noted == counts
+        bench.table(
+            f"{in_order:,} numbered events, {MANY}, and 2 that come and go",
+            ("", "value"),
+            [
+                ["events that came before or after their turn", disorder],
+                ["events that each key still misses", sum(counts.values()) - sum(noted.values())],
+                ["seconds", seconds],
+            ],
+        )
+        sizes = bench.choose((1, 8, 64), quick=(1, 8))
+        ways = {PLAIN: partial(read, dsn, 0)} | {
+            f"{size} partitions": partial(read, dsn, size) for size in sizes
+        }
+        bench.contest(
+            "Reading by one worker that does nothing",
+            ways,
+            rounds=bench.choose(3, quick=1),
+            items=in_order,
+            unit="events",
+        )
+    bench.at_least(
+        "C2a",
+        f"{MANY_KEYS}, times {ONE_ASYNC}",
+        contest.ratio(MANY_KEYS, ONE_ASYNC),
+        5,
+        note=f"The most frequent key has {key:.0%} of the events: nobody can reach more than "
+        f"{1 / key:.1f} x. {MANY} that take an event at a time are "
+        f"{contest.ratio(MANY, ONE).value:.1f} x {ONE}; the busiest partition has "
+        f"{partition:.0%}, so no more than {1 / partition:.1f} x.",
+    )
+    bench.at_most("C2b", f"events out of order, of {in_order:,}", float(disorder), 0, "events")
+
+
+if __name__ == "__main__":
+    runner.only("groups")

@@ -1,0 +1,51 @@
+"""pgqpy's work queue: a worker with batches of 100, or of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import psycopg
+
+from benchmarks.programs import protocol
+from pgqpy.schema import schema_sql
+from pgqpy.tasks import Task, Tasks, TaskWorker
+
+BATCH_SIZE = 100
+AT_ONCE = 10_000
+
+
+def install(dsn: str) -> None:
+    with psycopg.connect(dsn) as conn:
+        conn.execute(schema_sql().encode())
+        Tasks(conn).create_queue("item")
+
+
+def send(dsn: str, payloads: Iterator[str]) -> None:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        tasks = Tasks(conn)
+        for payload in payloads:
+            tasks.push("item", {"sent": payload})
+
+
+def bulk(dsn: str, payloads: Iterator[str]) -> None:
+    with psycopg.connect(dsn) as conn:
+        tasks = Tasks(conn)
+        while some := [{"sent": payload} for payload in islice(payloads, AT_ONCE)]:
+            tasks.push_many("item", some)
+
+
+def work(dsn: str, log: protocol.Log) -> None:
+    def handle(task: Task) -> None:
+        log.take(task.payload["sent"])
+        if log.complete:
+            worker.stop()
+
+    batch_size = 1 if protocol.SINGLY else BATCH_SIZE
+    worker = TaskWorker(dsn, "item", handle, batch_size=batch_size)
+    log.ready()
+    worker.run()
+
+
+if __name__ == "__main__":
+    protocol.main(install, send, bulk, work)

@@ -1,0 +1,176 @@
+"""pgbench's TPC-B at its full rate, and its tables copied into another database meanwhile.
+
+Four clients, scale 10, all four tables, of which history gets a key. First pgbench alone; then with
+the tables captured, and `pgqpy run replicate` and the ticker on the same machine; the target is on
+the same server. The lag is the age of the newest tick that the target has applied; by how much it
+grows in a second is the share of changes that replicate does not keep up with.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.daemons import ticker
+from benchmarks.place import CREATE_QUEUE, connect, database
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from pgqpy_consumers.replicate.compare import Comparer
+from pgqpy_consumers.replicate.manage import Manager
+
+CLIENTS = 4
+TABLES = ("pgbench_accounts", "pgbench_branches", "pgbench_tellers", "pgbench_history")
+KEY = "alter table pgbench_history add column id bigint generated always as identity primary key"
+IN_STEP = "select bool_and(rpt_state = 'in_step') from pgq_ext.replica_table"
+LAG = """
+select extract(epoch from clock_timestamp() - max(prg_tick_time))::float from pgq_ext.progress
+"""
+SAMPLE = 0.25
+"""Seconds between two looks at the lag."""
+
+
+def run(bench: Bench) -> None:
+    seconds = round(60 * bench.minutes(3))
+    scale = bench.choose(10, quick=1)
+    with bench.server() as server:
+        source = database(server, "source", schema_sql(), CREATE_QUEUE)
+        target = database(server, "target", schema_sql())
+        for dsn, steps in ((source, "dtgp"), (target, "tp")):
+            _pgbench(server, dsn, "-i", f"-I{steps}", f"--scale={scale}", "--quiet")
+            with connect(dsn) as conn:
+                conn.execute(KEY)
+        bench.say("pgbench alone")
+        rates = {"alone": _tpc_b(server, source, seconds)}
+        with ticker(source), _replicating(source, target):
+            bench.say("Copying")
+            began = time.perf_counter()
+            with connect(source) as here, connect(target) as there:
+                manager = Manager(here, there, "q", "replicate")
+                for table in TABLES:
+                    manager.add(table)
+                while there.execute(IN_STEP).fetchone() != (True,):
+                    time.sleep(0.1)
+            copied = time.perf_counter() - began
+            bench.say("pgbench with replicate")
+            with _watching(target) as lags:
+                rates["replicated"] = _tpc_b(server, source, seconds)
+            began = time.perf_counter()
+            comparer = Comparer(source, target, "q", "replicate")
+            differences = 0
+            with connect(source) as here, connect(target) as there:
+                replicas = Manager(here, there, "q", "replicate").state.tables()
+            # The first one waits until the target has everything.
+            differences += len(comparer.compare(replicas[1]).differences)
+            behind = time.perf_counter() - began
+            for each in replicas:
+                differences += len(comparer.compare(each).differences)
+    assert differences == 0, f"{differences} rows differ"
+    first, last = (
+        _median(lags, seconds * start / 3, seconds * end / 3) for start, end in ((0, 1), (2, 3))
+    )
+    bench.table(
+        f"TPC-B, {CLIENTS} clients, scale {scale}",
+        ("", "number"),
+        [
+            ("transactions a second, pgbench alone", rates["alone"]),
+            ("transactions a second, replicated", rates["replicated"]),
+            ("row changes a second, replicated", 4 * rates["replicated"]),
+            ("lag in the first third, median, ms", 1000 * first),
+            ("lag in the last third, median, ms", 1000 * last),
+            ("longest lag, ms", 1000 * max(lag for _, lag in lags)),
+            ("seconds of the first copy", copied),
+        ],
+    )
+    bench.series("Lag of the target", x="seconds", y="seconds", lines={"lag": lags})
+    # From the middle of the first third to the middle of the last.
+    bench.at_least(
+        "C6a", "changes applied as they come", 1 - (last - first) / (seconds * 2 / 3), 0.99, "x"
+    )
+    bench.at_most(
+        "C6b",
+        "the target has everything after pgbench has ended",
+        behind,
+        2,
+        "s",
+        note="With comparing a small table.",
+    )
+
+
+def _median(lags: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    return statistics.median(lag for moment, lag in lags if start <= moment < end)
+
+
+def _pgbench(server: Server, dsn: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [str(server.bin_dir / "pgbench"), *arguments, dsn],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"pgbench: {done.stderr}")
+    return done.stdout
+
+
+def _tpc_b(server: Server, dsn: str, seconds: int) -> float:
+    """Transactions a second."""
+    said = _pgbench(
+        server,
+        dsn,
+        *("--no-vacuum", "--protocol=prepared", f"--client={CLIENTS}", f"--time={seconds}"),
+    )
+    found = re.search(r"tps = ([\d.]+) \(without", said)
+    assert found is not None, said
+    return float(found[1])
+
+
+@contextmanager
+def _replicating(source: str, target: str) -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as directory:
+        config = Path(directory, "replicate.toml")
+        config.write_text(f'dsn = "{source}"\ntarget_dsn = "{target}"\nqueue = "q"\n')
+        log = Path(directory, "log")
+        command = [sys.executable, "-m", "pgqpy", "run", "replicate", str(config)]
+        with log.open("w") as output, subprocess.Popen(command, stderr=output) as process:
+            try:
+                yield
+                if process.poll() is not None:
+                    raise RuntimeError(f"replicate ended: {log.read_text()}")
+            finally:
+                process.terminate()
+
+
+@contextmanager
+def _watching(target: str) -> Iterator[list[tuple[float, float]]]:
+    """Moments, and the lag then."""
+    lags: list[tuple[float, float]] = []
+    done = threading.Event()
+    began = time.monotonic()
+
+    def work() -> None:
+        with connect(target) as conn:
+            while not done.wait(SAMPLE):
+                [(lag,)] = conn.execute(LAG).fetchall()
+                lags.append((time.monotonic() - began, lag))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield lags
+    finally:
+        done.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    runner.only("replicate")

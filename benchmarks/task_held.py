@@ -1,0 +1,112 @@
+"""Tasks while transactions stay open for long.
+
+Two thousand tasks a second, each pushed in a transaction of its own by pgbench, and four workers,
+processes that claim and finish one after the other. After a while without them, a transaction that
+has pushed a task itself and one that has read (REPEATABLE READ, so it keeps its snapshot) are
+opened and stay open: nothing that dies can be cleaned up. Their end is compared with the time
+before, and so is the time from a minute after it on. There is a checkpoint a minute, so that all
+have as many.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.place import OURS, connect, database, implementations
+from benchmarks.producers import producers
+from benchmarks.task_workers import CREATE_TASKS, PUSH, Workers, workers
+
+RATE = 2_000
+WORKERS = 4
+OUTLIVING = (PUSH, "set transaction isolation level repeatable read; select 1")
+DEAD = """
+select c.relname, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(c.oid) / 1024,
+       round(100.0 * s.n_tup_hot_upd / nullif(s.n_tup_upd, 0), 1)::float8
+  from pg_stat_all_tables s join pg_class c on c.oid = s.relid
+ where s.schemaname = 'pgq_task' and s.n_tup_ins > 0
+ order by c.relname
+"""
+
+
+def run(bench: Bench) -> None:
+    minutes = bench.minutes(15)
+    window = bench.choose(min(2.0, minutes), quick=0.05)
+    recovery = min(1.0, minutes)
+    moments = {}
+    with bench.server(checkpoint_timeout="1min") as server:
+        dsn = database(server, "held", implementations(server)[OURS], CREATE_TASKS)
+        with workers(dsn, WORKERS) as group, producers(server, dsn, PUSH, clients=4, rate=RATE):
+            time.sleep(60 * window / 4)
+            start = time.time()
+            time.sleep(60 * window)
+            moments["before"] = time.time()
+            with held_open(dsn):
+                time.sleep(60 * minutes)
+                moments["at the end"] = time.time()
+                with connect(dsn) as conn:
+                    dead = conn.execute(DEAD).fetchall()
+            time.sleep(60 * (recovery + window))
+            moments["a minute later"] = time.time()
+
+    rates = {when: rate(group, end - 60 * window, end) for when, end in moments.items()}
+    delays = bench.delays(
+        f"Claims of {RATE:,} tasks a second",
+        {when: group.between(end - 60 * window, end) for when, end in moments.items()},
+    )
+    bench.series(
+        f"Claims; transactions are open from minute {window:g} to {window + minutes:g}",
+        x="minutes",
+        y="ms, the median",
+        lines={OURS: medians(group, start, moments)},
+    )
+    bench.table(
+        "Tables while the transactions are open, at the end",
+        ("", "rows", "dead rows", "kB", "% of updates heap-only"),
+        dead,
+    )
+    before = "before"
+    # What is 1.0 is so within noise.
+    for part, when, target in (("Q6", "at the end", 0.8), ("Q7", "a minute later", 0.95)):
+        what = f"{when}, x {before}"
+        bench.at_least(f"{part}a", f"tasks a second {what}", rates[when] / rates[before], target)
+        for name, percent in (("b", 50), ("c", 99)):
+            bench.at_least(
+                f"{part}{name}",
+                f"1 / time of a claim, p{percent}, {what}",
+                delays.ms(before, percent) / delays.ms(when, percent),
+                target,
+            )
+
+
+def rate(group: Workers, begin: float, end: float) -> float:
+    return len(group.between(begin, end)) / (end - begin)
+
+
+def medians(
+    group: Workers, start: float, moments: Mapping[str, float]
+) -> list[tuple[float, float]]:
+    """Minutes, and the median of the claims of that time, in ms."""
+    end = moments["a minute later"]
+    step = max((end - start) / 60, 1)
+    times = [start + number * step for number in range(int((end - start) / step))]
+    found = [(begin, group.between(begin, begin + step)) for begin in times]
+    return [((begin - start) / 60, 1000 * statistics.median(took)) for begin, took in found if took]
+
+
+@contextmanager
+def held_open(dsn: str) -> Iterator[None]:
+    """Two transactions: one has an id and has pushed, the other has a snapshot."""
+    with connect(dsn) as writing, connect(dsn) as reading:
+        for conn, first in zip((writing, reading), OUTLIVING, strict=True):
+            conn.execute("begin")
+            conn.execute(first.encode())
+        yield
+
+
+if __name__ == "__main__":
+    runner.only("task_held")

@@ -1,0 +1,45 @@
+"""From a push to the function of a worker that waits, everything with default settings.
+
+The producer and the worker are processes of their own. The clock starts before the push is sent, so
+the push and its commit are part of the delay; it stops when the function is called. First one task
+every 50 ms, so that the worker waits each time; then 500 a second.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.place import database
+from benchmarks.program import python_program
+from pgqpy.embedded import Server
+
+TASKS = python_program("pgqpy_tasks")
+WAITING, BUSY = "to a worker that waits", "to a busy worker"
+
+
+def delays(server: Server, name: str, rate: float, count: int) -> list[float]:
+    dsn = database(server, name)
+    TASKS.install(dsn)
+    with TASKS.work(dsn, count, count / rate + 20) as work:
+        time.sleep(1)
+        TASKS.send(dsn, count, rate)
+        handled = work.result()
+    assert len(handled.handled) == count, f"{len(handled.handled):,} tasks were handled"
+    return handled.delays
+
+
+def run(bench: Bench) -> None:
+    slow, fast = bench.choose(((20, 1_200), (500, 15_000)), quick=((20, 40), (100, 200)))
+    with bench.server() as server:
+        found = bench.delays(
+            "Push to function",
+            {WAITING: delays(server, "waiting", *slow), BUSY: delays(server, "busy", *fast)},
+        )
+    bench.at_most("Q5a", f"{WAITING}, p50", found.ms(WAITING, 50), 5, "ms")
+    bench.at_most("Q5b", f"{WAITING}, p99", found.ms(WAITING, 99), 25, "ms")
+
+
+if __name__ == "__main__":
+    runner.only("task_latency")

@@ -1,0 +1,95 @@
+"""Tasks handled by workers, next to other queues that hand each item to one of them.
+
+First one by one: eight processes, each takes an item, handles it by noting the time, finishes it,
+and takes the next; by the queues' own workers, told to take one at a time, of which pgqpy's
+finishes a task and takes the next in one call; pg-boss, whose worker pauses then, by its client,
+two calls a task. Then as each queue's documentation recommends, by two processes: pgqpy's worker
+takes batches of 100. All items are there before, in a new database each time; what is handled is
+counted while all processes are at work; synchronous_commit is off.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from benchmarks import runner
+from benchmarks.bench import Bench
+from benchmarks.peers import Peer, Place, available
+from benchmarks.place import OURS
+from benchmarks.program import Handled, python_program
+from benchmarks.result import Contest
+from pgqpy.embedded import Server
+
+JOB_QUEUES = ("procrastinate", "pgqueuer", "graphile-worker", "pg-boss", "pgmq")
+EACH = 10_000
+"""Items as which each turn is shown: rates are what is measured."""
+
+_serial = itertools.count(1)
+
+
+def run(bench: Bench) -> None:
+    rounds, seconds, share = bench.choose((3, 15.0, 1), quick=(1, 8.0, 3))
+    with bench.server() as server:
+        peers = [Peer(OURS, python_program("pgqpy_tasks"), "batches of 100", 400_000)]
+        peers += [peer for peer in available(bench, server) if peer.name in JOB_QUEUES]
+
+        def contest(title: str, peers: Sequence[Peer], processes: int) -> Contest:
+            return bench.contest(
+                title,
+                {p.name: partial(turn, server, p, processes, seconds) for p in peers},
+                rounds=rounds,
+                items=EACH,
+                unit="tasks",
+            )
+
+        singly = [
+            replace(
+                peer,
+                items=60_000 // share,
+                program=replace(
+                    peer.program, environment={**peer.program.environment, "SINGLY": "1"}
+                ),
+            )
+            for peer in peers
+        ]
+        one_by_one = contest("One by one, by 8 workers", singly, 8)
+        many = [replace(peer, items=max(peer.items, 60_000) // share) for peer in peers]
+        batches = contest("As recommended, by 2 processes", many, 2)
+    others = [peer.name for peer in peers[1:]]
+    note = ""
+    if others:
+        best = max(others, key=one_by_one.rate)
+        bench.at_least("Q3", f"one by one, times {best}", one_by_one.ratio(OURS, best), 1.5)
+        best = max(others, key=batches.rate)
+        note = f"{batches.ratio(OURS, best).value:.2f} x {best}, the best peer as recommended."
+    bench.at_least("Q4", "in batches of 100", batches.rate(OURS), 25_000, "tasks/s", note=note)
+
+
+def turn(server: Server, peer: Peer, processes: int, seconds: float) -> float:
+    """The seconds that `EACH` items take."""
+    place = Place.make(peer, server, "work", next(_serial))
+    peer.program.bulk(place.dsn, peer.items)
+
+    def work(_: int) -> Handled:
+        with peer.program.work(place.dsn, peer.items, seconds) as working:
+            return working.result()
+
+    with peer.daemon(server, place.dsn), ThreadPoolExecutor(processes) as threads:
+        return EACH / rate(list(threads.map(work, range(processes))))
+
+
+def rate(handled: Sequence[Handled]) -> float:
+    """Items a second, from when all processes are at work until the first one is not."""
+    moments = [each.handled for each in handled]
+    assert all(moments), "a worker had nothing to do"
+    begin, end = max(each[0] for each in moments), min(each[-1] for each in moments)
+    assert begin < end, "the workers were not at work at the same time"
+    return sum(begin < moment <= end for each in moments for moment in each) / (end - begin)
+
+
+if __name__ == "__main__":
+    runner.only("task_work")

@@ -1,0 +1,118 @@
+"""Workers of a task queue in processes of their own, one claim and one finish at a time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection as Pipe
+from typing import Any
+
+from benchmarks.place import connect
+
+SPAWN = get_context("spawn")
+
+CREATE_TASKS = "select pgq_task.create_queue('q')"
+PAYLOAD = '{"id": 12345, "name": "some customer", "address": "a street of a town, number five"}'
+PUSH = f"select pgq_task.push('q', '{PAYLOAD}');"
+PUSH_MANY = """
+select count(*) from pgq_task.push_many('q', array(select %s::jsonb from generate_series(1, %s)))
+"""
+CLAIM = "select id, version from pgq_task.claim('{q}', %s)"
+FINISH = "select pgq_task.finish(%s, %s, %s)"
+SWEEP = "select pgq_task.sweep()"
+
+PAUSE = 0.002
+SWEEP_EVERY = 0.1
+"""Seconds that a worker waits that finds nothing, and from sweep to sweep of its own."""
+
+
+@dataclass(slots=True)
+class Claims:
+    """Of one worker: when each claim that found a task began, and how many seconds it took."""
+
+    began: array[float] = field(default_factory=lambda: array("d"))
+    took: array[float] = field(default_factory=lambda: array("d"))
+
+    def between(self, begin: float, end: float) -> list[float]:
+        return [
+            took for began, took in zip(self.began, self.took, strict=True) if begin <= began < end
+        ]
+
+
+@dataclass(slots=True)
+class Workers:
+    """All of them."""
+
+    pipes: list[Pipe]
+    done: Any
+    claims: list[Claims] = field(default_factory=list)
+    """Once they have stopped."""
+
+    @property
+    def tasks(self) -> int:
+        """How many are finished."""
+        return sum(each.value for each in self.done)
+
+    def stop(self) -> None:
+        for pipe in self.pipes:
+            pipe.send(None)
+        self.claims = [pipe.recv() for pipe in self.pipes]
+
+    def between(self, begin: float, end: float) -> list[float]:
+        """What claims took that began in this time."""
+        return [took for claims in self.claims for took in claims.between(begin, end)]
+
+
+@contextmanager
+def workers(dsn: str, count: int) -> Iterator[Workers]:
+    """They are connected when the block begins, and stop at its end if not before."""
+    done = [SPAWN.Value("q", 0, lock=False) for _ in range(count)]
+    started, pipes = [], []
+    for number in range(count):
+        ours, theirs = SPAWN.Pipe()
+        process = SPAWN.Process(target=_work, args=(dsn, theirs, done[number]), daemon=True)
+        process.start()
+        started.append(process)
+        pipes.append(ours)
+    try:
+        for pipe in pipes:
+            pipe.recv()
+        group = Workers(pipes, done)
+        yield group
+        if not group.claims:
+            group.stop()
+    finally:
+        for process in started:
+            process.terminate()
+            process.join(10)
+
+
+def _work(dsn: str, pipe: Pipe, done: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    claims, name = Claims(), f"worker {threading.get_native_id()}"
+    with connect(dsn) as conn:
+        conn.prepare_threshold = 0
+        pipe.send(None)
+        swept = 0.0
+        while not pipe.poll():
+            began, clock = time.time(), time.perf_counter()
+            task = conn.execute(CLAIM, [name]).fetchone()
+            took = time.perf_counter() - clock
+            if task is None or began - swept > 1:
+                if began - swept > SWEEP_EVERY:
+                    conn.execute(SWEEP)
+                    swept = began
+                if task is None:
+                    time.sleep(PAUSE)
+                    continue
+            conn.execute(FINISH, [name, *task])
+            claims.began.append(began)
+            claims.took.append(took)
+            done.value += 1
+    pipe.send(claims)

@@ -1,0 +1,39 @@
+"""Changes of captured tables applied to tables elsewhere, in bulk.
+
+The way of a batch::
+
+    latest = Latest()
+    for event in batch:
+        latest.add(change_of(event))            # the last state of each key is what counts
+    table = describe(target, "public", "flight")
+    merge(target, table, latest)                # COPY, one INSERT..ON CONFLICT, one DELETE
+
+`change_of` reads what jsontriga, logutriga and `pgq.capture_table` write. Values stay the text that
+PostgreSQL wrote, so no type loses anything on its way: numbers are never floats here. Only
+``row_json`` nests arrays, composites and JSON; say ``nested=True`` to `merge` for it.
+
+`merge` wants the target's transaction and leaves it open; an error leaves it broken, so give it a
+savepoint if there is to be an after. With foreign keys among several tables `apply_all` finds the
+order.
+"""
+
+from pgqpy_consumers.apply.change import BadEvent, Change, change_of
+from pgqpy_consumers.apply.latest import Latest
+from pgqpy_consumers.apply.merge import merge
+from pgqpy_consumers.apply.order import ApplyError, apply_all
+from pgqpy_consumers.apply.table import Column, ColumnMissing, Table, TableMissing, describe
+
+__all__ = [
+    "ApplyError",
+    "BadEvent",
+    "Change",
+    "Column",
+    "ColumnMissing",
+    "Latest",
+    "Table",
+    "TableMissing",
+    "apply_all",
+    "change_of",
+    "describe",
+    "merge",
+]

@@ -1,0 +1,187 @@
+"""The last states of many keys brought into a table: COPY, then one statement for all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import psycopg
+from psycopg import sql
+
+import pgqpy
+from pgqpy.errors import NoPrimaryKey
+from pgqpy_consumers.apply.latest import Latest, Row
+from pgqpy_consumers.apply.table import Column, Table
+
+#: Another row has the value now. In a batch rows can exchange them.
+_CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
+
+
+def merge(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool = False) -> None:
+    """Bring a table to its last state, in the caller's transaction.
+
+    ``nested`` if the values are of the format ``row_json``. Raises ColumnMissing, NoPrimaryKey,
+    and psycopg.Error for what the table refuses.
+    """
+    clear(conn, table, latest)
+    delete(conn, table, latest)
+    upsert(conn, table, latest, nested=nested)
+
+
+def clear(conn: pgqpy.Connection, table: Table, latest: Latest) -> None:
+    """Do the TRUNCATE, if there was one."""
+    if latest.truncated:
+        statement = "delete from {}" if table.referenced else "truncate {}"
+        conn.execute(sql.SQL(statement).format(_name(table)))
+
+
+def delete(
+    conn: pgqpy.Connection, table: Table, latest: Latest, *, after_upsert: bool = False
+) -> None:
+    """Remove the rows that were deleted.
+
+    ``after_upsert``: but none whose key equals that of a new one. Equal keys need not be the same:
+    1.0 and 1.00, or 'a' and 'A' in a case-insensitive text.
+    """
+    if not latest.gone:
+        return
+    columns = table.writable(_key(table, latest))
+    gone = stage(conn, columns, latest.gone.values(), nested=False)
+    statement = sql.SQL("delete from {} t using {} s where {}").format(
+        _name(table), gone, _equal(columns)
+    )
+    if after_upsert and latest.rows:
+        there = stage(conn, columns, latest.rows.values(), nested=False, what="there")
+        statement += sql.SQL(" and not exists (select from {} s where {})").format(
+            there, _equal(columns)
+        )
+    conn.execute(statement)
+
+
+def upsert(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool = False) -> None:
+    """Insert the rows that are new, update those that are there."""
+    if not latest.rows:
+        return
+    key = _key(table, latest)
+    # Columns may have been added between two events of a batch.
+    shapes: dict[tuple[str, ...], list[Row]] = {}
+    for row in latest.rows.values():
+        shapes.setdefault(tuple(row), []).append(row)
+    for names, rows in shapes.items():
+        columns = table.writable(names)
+        staged = stage(conn, columns, rows, nested=nested)
+        try:
+            # One row cannot be in its own way.
+            if len(latest.rows) + len(latest.gone) == 1:
+                conn.execute(_insert_or_update(table, columns, key, staged))
+            else:
+                with conn.transaction():
+                    conn.execute(_insert_or_update(table, columns, key, staged))
+        except _CONFLICTS:
+            if len(latest.rows) + len(latest.gone) == 1:
+                raise
+            conn.execute(_replace(table, columns, key, staged))
+
+
+def _insert_or_update(
+    table: Table, columns: Sequence[Column], key: Sequence[str], staged: sql.Identifier
+) -> sql.Composed:
+    changed = [each for each in columns if not each.always_identity]
+    action = (
+        sql.SQL("update set {}").format(
+            sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(each.name)) for each in changed
+            )
+        )
+        if len(columns) > len(key) and changed
+        else sql.SQL("nothing")
+    )
+    return sql.SQL("{} on conflict ({}) do {}").format(
+        _insert(table, columns, staged), _list(key), action
+    )
+
+
+def _replace(
+    table: Table, columns: Sequence[Column], key: Sequence[str], staged: sql.Identifier
+) -> sql.Composed:
+    """The same when rows have exchanged values of a unique index: out with all, in with all.
+
+    In one statement, so that foreign keys are looked at when all is in again.
+    """
+    keys = [each for each in columns if each.name in key]
+    return sql.SQL(
+        "with gone as (delete from {} t using {} s where {} returning 1)"
+        " {} where (select count(*) from gone) is not null"
+    ).format(_name(table), staged, _equal(keys), _insert(table, columns, staged))
+
+
+def _insert(table: Table, columns: Sequence[Column], staged: sql.Identifier) -> sql.Composed:
+    names = _list([each.name for each in columns])
+    return sql.SQL("insert into {} ({}) overriding system value select {} from {}").format(
+        _name(table), names, names, staged
+    )
+
+
+def stage(
+    conn: pgqpy.Connection,
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    *,
+    nested: bool = False,
+    what: str = "",
+) -> sql.Identifier:
+    """A temporary table with the rows, kept for the session: made anew it would leave dead rows in
+    the catalog with every batch.
+    """
+    shape = repr((what, [(each.name, each.type) for each in columns]))
+    name = sql.Identifier(
+        "pg_temp", "pgqpy_" + hashlib.md5(shape.encode(), usedforsecurity=False).hexdigest()
+    )
+    conn.execute(
+        sql.SQL(
+            "create temp table if not exists {0} ({1}) on commit delete rows; delete from {0}"
+        ).format(
+            name,
+            sql.SQL(", ").join(
+                sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type))
+                for each in columns
+            ),
+        ),
+        # Two statements cannot be prepared as one.
+        prepare=False,
+    )
+    writers = [(each.name, each.writer(nested=nested)) for each in columns]
+    names = _list([each.name for each in columns])
+    with (
+        conn.cursor() as cursor,
+        cursor.copy(sql.SQL("copy {} ({}) from stdin").format(name, names)) as copy,
+    ):
+        for row in rows:
+            copy.write_row([write(row[column]) for column, write in writers])
+    return name
+
+
+def _key(table: Table, latest: Latest) -> tuple[str, ...]:
+    if frozenset(latest.key_columns) not in table.keys:
+        wanted = ", ".join(latest.key_columns)
+        raise NoPrimaryKey(
+            f"table {table} has no unique index on ({wanted}), the key of the changes"
+            if wanted
+            else f"changes for table {table} have no key",
+            hint=f"Create one in the target: ALTER TABLE {table} ADD PRIMARY KEY ({wanted}).",
+        )
+    return latest.key_columns
+
+
+def _equal(keys: Sequence[Column]) -> sql.Composed:
+    return sql.SQL(" and ").join(
+        sql.SQL("t.{0} = s.{0}").format(sql.Identifier(each.name)) for each in keys
+    )
+
+
+def _list(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _name(table: Table) -> sql.Identifier:
+    return sql.Identifier(table.schema, table.name)

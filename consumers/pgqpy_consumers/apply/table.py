@@ -1,0 +1,162 @@
+"""What the target's catalog says of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import LiteralString
+
+from psycopg.rows import tuple_row
+
+import pgqpy
+from pgqpy.errors import PgqError
+from pgqpy_consumers.apply.value import Value, json_elements, json_text, text
+
+
+class TableMissing(PgqError):
+    """The target has no such table."""
+
+
+class NestedJson(PgqError):
+    """A value's JSON cannot be told from what it is in."""
+
+
+class ColumnMissing(PgqError):
+    """The target's table lacks a column that changes have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a target."""
+
+    name: str
+    type: str
+    """The type below all domains, without length: what does not fit is found by the table."""
+    is_json: bool
+    is_json_array: bool
+    has_json_inside: bool
+    """It is a composite, or an array of them, with JSON somewhere in it."""
+    generated: bool
+    """It is computed, so nothing is written to it."""
+    always_identity: bool
+
+    def writer(self, *, nested: bool) -> Callable[[Value], str | None]:
+        """Makes a captured value the text that the column reads; ``nested`` as for `merge`.
+
+        Raises NestedJson if that cannot be told.
+        """
+        if not nested:
+            return text
+        if self.has_json_inside:
+            raise NestedJson(
+                f'column "{self.name}" of type {self.type} has JSON inside a composite type, which'
+                " the format row_json does not tell apart",
+                hint="Capture the table with format => 'jsontriga' and replace => true.",
+            )
+        if self.is_json:
+            return json_text
+        return json_elements if self.is_json_array else text
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A target."""
+
+    oid: int
+    schema: str
+    name: str
+    columns: dict[str, Column]
+    keys: frozenset[frozenset[str]]
+    """Columns of its unique indexes that can tell whether a row is there."""
+    referenced: bool
+    """Whether foreign keys point to it, so that it cannot be truncated."""
+    quoted: str
+    """Schema and name as in SQL."""
+
+    def __str__(self) -> str:
+        return self.quoted
+
+    def writable(self, names: tuple[str, ...]) -> list[Column]:
+        """These columns, without those that are computed. Raises ColumnMissing."""
+        found = []
+        for name in names:
+            column = self.columns.get(name)
+            if column is None:
+                raise ColumnMissing(
+                    f'table {self} has no column "{name}", which the source\'s has',
+                    hint=f'Add it: ALTER TABLE {self} ADD COLUMN "{name}" ..., or choose columns'
+                    " without it.",
+                )
+            if not column.generated:
+                found.append(column)
+        return found
+
+
+_COLUMNS: LiteralString = """
+with recursive base (attnum, type, typmod) as (
+    select a.attnum, a.atttypid, -1
+      from pg_catalog.pg_attribute a
+     where a.attrelid = %(table)s and a.attnum > 0 and not a.attisdropped
+     union all
+    select b.attnum, t.typbasetype, -1
+      from base b
+      join pg_catalog.pg_type t on t.oid = b.type and t.typtype = 'd'),
+inside (attnum, type) as (
+    select b.attnum, b.type
+      from base b
+      join pg_catalog.pg_type t on t.oid = b.type and (t.typtype = 'c' or t.typcategory = 'A')
+     union
+    select i.attnum, u.type
+      from inside i
+      join pg_catalog.pg_type t on t.oid = i.type
+     cross join lateral (
+           select t.typbasetype where t.typtype = 'd'
+            union all
+           select t.typelem where t.typcategory = 'A'
+            union all
+           select p.atttypid from pg_catalog.pg_attribute p
+            where p.attrelid = t.typrelid and p.attnum > 0 and not p.attisdropped) u (type)),
+json (type) as (values ('json'::regtype::oid), ('jsonb'::regtype))
+select a.attname, pg_catalog.format_type(t.oid, -1),
+       t.oid in (select type from json),
+       t.typcategory = 'A' and t.typelem in (select type from json),
+       t.oid not in (select type from json) and t.typelem not in (select type from json)
+       and exists (select from inside i join json j on j.type = i.type where i.attnum = b.attnum),
+       a.attgenerated <> '', a.attidentity = 'a'
+  from base b
+  join pg_catalog.pg_type t on t.oid = b.type and t.typtype <> 'd'
+  join pg_catalog.pg_attribute a on a.attrelid = %(table)s and a.attnum = b.attnum
+ order by a.attnum
+"""
+
+_KEYS: LiteralString = """
+select array(select a.attname::text
+               from pg_catalog.unnest(i.indkey[0:i.indnkeyatts - 1]) k
+               join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k)
+  from pg_catalog.pg_index i
+ where i.indrelid = %(table)s and i.indisunique and i.indimmediate and i.indisvalid
+   and i.indpred is null and i.indexprs is null
+"""
+
+
+def describe(conn: pgqpy.Connection, schema: str, name: str) -> Table:
+    """The table as it is now. Raises TableMissing."""
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        found = cursor.execute(
+            "select c.oid, exists (select from pg_catalog.pg_constraint f"
+            " where f.confrelid = c.oid and f.conrelid <> c.oid and f.contype = 'f'),"
+            " pg_catalog.format('%%I.%%I', n.nspname, c.relname)"
+            "  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
+            " where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')",
+            [schema, name],
+        ).fetchone()
+        if found is None:
+            raise TableMissing(
+                f"the target database has no table {schema}.{name}",
+                hint="Create it there, with the same key; pg_dump --schema-only prints how.",
+            )
+        oid, referenced, quoted = found
+        columns = [Column(*row) for row in cursor.execute(_COLUMNS, {"table": oid})]
+        keys = frozenset(frozenset(row[0]) for row in cursor.execute(_KEYS, {"table": oid}))
+    by_name = {each.name: each for each in columns}
+    return Table(oid, schema, name, by_name, keys, referenced, quoted)

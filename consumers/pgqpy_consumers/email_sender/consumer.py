@@ -1,0 +1,167 @@
+"""The consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import pgqpy
+from pgqpy.session import Session
+from pgqpy_consumers.email_sender.message import (
+    Mail,
+    MailTemplate,
+    captured_row,
+    plain_address,
+)
+from pgqpy_consumers.email_sender.smtp import MailRefused, MailServer, ServerAway
+from pgqpy_consumers.identity import identity
+from pgqpy_consumers.ready import setting
+
+
+class EmailSender(pgqpy.TrackedConsumer):
+    """Sends a mail for each event, and remembers which are sent.
+
+    An event's data is a JSON object with `to`, `subject`, `body`, and if you like `html`, `cc`,
+    `bcc`, `reply_to` and `headers`; or the event is a captured row, and templates in the settings
+    make the mail. Override `mail` to make mails of other events.
+
+    A mail that the server refuses for now comes again later; one that it refuses for good, and an
+    event that makes no mail, becomes a dead letter. While the server is away all mails wait. None
+    is lost, and killing the sender sends at most one twice: with the same Message-ID.
+    """
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        """Settings of a mail sender."""
+
+        dsn: str | None = setting(
+            "The database; without it, PGQPY_DSN or libpq's environment.", default=None
+        )
+        queue: str = setting("The queue with the mails.", example="mails")
+        consumer: str = setting("The consumer's name.", default="email_sender")
+        sender: str = setting("Who the mails are from.", example="The shop <noreply@shop.example>")
+        host: str = setting("The mail server.", example="smtp.shop.example")
+        port: int | None = setting(
+            "Its port; without it 587 for starttls, 465 for tls, 25 for none.",
+            default=None,
+            example=587,
+        )
+        security: Literal["starttls", "tls", "none"] = setting(
+            "How the connection is encrypted: starttls, tls, or none.", default="starttls"
+        )
+        ca_file: str | None = setting(
+            "A file with certificates to trust, instead of the system's.",
+            default=None,
+            example="/etc/ssl/our_ca.pem",
+        )
+        user: str | None = setting("The user to log in as.", default=None, example="shop")
+        password: str | None = setting(
+            "The user's password.", default=None, example="${SMTP_PASSWORD}", secret=True
+        )
+        timeout: float = setting("Seconds that the server may take for a step.", default=30.0)
+        attempts: int = setting(
+            "After so many a mail that was refused for now becomes a dead letter.", default=15
+        )
+        first_pause: float = setting("Seconds before its second attempt.", default=10.0)
+        longest_pause: float = setting("The most seconds between two attempts.", default=3600.0)
+        to: str | None = setting(
+            "For captured rows: who gets the mail, {column} being a column.",
+            default=None,
+            example="{email}",
+        )
+        subject: str | None = setting(
+            "For captured rows: the subject.", default=None, example="Your order {id}"
+        )
+        body: str | None = setting(
+            "For captured rows: the text.", default=None, example="Dear {name},\n..."
+        )
+        html: str | None = setting(
+            "For captured rows: the same as HTML, in which values are escaped.",
+            default=None,
+            example="<p>Dear {name}, ...",
+        )
+        operations: tuple[str, ...] = setting(
+            "For captured rows: which operations send a mail.", default=("INSERT",)
+        )
+
+        def __post_init__(self) -> None:
+            plain_address(self.sender)
+            given = [name for name in ("to", "subject", "body") if getattr(self, name)]
+            if given and len(given) < 3:
+                raise ValueError(f"{', '.join(given)} alone: a template has to, subject and body")
+            if self.html is not None and not given:
+                raise ValueError("html alone: a template has to, subject and body")
+            if self.password is not None and self.user is None:
+                raise ValueError("a password without a user")
+
+    batch_size = 1_000
+    outages = (ServerAway,)
+
+    sender: str
+    server: MailServer
+    template: MailTemplate | None = None
+    operations: tuple[str, ...] = ("INSERT",)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """A sender with these settings."""
+        made = cls(config.dsn, queue_name=config.queue, consumer_name=config.consumer)
+        made.sender = config.sender
+        made.server = MailServer(
+            config.host,
+            config.port,
+            security=config.security,
+            user=config.user,
+            password=config.password,
+            ca_file=config.ca_file,
+            timeout=config.timeout,
+        )
+        made.retry_policy = pgqpy.ExponentialBackoff(
+            first=config.first_pause, cap=config.longest_pause, attempts=config.attempts
+        )
+        if config.to and config.subject and config.body:
+            made.template = MailTemplate(
+                to=config.to, subject=config.subject, body=config.body, html=config.html
+            )
+        made.operations = config.operations
+        return made
+
+    def mail(self, event: pgqpy.Event) -> Mail | None:
+        """The mail that an event asks for; None for no mail.
+
+        Raises InvalidMail, or any other ValueError, if the event makes none: it then becomes a
+        dead letter.
+        """
+        if self.template is None:
+            return Mail.from_json(event.json())
+        if event.operation not in self.operations:
+            return None
+        return self.template.mail(captured_row(event))
+
+    def process_tracked_event(self, target: pgqpy.Connection, event: pgqpy.Event) -> None:
+        """Send the mail."""
+        try:
+            mail = self.mail(event)
+            if mail is None:
+                return
+            unique = identity(event, self.queue_name, self.consumer_name)
+            message = mail.message(self.sender, event, unique)
+            recipients = mail.recipients
+        except ValueError as error:
+            raise pgqpy.DeadLetter(f"no mail can be made of it: {error}") from error
+        try:
+            self.server.send(message, plain_address(self.sender), recipients)
+        except MailRefused as error:
+            if error.permanent:
+                raise pgqpy.DeadLetter(f"refused: {error}") from error
+            raise
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        try:
+            with super()._session() as session:
+                yield session
+        finally:
+            self.server.close()

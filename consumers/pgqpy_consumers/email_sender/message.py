@@ -1,0 +1,172 @@
+"""What a mail says: made from an event's JSON, or from a captured row by a template."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from email import policy
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any, Self
+
+from pgqpy import Event
+
+#: Headers that the mail's other fields make, or that are the sender's business.
+_OURS = frozenset(
+    {"to", "cc", "bcc", "from", "subject", "date", "message-id", "reply-to", "mime-version"}
+)
+
+
+#: Not every server on the way takes more than seven bits.
+_POLICY = policy.SMTP.clone(cte_type="7bit")
+
+
+class InvalidMail(ValueError):
+    """An event does not say what to send; the message says what is missing or wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """What to send to whom. Addresses are as mails have them: `Ann <ann@shop.example>`."""
+
+    to: tuple[str, ...]
+    subject: str
+    body: str
+    html: str | None = None
+    cc: tuple[str, ...] = ()
+    bcc: tuple[str, ...] = ()
+    reply_to: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """The mail that an object with these fields describes; "to" may also be one text.
+
+        Raises InvalidMail.
+        """
+        if not isinstance(value, dict):
+            raise InvalidMail("the data is no JSON object with to, subject and body")
+        if unknown := set(value) - set(cls.__dataclass_fields__):
+            raise InvalidMail(f"a mail has no {', '.join(sorted(map(str, unknown)))}")
+        for name in ("subject", "body", "html", "reply_to"):
+            if not isinstance(value.get(name, ""), str):
+                raise InvalidMail(f"{name} is no text")
+        if missing := [name for name in ("to", "subject", "body") if not value.get(name)]:
+            raise InvalidMail(f"{', '.join(missing)} missing")
+        headers = value.get("headers", {})
+        if not isinstance(headers, dict) or not all(isinstance(v, str) for v in headers.values()):
+            raise InvalidMail("headers is no object with texts")
+        lists = {name: _addresses(name, value.get(name, [])) for name in ("to", "cc", "bcc")}
+        return cls(**(value | lists))
+
+    @property
+    def recipients(self) -> list[str]:
+        """The plain addresses of all who get it, each once. Raises InvalidMail."""
+        found = [each for text in (*self.to, *self.cc, *self.bcc) for each in _parsed(text)]
+        return list(dict.fromkeys(found))
+
+    def message(self, sender: str, event: Event, unique: str) -> EmailMessage:
+        """The message; the same each time, to the byte.
+
+        ``unique`` is the event's name in the Message-ID, by which receivers notice that a mail
+        came twice.
+
+        Raises InvalidMail, for instance for a line end in a subject.
+        """
+        message = EmailMessage(policy=_POLICY)
+        try:
+            message["From"] = sender
+            message["To"] = ", ".join(self.to)
+            if self.cc:
+                message["Cc"] = ", ".join(self.cc)
+            if self.reply_to:
+                message["Reply-To"] = self.reply_to
+            message["Subject"] = self.subject
+            message["Date"] = format_datetime(event.time)
+            domain = plain_address(sender).rpartition("@")[2]
+            message["Message-ID"] = f"<{unique}@{domain}>"
+            for name, text in self.headers.items():
+                ours = name.lower() in _OURS or name.lower().startswith("content-")
+                if ours or not re.fullmatch(r"[!-9;-~]+", name):
+                    raise InvalidMail(f"{name!r} is no header to be given in headers")
+                message[name] = text
+            message.set_content(self.body)
+            if self.html is not None:
+                message.add_alternative(self.html, subtype="html")
+                message.set_boundary(f"=={unique}")
+        except InvalidMail:
+            raise
+        except (ValueError, IndexError) as error:
+            raise InvalidMail(str(error)) from error
+        return message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailTemplate:
+    """Makes mails from captured rows: ``{column}`` is the column's value, escaped in HTML."""
+
+    to: str
+    subject: str
+    body: str
+    html: str | None = None
+
+    def mail(self, row: Mapping[str, Any]) -> Mail:
+        """The mail for a row. Raises InvalidMail if it has not the columns."""
+        row = {column: "" if value is None else value for column, value in row.items()}
+        escaped = {column: html.escape(str(value)) for column, value in row.items()}
+        return Mail(
+            to=(self._filled(self.to, row),),
+            subject=self._filled(self.subject, row),
+            body=self._filled(self.body, row),
+            html=None if self.html is None else self._filled(self.html, escaped),
+        )
+
+    def _filled(self, template: str, row: Mapping[str, Any]) -> str:
+        try:
+            return template.format_map(row)
+        except KeyError as error:
+            raise InvalidMail(f"the row has no column {error}") from error
+        except (ValueError, IndexError, AttributeError, TypeError) as error:
+            raise InvalidMail(f"the template {template!r} cannot be filled: {error}") from error
+
+
+def captured_row(event: Event) -> dict[str, Any]:
+    """The row of an event, in which prices keep their zeros. Raises ValueError if there is none."""
+    if event.data is not None and event.data.startswith("{"):
+        row: dict[str, Any] = json.loads(event.data, parse_float=Decimal)
+        return row
+    return event.row()
+
+
+def plain_address(text: str) -> str:
+    """The address in `Ann <ann@shop.example>`. Raises InvalidMail if that is not one."""
+    (address, *more) = _parsed(text)
+    if more:
+        raise InvalidMail(f"{text!r} is more than one address")
+    return address
+
+
+def _parsed(text: str) -> list[str]:
+    """The plain addresses in a header such as To."""
+    message = EmailMessage()
+    try:
+        message["To"] = text
+    except (ValueError, IndexError) as error:
+        raise InvalidMail(f"{text!r} is no address: {error}") from error
+    found: tuple[Address, ...] = message["To"].addresses
+    if not found or not all(address.username and address.domain for address in found):
+        raise InvalidMail(f"{text!r} is no address")
+    return [address.addr_spec for address in found]
+
+
+def _addresses(name: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise InvalidMail(f"{name} is neither an address nor a list of addresses")
+    return tuple(value)

@@ -1,0 +1,71 @@
+"""Events into a queue of another database, by COPY, with the times that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+from typing import TypeAlias
+
+import pgqpy
+from pgqpy.calls import call, copy_in, copy_out, padded
+from pgqpy.copy_format import NEW_EVENT_COLUMNS, TRAILER
+from pgqpy.errors import InvalidParameter, translate_errors
+from pgqpy.reader import CopyReader
+
+COLUMNS = ("ev_time", *NEW_EVENT_COLUMNS)
+TYPES = ["timestamptz", *["text"] * len(NEW_EVENT_COLUMNS)]
+
+Timed: TypeAlias = tuple[pgqpy.Event, pgqpy.NewEvent]
+"""The event that was read, whose time is kept, and what is written."""
+
+
+def current_table(target: pgqpy.Connection, queue: str) -> str:
+    """Where a queue's events go now. Raises QueueNotFound, InsertDisabled, PermissionDenied."""
+    with translate_errors():
+        row = target.execute(call("current_event_table", 1), (queue,)).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def is_same_database(consumer: pgqpy.RemoteConsumer, target: pgqpy.Connection) -> bool:
+    """Whether a consumer's target is where its queue is."""
+    with pgqpy.connect(consumer.dsn) as source:
+        return source.execute(_DATABASE).fetchall() == target.execute(_DATABASE).fetchall()
+
+
+def endless(queue: str) -> InvalidParameter:
+    """The error for a consumer that would write what it reads."""
+    return InvalidParameter(
+        f"events of queue {queue} would go into itself, for ever",
+        hint="Write to another queue, or to one of another database.",
+    )
+
+
+def write_events(target: pgqpy.Connection, queue: str, events: Iterable[Timed]) -> None:
+    """Write events, in their order."""
+    table = current_table(target, queue)
+    with (
+        translate_errors(),
+        target.cursor() as cursor,
+        cursor.copy(copy_in(table, COLUMNS)) as copy,
+    ):
+        copy.set_types(TYPES)
+        for read, written in events:
+            copy.write_row((read.time, *padded(written)))
+
+
+def copy_events(
+    source: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection, queue: str
+) -> None:
+    """Write a batch's events as they are; nothing here looks at them."""
+    table = current_table(target, queue)
+    query = copy_out(batch.sql, batch.event_types, COLUMNS).as_bytes(source)
+    with translate_errors(), target.cursor() as cursor, closing(CopyReader(source)) as reader:
+        reader.begin(query)
+        with cursor.copy(copy_in(table, COLUMNS)) as copy:
+            while messages := reader.messages():
+                batch.events_read += len(messages) - (messages[-1] == TRAILER)
+                copy.write(b"".join(messages))
+
+
+_DATABASE = b"select pg_postmaster_start_time(), current_database()"

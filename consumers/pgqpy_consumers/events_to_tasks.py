@@ -1,0 +1,210 @@
+"""Events as tasks: what every consumer hears becomes work that one worker does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Literal, Self
+
+import pgqpy
+from pgqpy.dsn import resolve
+from pgqpy.errors import InvalidPayload, translate_errors
+from pgqpy.tasks import Tasks
+from pgqpy.tasks.statements import changes_json, jsonb
+from pgqpy_consumers.settings import setting
+
+#: So many tasks are pushed at once.
+_PIECE = 1000
+
+_PUSH = b"select from pgq_task.modify(%s, %s::jsonb, skip_collisions => true)"
+
+Payload = Literal["json", "text", "event"]
+Key = Literal["none", "id", "type", "extra1", "extra2", "extra3", "extra4"]
+
+
+class JsonText(str):
+    """A text that is JSON, to be taken as it is written: numbers keep their digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTask:
+    """A task to be pushed. ``payload`` is a JSON value, or a `JsonText`; the rest is as for
+    `pgqpy.tasks.Tasks.push`, but ``at`` may have passed: the consumer may have been away.
+    ``queue`` None: the consumer's ``target_queue``."""
+
+    payload: Any = None
+    queue: str | None = None
+    at: datetime | None = None
+    delay: float | timedelta | None = None
+    priority: int = 0
+    headers: Mapping[str, Any] | None = None
+    unique_key: str | None = None
+    order_key: str | None = None
+
+
+class EventsToTasks(pgqpy.RemoteConsumer):
+    """Pushes a task for each event of a queue, exactly once, in the order of the events.
+
+    The tasks of a batch are committed with the note that the batch is done, or none of them. To
+    make other tasks of events, or none of some, subclass it and override `task_of`.
+    """
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        """Settings of events_to_tasks."""
+
+        dsn: str | None = setting(
+            "The queue's database; without it, PGQPY_DSN or libpq's environment.", default=None
+        )
+        queue: str = setting("The queue to read.")
+        consumer: str = setting("The consumer's name.", default="events_to_tasks")
+        target_dsn: str | None = setting(
+            "The database with the task queue, if it is another one.", default=None
+        )
+        target_queue: str = setting("The task queue.", example="mails")
+        types: tuple[str, ...] = setting(
+            "Only events of these types; none: all of them.", default=(), example=["order.paid"]
+        )
+        payload: Payload = setting(  # noqa: RUF009
+            "json: the event's data, which must be JSON; text: the same as a text; event: an "
+            "object with all of the event.",
+            default="json",
+        )
+        priority: int = setting("The tasks' priority; higher ones come first.", default=0)
+        order_key: Key = setting(  # noqa: RUF009
+            "Tasks with the same value here are worked off one after the other.", default="none"
+        )
+        unique_key: Key = setting(  # noqa: RUF009
+            "No task is pushed while the queue has one with the same value here.", default="none"
+        )
+        batch_size: int = setting("About so many events a transaction.", default=10_000)
+
+        def __post_init__(self) -> None:
+            if self.batch_size < 1:
+                raise ValueError("batch_size must be at least 1")
+            if not -(2**15) <= self.priority < 2**15:
+                raise ValueError("priority must be between -32768 and 32767")
+
+    consumer_name = "events_to_tasks"
+    target_queue: str
+    """The task queue, for tasks that name none."""
+    types: tuple[str, ...] = ()
+    """Only events of these types; empty: all of them."""
+    payload: Payload = "json"
+    """What of an event is the payload."""
+    priority: int = 0
+    order_key: Key = "none"
+    """The field that is the tasks' order key."""
+    unique_key: Key = "none"
+    """The field that is the tasks' unique key."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """A consumer with these settings."""
+        made = cls(
+            config.dsn,
+            target_dsn=resolve(config.dsn) if config.target_dsn is None else config.target_dsn,
+            queue_name=config.queue,
+            consumer_name=config.consumer,
+        )
+        made.target_queue = config.target_queue
+        made.types = config.types
+        made.payload = config.payload
+        made.priority = config.priority
+        made.order_key = config.order_key
+        made.unique_key = config.unique_key
+        made.batch_size = config.batch_size
+        return made
+
+    def task_of(self, event: pgqpy.Event) -> NewTask | None:
+        """The task for an event; None for no task."""
+        if self.types and event.type not in self.types:
+            return None
+        return NewTask(
+            payload=self._payload_of(event),
+            priority=self.priority,
+            order_key=_key(event, self.order_key),
+            unique_key=_key(event, self.unique_key),
+        )
+
+    def prepare_target(self, target: pgqpy.Connection) -> None:
+        """Raises TaskQueueNotFound if the task queue is missing."""
+        Tasks(target).queues(self.target_queue, max_count=1)
+
+    def process_remote_batch(
+        self, conn: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection
+    ) -> None:
+        """Push the batch's tasks."""
+        inserts = (
+            self._insert_of(event, task)
+            for event in batch
+            if (task := self.task_of(event)) is not None
+        )
+        for piece in _pieces(inserts):
+            with translate_errors():
+                target.execute(_PUSH, [self.consumer_name, f"[{','.join(piece)}]"])
+
+    def _insert_of(self, event: pgqpy.Event, task: NewTask) -> str:
+        """A task as an insert of pgq_task.modify()."""
+        insert: dict[str, Any] = {
+            "queue": task.queue or self.target_queue,
+            "at": None if _has_passed(task.at) else task.at,
+            "delay": task.delay,
+            "priority": task.priority,
+            "headers": task.headers,
+            "unique_key": task.unique_key,
+            "order_key": task.order_key,
+        }
+        try:
+            rest = changes_json(
+                [{key: value for key, value in insert.items() if value is not None}]
+            )
+            payload = task.payload if isinstance(task.payload, JsonText) else jsonb(task.payload)
+        except InvalidPayload as error:
+            raise InvalidPayload(
+                f"the task of event {event.id} cannot be pushed: {error.message}", hint=error.hint
+            ) from error
+        return f'{rest[1:-2]}, "payload": {payload}}}'
+
+    def _payload_of(self, event: pgqpy.Event) -> Any:
+        if self.payload == "text":
+            return event.data
+        if self.payload == "event":
+            return {
+                name: value.isoformat() if isinstance(value, datetime) else value
+                for name in ("id", "time", "type", "data", "extra1", "extra2", "extra3", "extra4")
+                if (value := getattr(event, name)) is not None
+            }
+        if event.data is None:
+            return None
+        try:
+            json.loads(event.data, parse_constant=_refuse)
+        except ValueError as error:
+            raise InvalidPayload(
+                f"the data of event {event.id} is no JSON: {error}",
+                hint='Set payload to "text" or "event", leave its type out by types, or override'
+                " task_of.",
+            ) from None
+        return JsonText(event.data)
+
+
+def _key(event: pgqpy.Event, name: Key) -> str | None:
+    value = None if name == "none" else getattr(event, name)
+    return None if value is None else str(value)
+
+
+def _has_passed(at: datetime | None) -> bool:
+    return at is not None and at.tzinfo is not None and at <= datetime.now(UTC)
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"JSON has no {name}")
+
+
+def _pieces(inserts: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(inserts)
+    while piece := list(islice(rest, _PIECE)):
+        yield piece

@@ -1,0 +1,155 @@
+"""Events of a queue into other queues, by one of their fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, Self
+
+import pgqpy
+from pgqpy.errors import PgqError, QueueNotFound
+from pgqpy_consumers.event_copy import Timed, endless, is_same_database, write_events
+from pgqpy_consumers.settings import setting
+
+#: So many events are in memory.
+_PIECE = 10_000
+
+Field = Literal["type", "extra1", "extra2", "extra3", "extra4"]
+
+
+class QueueSplitter(pgqpy.RemoteConsumer):
+    """Writes each event of a queue into the queue that a field of it names, exactly once.
+
+    They keep type, data, extra fields and time, and in each queue their order, and get ids of
+    their own there. To choose otherwise, subclass it and override `choose`.
+    """
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        """Settings of a queue splitter."""
+
+        dsn: str | None = setting(
+            "The queue's database; without it, PGQPY_DSN or libpq's environment.", default=None
+        )
+        queue: str = setting("The queue to read.")
+        consumer: str = setting("The consumer's name.", default="queue_splitter")
+        target_dsn: str = setting("The database with the queues to write; it may be the same.")
+        field: Field = setting(  # noqa: RUF009
+            "The field that says where an event goes.", default="extra1"
+        )
+        queues: Mapping[str, str] = setting(
+            "Which value means which queue; a value that is not here is a queue's name.",
+            default=MappingProxyType({}),
+            example={"public.orders": "orders"},
+        )
+        default_queue: str | None = setting(
+            "The queue for events without a value, and for values that name no queue; "
+            "without it they are errors.",
+            default=None,
+        )
+        create_queues: bool = setting("Create the queues that are missing.", default=False)
+        batch_size: int = setting("About so many events a transaction.", default=10_000)
+
+        def __post_init__(self) -> None:
+            if self.batch_size < 1:
+                raise ValueError("batch_size must be at least 1")
+
+    consumer_name = "queue_splitter"
+    field: Field = "extra1"
+    """The field that says where an event goes."""
+    queues: Mapping[str, str] = MappingProxyType({})
+    """Which value means which queue; others are queues' names."""
+    default_queue: str | None = None
+    """For events without a value, and values that name no queue. None: they are errors."""
+    create_queues: bool = False
+    """Create queues that are missing; then every value names one."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """A splitter with these settings."""
+        made = cls(
+            config.dsn,
+            target_dsn=config.target_dsn,
+            queue_name=config.queue,
+            consumer_name=config.consumer,
+        )
+        made.field = config.field
+        made.queues = config.queues
+        made.default_queue = config.default_queue or None
+        made.create_queues = config.create_queues
+        made.batch_size = config.batch_size
+        return made
+
+    def choose(self, event: pgqpy.Event) -> str | None:
+        """The queue for an event; None: the default queue."""
+        value = getattr(event, self.field)
+        return self.queues.get(value, value) or None
+
+    def prepare_target(self, target: pgqpy.Connection) -> None:
+        """Raises QueueNotFound if a queue that the settings name is missing, and not to be
+        created; InvalidParameter if it is the queue to read."""
+        self._own = {self.queue_name} if is_same_database(self, target) else set()
+        self._look(target)
+        named = {*self.queues.values()}
+        if self.default_queue is not None:
+            named.add(self.default_queue)
+        for queue in sorted(named):
+            self._resolve(target, queue, "the settings name it")
+
+    def process_remote_batch(
+        self, conn: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection
+    ) -> None:
+        """Write the batch's events, queue by queue."""
+        self._look(target)
+        pieces: dict[str, list[Timed]] = {}
+        for count, event in enumerate(batch, 1):
+            pieces.setdefault(self._queue_of(target, event), []).append((event, event.new()))
+            if count % _PIECE == 0:
+                self._write(target, pieces)
+        self._write(target, pieces)
+
+    def _write(self, target: pgqpy.Connection, pieces: dict[str, list[Timed]]) -> None:
+        # In one order, so that two splitters cannot wait for each other.
+        for queue in sorted(pieces):
+            write_events(target, queue, pieces[queue])
+        pieces.clear()
+
+    def _queue_of(self, target: pgqpy.Connection, event: pgqpy.Event) -> str:
+        chosen = self.choose(event)
+        if chosen is not None and (chosen in self._known or self.create_queues):
+            queue = chosen
+        elif self.default_queue is not None:
+            queue = self.default_queue
+        elif chosen is not None:
+            return self._resolve(target, chosen, f"event {event.id} has it as {self.field}")
+        else:
+            raise PgqError(
+                f"event {event.id} has no {self.field}, which says to which queue it goes",
+                hint="Set default_queue to a queue for such events.",
+            )
+        return self._resolve(target, queue, f"event {event.id} goes there")
+
+    def _resolve(self, target: pgqpy.Connection, queue: str, why: str) -> str:
+        """The queue, if it exists or may be created."""
+        if queue in self._own:
+            raise endless(queue)
+        if queue in self._known:
+            return queue
+        if not self.create_queues:
+            raise QueueNotFound(
+                f"there is no queue {queue}; {why}",
+                hint=f"Create it (pgqpy queue create {queue}), map the value to another queue in "
+                "queues, set default_queue, or set create_queues.",
+            )
+        pgqpy.Admin(target).create_queue(queue)
+        self._known.add(queue)
+        return queue
+
+    def _look(self, target: pgqpy.Connection) -> None:
+        found = target.execute("select queue_name from pgq.queue").fetchall()
+        self._known = {name for (name,) in found}
+
+    #: Queues of the target, and of them the one that is read.
+    _known: set[str]
+    _own: set[str]

@@ -1,0 +1,63 @@
+"""Consumers that are ready to run: ``pgqpy run NAME config.toml``.
+
+Each is a class with its settings as a dataclass::
+
+    class RowCounter(pgqpy.Consumer):
+        @dataclass(frozen=True, slots=True, kw_only=True)
+        class Config:
+            dsn: str = setting("The database.")
+
+        @classmethod
+        def from_config(cls, config): ...
+
+Subclass one, and ``pgqpy run FILE.py:CLASS config.toml`` runs that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any, ClassVar, Protocol, Self
+
+from pgqpy_consumers.settings import ConfigError, setting
+
+__all__ = ["READY", "ConfigError", "Ready", "ready", "setting"]
+
+#: What ``pgqpy run`` knows by name: the module and the class.
+READY: dict[str, str] = {
+    "email_sender": "pgqpy_consumers.email_sender:EmailSender",
+    "events_to_tasks": "pgqpy_consumers.events_to_tasks:EventsToTasks",
+    "queue_mover": "pgqpy_consumers.queue_mover:QueueMover",
+    "queue_splitter": "pgqpy_consumers.queue_splitter:QueueSplitter",
+    "row_counter": "pgqpy_consumers.row_counter:RowCounter",
+    "table_loader": "pgqpy_consumers.table_loader:TableLoader",
+    "replicate": "pgqpy_consumers.replicate:Replicate",
+    "webhook": "pgqpy_consumers.webhook:Webhook",
+}
+
+
+class Ready(Protocol):
+    """What ``pgqpy run`` can run. `pgqpy.Consumer` has ``run`` and ``stop``."""
+
+    Config: ClassVar[type[Any]]
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """The consumer with these settings."""
+
+    def run(self, *, until_empty: bool = False) -> None:
+        """Run until stopped, or with ``until_empty`` until there is nothing left to do."""
+
+    def stop(self) -> None:
+        """Make ``run`` return soon."""
+
+
+def ready(name: str) -> type[Ready]:
+    """The class of that name. Raises ConfigError if there is none."""
+    if name not in READY:
+        close = difflib.get_close_matches(name, READY, 1)
+        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(READY))}"
+        raise ConfigError(f"no consumer {name!r} is ready to run: {advice}")
+    module, _, found = READY[name].partition(":")
+    made: type[Ready] = getattr(importlib.import_module(module), found)
+    return made

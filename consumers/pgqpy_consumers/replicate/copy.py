@@ -1,0 +1,216 @@
+"""The copy of a table, and the way from there to being in step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+from psycopg.abc import Buffer
+
+import pgqpy
+from pgqpy.errors import from_psycopg
+from pgqpy.log import logger
+from pgqpy_consumers.apply import Change, Table
+from pgqpy_consumers.apply.change import change_from
+from pgqpy_consumers.apply.order import is_about_tables, naming
+from pgqpy_consumers.replicate import source as catalog
+from pgqpy_consumers.replicate.applier import Applier
+from pgqpy_consumers.replicate.errors import ReplicaError
+from pgqpy_consumers.replicate.session import alike
+from pgqpy_consumers.replicate.snapshot import Snapshot
+from pgqpy_consumers.replicate.state import CATCHING_UP, COPYING, Replica, State
+
+#: So many waiting changes are applied in one transaction.
+CHUNK = 20_000
+
+_POSITION: LiteralString = """
+select t.tick_snapshot::text,
+       (select n.tick_snapshot::text from pgq.tick n
+         where n.tick_queue = q.queue_id order by n.tick_id desc limit 1)
+  from pgq.get_consumer_info(%s, %s) c
+  join pgq.queue q on q.queue_name = c.queue_name
+  join pgq.tick t on t.tick_queue = q.queue_id and t.tick_id = c.last_tick
+"""
+
+
+class Stopped(Exception):
+    """The process is to end; what was begun comes again."""
+
+
+class _Unwanted(Exception):
+    """Nobody wants the copy any more."""
+
+
+def copy_table(
+    source: pgqpy.Connection,
+    target: pgqpy.Connection,
+    state: State,
+    replica: Replica,
+    applier: Applier,
+    check_stop: Callable[[], None],
+) -> bool:
+    """Copy all rows, in one transaction of the target; False if it was removed meanwhile.
+
+    What the copy has seen is told by its snapshot. Changes wait from before it was taken, so that
+    each change is either in the copy or waits, or is still in the queue.
+    """
+    with suppress(_Unwanted):
+        _copy(source, target, state, replica, applier, check_stop)
+        return True
+    return False
+
+
+def _copy(
+    source: pgqpy.Connection,
+    target: pgqpy.Connection,
+    state: State,
+    replica: Replica,
+    applier: Applier,
+    check_stop: Callable[[], None],
+) -> None:
+    with target.transaction():
+        state.own()
+        if state.now(replica) is None:
+            raise _Unwanted
+        state.begin_copy(replica)
+    with source.transaction():
+        source.execute("set transaction isolation level repeatable read read only")
+        alike(source)
+        row = source.execute("select pg_catalog.txid_current_snapshot()::text").fetchone()
+        assert row is not None
+        snapshot: str = row[0]
+        relation = catalog.by_names(source, replica.source)
+        names = catalog.chosen(source, relation, replica.columns)
+        with target.transaction():
+            applier.prepare(target)
+            applier.forget(replica)
+            table = applier.table(target, replica)
+            columns = [each.name for each in table.writable(names)]
+            name = sql.Identifier(table.schema, table.name)
+            # Readers keep what they have until the copy is there; TRUNCATE would lock them out.
+            with naming(table):
+                target.execute(sql.SQL("delete from {}").format(name))
+            rows = _pipe(
+                source,
+                sql.SQL("copy (select {} from {} {}) to stdout").format(
+                    _list(columns),
+                    sql.SQL("" if relation.kind == "p" else "only"),
+                    sql.Identifier(*relation.names),
+                ),
+                target,
+                sql.SQL("copy {} ({}) from stdin").format(name, _list(columns)),
+                table,
+                check_stop,
+            )
+            if not state.end_copy(replica, snapshot):
+                raise _Unwanted
+    logger.info("table %s: %s rows copied", replica, rows)
+
+
+def catch_up(
+    target: pgqpy.Connection,
+    state: State,
+    replica: Replica,
+    applier: Applier,
+    check_stop: Callable[[], None],
+) -> None:
+    """Apply the changes that have waited; with the last of them the stream takes over.
+
+    Raises what hinders it.
+    """
+    while True:
+        check_stop()
+        with target.transaction():
+            if _apply_waiting(target, state, replica, applier) == CHUNK:
+                continue
+        with target.transaction():
+            # What the stream keeps meanwhile is applied under the lock.
+            state.own()
+            while (done := _apply_waiting(target, state, replica, applier)) == CHUNK:
+                pass
+            if done is not None:
+                state.caught_up(replica)
+            return
+
+
+def _apply_waiting(
+    target: pgqpy.Connection, state: State, replica: Replica, applier: Applier
+) -> int | None:
+    """A piece of them; how many. None if the table is not waiting any more."""
+    applier.prepare(target)
+    now = state.now(replica)
+    if now is None or not now.waiting or not now.copied or now.state == COPYING:
+        return None
+    seen = now.snapshot
+    rows = state.waiting(now, now.applied, CHUNK)
+    changes: list[tuple[Replica, Change]] = []
+    for _, event_id, txid, event_type, data, extra1 in rows:
+        if seen is None or not seen.sees(txid):
+            change = change_from(event_id, txid, event_type, data, extra1)
+            assert change is not None
+            changes.append((now, change))
+    for error in applier.apply(target, changes).values():
+        raise error
+    if rows:
+        state.applied(now, rows[-1][0])
+    return len(rows)
+
+
+def settle(source: pgqpy.Connection, state: State) -> None:
+    """Tables whose copy the queue has passed are in step."""
+    pending = [
+        (each, snapshot)
+        for each in state.tables()
+        if each.state == CATCHING_UP and not each.waiting and (snapshot := each.snapshot)
+    ]
+    if not pending:
+        return
+    row = source.execute(_POSITION, state.names).fetchone()
+    if row is None:
+        return
+    position, newest = map(Snapshot.parse, row)
+    for replica, snapshot in pending:
+        if position.covers(snapshot):
+            state.in_step(replica)
+            logger.info("table %s is in step", replica)
+    if not all(newest.covers(snapshot) for _, snapshot in pending):
+        # A queue in which nothing happens would be ticked in a minute.
+        source.execute("select pgq.force_tick(%s)", state.names[:1])
+
+
+def _pipe(
+    source: pgqpy.Connection,
+    copy_out: sql.Composed,
+    target: pgqpy.Connection,
+    copy_in: sql.Composed,
+    table: Table,
+    check_stop: Callable[[], None],
+) -> int:
+    """From one server to the other as it comes; how many rows."""
+    with target.cursor() as writing:
+        try:
+            with writing.copy(copy_in) as copy:
+                for block in _read(source, copy_out):
+                    check_stop()
+                    copy.write(block)
+        except psycopg.Error:
+            with naming(table):
+                raise
+        return writing.rowcount
+
+
+def _read(source: pgqpy.Connection, copy_out: sql.Composed) -> Iterator[Buffer]:
+    try:
+        with source.cursor() as reading, reading.copy(copy_out) as rows:
+            yield from rows
+    except psycopg.Error as error:
+        if not is_about_tables(error):
+            raise
+        raise ReplicaError(f"the source cannot be read: {from_psycopg(error).message}") from error
+
+
+def _list(names: list[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

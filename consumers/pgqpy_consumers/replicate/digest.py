@@ -1,0 +1,99 @@
+"""Checksums of tables, in pieces, and the rows behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from psycopg import sql
+
+import pgqpy
+from pgqpy_consumers.apply.latest import Row
+
+Piece: TypeAlias = tuple[int, int]
+"""How many rows, and the sum of their digests."""
+
+#: md5, for PostgreSQL's own hash functions may differ between versions; 60 bits fit a bigint.
+_DIGEST = "('x' || left(md5({}), 15))::bit(60)::int8"
+
+
+class Rows:
+    """The rows of a table, or of what is like one, as texts: the same on both sides.
+
+    A row's key is the text of all its key columns. Pieces are made by the digest of the key, so
+    that they do not depend on how a database sorts.
+    """
+
+    def __init__(
+        self,
+        conn: pgqpy.Connection,
+        source: sql.Composable,
+        key: Sequence[str],
+        columns: Sequence[str],
+    ) -> None:
+        self._conn = conn
+        self._source = source
+        self._columns = columns
+        self._key = sql.SQL("row({})::text").format(_list(key))
+        self._row = sql.SQL("row({})::text").format(_list(columns))
+
+    def pieces(self, count: int) -> dict[int, Piece]:
+        """The checksums of all pieces that are not empty."""
+        query = sql.SQL(
+            "select piece, count(*), sum(digest) from (select {key} % {count} as piece,"
+            " {row} as digest from {source}) r group by 1"
+        ).format(
+            key=_digest(self._key),
+            row=_digest(self._row),
+            count=count,
+            source=self._source,
+        )
+        return {piece: (rows, int(total)) for piece, rows, total in self._conn.execute(query)}
+
+    def digests(self, pieces: Collection[int], count: int) -> dict[str, int]:
+        """The digest of each row of these pieces, by key."""
+        query = sql.SQL(
+            "select {key}, {row} from {source}"
+            " where {key_digest} % {count} = any ({pieces}::int8[])"
+        ).format(
+            key=self._key,
+            row=_digest(self._row),
+            key_digest=_digest(self._key),
+            count=count,
+            source=self._source,
+            pieces=sorted(pieces),
+        )
+        return dict(self._conn.execute(query).fetchall())
+
+    def piece_of_each(self, count: int) -> dict[str, tuple[int, int]]:
+        """For each key its piece, and the row's digest."""
+        query = sql.SQL("select {key}, {key_digest} % {count}, {row} from {source}").format(
+            key=self._key,
+            key_digest=_digest(self._key),
+            count=count,
+            row=_digest(self._row),
+            source=self._source,
+        )
+        return {key: (piece, digest) for key, piece, digest in self._conn.execute(query)}
+
+    def fetch(self, keys: Collection[str]) -> dict[str, Row]:
+        """The rows of these keys."""
+        query = sql.SQL(
+            "copy (select {key}, {columns} from {source} where {key} = any ({keys}::text[]))"
+            " to stdout"
+        ).format(
+            key=self._key, columns=_list(self._columns), source=self._source, keys=sorted(keys)
+        )
+        with self._conn.cursor() as cursor, cursor.copy(query) as copy:
+            return {
+                str(key): dict(zip(self._columns, values, strict=True))
+                for key, *values in copy.rows()
+            }
+
+
+def _digest(text: sql.Composable) -> sql.Composed:
+    return sql.SQL(_DIGEST).format(text)
+
+
+def _list(names: Sequence[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

@@ -1,0 +1,222 @@
+"""Adding tables to a replication, and removing them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from psycopg import sql
+from psycopg.rows import dict_row
+
+import pgqpy
+from pgqpy.error_origin import comes_from
+from pgqpy_consumers.apply import Table, describe
+from pgqpy_consumers.replicate import sequences
+from pgqpy_consumers.replicate import source as catalog
+from pgqpy_consumers.replicate.errors import ReplicaError
+from pgqpy_consumers.replicate.source import Relation
+from pgqpy_consumers.replicate.state import Replica, State
+
+
+class Manager:
+    """What `pgqpy replicate` does, on connections to both databases in autocommit."""
+
+    def __init__(
+        self, source: pgqpy.Connection, target: pgqpy.Connection, queue: str, consumer: str
+    ) -> None:
+        self._source = source
+        self._target_dsn = target.info.dsn
+        self._queue = queue
+        self.state = State(target, queue, consumer)
+
+    def add(
+        self,
+        name: str,
+        *,
+        target: str | None = None,
+        columns: list[str] | None = None,
+        overwrite: bool = False,
+    ) -> Relation:
+        """Capture a table of the source, and have it copied; or a sequence.
+
+        ``target`` is its name there if it is another. Without ``overwrite`` the target's must be
+        empty. Raises ReplicaError, NoPrimaryKey, and what `describe` and capturing raise.
+        """
+        relation = catalog.find(self._source, name)
+        names = self._target_names(relation, target)
+        if relation.kind == "S":
+            if sequences.position(self.state.conn, names) is None:
+                raise ReplicaError(
+                    f"the target database has no sequence {'.'.join(names)}",
+                    hint="Create it there.",
+                )
+            if not sequences.add(self.state, relation.names, names):
+                raise ReplicaError(f"sequence {relation} is replicated already")
+            return relation
+        if relation.kind not in ("r", "p"):
+            raise ReplicaError(
+                f"{relation} is neither a table nor a sequence", hint="Nothing else can be copied."
+            )
+        key = catalog.key(self._source, relation)
+        wanted = catalog.chosen(self._source, relation, columns)
+        with comes_from(self._target_dsn):
+            self._check_target(relation, names, key, wanted, overwrite)
+        # Captured first: what is in the target's list has its changes in the queue.
+        self._capture(relation, key, None if columns is None else list(wanted))
+        with comes_from(self._target_dsn), self.state.conn.transaction():
+            id_ = self.state.add(relation.names, names, None if columns is None else list(wanted))
+            self._add_owned_sequences(relation, names, wanted, id_)
+        return relation
+
+    def _check_target(
+        self,
+        relation: Relation,
+        names: tuple[str, str],
+        key: Sequence[str],
+        wanted: tuple[str, ...],
+        overwrite: bool,
+    ) -> None:
+        """Raises if the copy cannot be there."""
+        table = describe(self.state.conn, *names)
+        table.writable(wanted)
+        if frozenset(key) not in table.keys:
+            names_of_key = catalog.quoted(self._source, key)
+            raise ReplicaError(
+                f"table {table} of the target has no unique index on ({names_of_key}), the"
+                " source's primary key",
+                hint=f"ALTER TABLE {table} ADD PRIMARY KEY ({names_of_key})",
+            )
+        if not overwrite and self._has_rows(table):
+            raise ReplicaError(
+                f"table {table} of the target is not empty",
+                hint="Empty it, or say --overwrite: what is in it is then replaced by the copy.",
+            )
+
+    def remove(self, name: str) -> bool:
+        """Not any more; the copy stays as it is. False if the capture had to stay.
+
+        That is when others read the queue. Raises ReplicaError.
+        """
+        names = self._names(name)
+        if sequences.remove(self.state, names):
+            return True
+        with self.state.conn.transaction():
+            self.state.own()
+            replica = self.state.table(names)
+            self.state.remove(replica)
+        # Releasing waits for whoever reads the table, and writers wait behind it.
+        self.state.interrupt_copy(replica)
+        [others] = self._source.execute(
+            "select count(*) from pgq.get_consumer_info(%s) where consumer_name <> %s",
+            self.state.names,
+        )
+        if others[0]:
+            return False
+        # It may be gone, and its capture with it.
+        self._source.execute(
+            "select pgq.release_table(r.oid, c.queue_name)"
+            "  from pg_catalog.to_regclass(%s) r (oid), pgq.capture_info(r.oid) c"
+            " where r.oid is not null and c.queue_name = %s",
+            [sql.Identifier(*names).as_string(self._source), self._queue],
+        )
+        return True
+
+    def copy_again(self, name: str) -> None:
+        """Replace the copy by a new one. Raises ReplicaError."""
+        with self.state.conn.transaction():
+            self.state.own()
+            self.state.copy_again(self.state.table(self._names(name)))
+
+    def replica(self, name: str) -> Replica:
+        """One of the tables. Raises ReplicaError."""
+        return self.state.table(self._names(name))
+
+    def check_queue(self) -> None:
+        """Raises QueueNotFound."""
+        pgqpy.Admin(self._source).get_queue_info(self._queue)
+
+    def what_is_wrong(self, replica: Replica) -> str | None:
+        """Why no changes come, if that can be told from the source."""
+        try:
+            relation = catalog.by_names(self._source, replica.source)
+        except ReplicaError as error:
+            return error.message
+        captured = self._source.execute(
+            "select from pgq.capture_info(%s::oid::regclass) where queue_name = %s and enabled",
+            [relation.oid, self._queue],
+        ).fetchone()
+        return None if captured is not None else f"it is not captured into {self._queue} any more"
+
+    def _names(self, name: str) -> tuple[str, str]:
+        """Schema and name; of a table that is gone, as they are written."""
+        row = self._source.execute(
+            "select n.nspname, c.relname from pg_catalog.pg_class c"
+            " join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
+            " where c.oid = pg_catalog.to_regclass(%s)",
+            [name],
+        ).fetchone()
+        if row is not None:
+            return row[0], row[1]
+        return _parse(self._source, name)
+
+    def _target_names(self, relation: Relation, target: str | None) -> tuple[str, str]:
+        if target is None:
+            return relation.names
+        return _parse(self._source, target, relation.schema)
+
+    def _has_rows(self, table: Table) -> bool:
+        [row] = self.state.conn.execute(
+            sql.SQL("select exists (select from {})").format(
+                sql.Identifier(table.schema, table.name)
+            )
+        )
+        return bool(row[0])
+
+    def _capture(
+        self, relation: Relation, key: Sequence[str], columns: Sequence[str] | None
+    ) -> None:
+        with self._source.cursor(row_factory=dict_row) as cursor:
+            found = cursor.execute(
+                "select * from pgq.capture_info(%s::oid::regclass) where queue_name = %s",
+                [relation.oid, self._queue],
+            ).fetchone()
+        if found is None:
+            self._source.execute(
+                "select pgq.capture_table(%s::oid::regclass, %s, format => 'jsontriga',"
+                " columns => %s)",
+                [relation.oid, self._queue, columns],
+            )
+            return
+        lacking = set(columns or catalog.columns(self._source, relation))
+        if found["columns"] is not None:
+            lacking -= {*found["columns"], *found["key"]}
+        else:
+            lacking &= set(found["exclude"] or ())
+        for wrong, what in (
+            (found["format"] != "jsontriga", f"in the format {found['format']}, not jsontriga"),
+            (found["condition"] is not None, "with a condition"),
+            (len(found["operations"]) < 4, f"for {', '.join(found['operations'])} only"),
+            (bool(lacking), f"without {', '.join(sorted(lacking))}"),
+            (set(found["key"]) != set(key), "with another key than the primary key"),
+            (found["key_changes"] != "split", "so that keys must not change"),
+            (not found["enabled"], "but its triggers are disabled"),
+        ):
+            if wrong:
+                raise ReplicaError(
+                    f"table {relation} is captured into queue {self._queue!r} {what}",
+                    hint=f"Capture it for that: pgqpy capture add {shlex.quote(str(relation))}"
+                    f" {shlex.quote(self._queue)} --format jsontriga --replace",
+                )
+
+    def _add_owned_sequences(
+        self, relation: Relation, names: tuple[str, str], columns: Sequence[str], id_: int
+    ) -> None:
+        there = sequences.owned(self.state.conn, names)
+        for column, sequence in sequences.owned(self._source, relation.names).items():
+            if column in columns and column in there:
+                sequences.add(self.state, sequence, there[column], id_)
+
+
+def _parse(conn: pgqpy.Connection, name: str, schema: str = "public") -> tuple[str, str]:
+    [(parts,)] = conn.execute("select pg_catalog.parse_ident(%s)", [name])
+    return (schema, parts[0]) if len(parts) == 1 else (parts[-2], parts[-1])

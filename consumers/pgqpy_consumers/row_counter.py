@@ -1,0 +1,118 @@
+"""``count(*)`` made cheap: the numbers of rows of captured tables, kept up to date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+from psycopg import sql
+
+import pgqpy
+from pgqpy.errors import translate_errors
+from pgqpy.log import logger
+from pgqpy_consumers.ready import setting
+
+Connection = psycopg.Connection[Any]
+
+
+class RowCounter(pgqpy.Consumer):
+    """Keeps the numbers of rows of captured tables, for `select pgq.row_count('flight')`.
+
+    A number is that of the rows at the last batch's tick, exactly. A table is counted once, when
+    it is new here; from then on what its capture tells of is added, in the batch's transaction.
+    It is counted again when changes may have gone unseen: its capture or its partitions are not
+    the same as before, a partition was truncated, or the consumer was moved.
+
+    The tables must be captured into the queue, with inserts, deletes and truncates and without a
+    condition; the consumer's role may select from them.
+    """
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        """Settings of a row counter."""
+
+        dsn: str | None = setting(
+            "The database; without it, PGQPY_DSN or libpq's environment.", default=None
+        )
+        queue: str = setting("The queue that the tables are captured into.")
+        consumer: str = setting("The consumer's name.", default="row_counter")
+        tables: tuple[str, ...] = setting(
+            "The tables to count, as SQL writes them.", example=("public.flight",)
+        )
+
+        def __post_init__(self) -> None:
+            if not self.tables:
+                raise ValueError("tables must name at least one table")
+
+    tables: tuple[str, ...] = ()
+    """The tables to count, as SQL writes them, with schema."""
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """A counter with these settings."""
+        made = cls(config.dsn, queue_name=config.queue, consumer_name=config.consumer)
+        made.tables = config.tables
+        return made
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Count what was not counted yet, then process batches as `pgqpy.Consumer` does.
+
+        Raises RowsNotCountable if a table is missing or not captured as it has to be.
+        """
+        self.register()
+        with pgqpy.connect(self.dsn) as conn:
+            self.start(conn)
+        super().run(until_empty=until_empty, handle_signals=handle_signals)
+
+    def start(self, conn: Connection) -> None:
+        """Count the tables that were not, or that have to be counted anew, so that there are
+        numbers before the first batch. The consumer is registered."""
+        with translate_errors(), conn.transaction():
+            names = conn.execute(
+                "select schema_name, table_name"
+                " from pgq.row_counts_to_start(%s, %s, pgq.find_counted_tables(%s))",
+                [self.queue_name, self.consumer_name, list(self.tables)],
+            ).fetchall()
+        for schema, name in names:
+            with conn.transaction():
+                self.count(conn, schema, name)
+
+    def process_batch(self, conn: Connection, batch: pgqpy.Batch) -> None:
+        """Add the batch's changes, in the database, where they are."""
+        batch.events_read = batch.seq_end - batch.seq_start
+        with translate_errors():
+            again = conn.execute(
+                "select schema_name, table_name"
+                " from pgq.count_batch_rows(%s, pgq.find_counted_tables(%s))",
+                [batch.id, list(self.tables)],
+            ).fetchall()
+        for schema, name in again:
+            self.count(conn, schema, name, batch)
+
+    def count(
+        self, conn: Connection, schema: str, name: str, batch: pgqpy.Batch | None = None
+    ) -> None:
+        """Begin with a table: how many rows it has now, and which transactions that has seen."""
+        table = sql.Identifier(schema, name)
+        # One statement, so that both are of one snapshot.
+        statement = sql.SQL(
+            "select pgq.start_row_count(%s, %s, %s::regclass, n, seen, %s), n"
+            " from (select count(*) as n, txid_current_snapshot() as seen from {}) counted"
+        ).format(table)
+        with translate_errors():
+            rows = conn.execute(
+                statement,
+                [
+                    self.queue_name,
+                    self.consumer_name,
+                    table.as_string(),
+                    None if batch is None else batch.id,
+                ],
+            ).fetchall()
+        logger.info(
+            "counted table %s.%s",
+            schema,
+            name,
+            extra=self._fields() | {"rows": rows[0][1]},
+        )

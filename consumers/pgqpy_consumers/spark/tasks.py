@@ -1,0 +1,210 @@
+"""``format("pgq_tasks")``: the tasks of a queue as rows, as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from psycopg import sql
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pgqpy.tasks.queues import TaskQueues
+from pgqpy_consumers.spark.options import InvalidOption, Options, _count, _one_of, _text
+from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_column
+from pgqpy_consumers.spark.ranges import conninfo
+from pgqpy_consumers.spark.reader import _connect
+from pgqpy_consumers.spark.slices import Slice, cut
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TASK_SCHEMA = StructType(
+    [
+        StructField("id", LongType()),
+        StructField("version", IntegerType()),
+        StructField("queue", StringType()),
+        StructField("priority", ShortType()),
+        StructField("status", StringType()),
+        StructField("at", TimestampType()),
+        StructField("claimant", StringType()),
+        StructField("attempts", IntegerType()),
+        StructField("last_attempt", TimestampType()),
+        StructField("created", TimestampType()),
+        StructField("payload", StringType()),
+        StructField("headers", StringType()),
+        StructField("error", StringType()),
+        StructField("unique_key", StringType()),
+        StructField("order_key", StringType()),
+    ]
+)
+"""The columns of ``pgq_task.tasks``; JSON is text, unless the schema makes it a struct."""
+
+_JSON = ("payload", "headers")
+
+_SELECT = """
+select id, version, queue, priority, status, nullif(at, 'infinity') as at, claimant, attempts,
+       last_attempt, created, payload::text as payload, headers::text as headers, error,
+       unique_key, order_key
+  from pgq_task.tasks
+ where queue = {queue} and {slice}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(Options):
+    """Of ``spark.read.format("pgq_tasks")``."""
+
+    purpose = "reading tasks"
+
+    where: Annotated[str | None, _text] = None
+    """Which tasks to fetch: a condition in SQL over `TASK_SCHEMA`."""
+    num_partitions: Annotated[int, _count] = 1
+    """So many tasks of Spark read the queue's, each at its own moment."""
+    malformed: Annotated[str, _one_of("fail", "null")] = "fail"
+    """What becomes of JSON that does not fit the struct which the schema makes of it."""
+
+
+@dataclass(frozen=True)
+class TaskPartition(InputPartition):
+    """What one task of Spark reads."""
+
+    conninfo: str = field(repr=False)
+    statement: str = field(repr=False)
+
+
+class PgqTaskReader(DataSourceReader):
+    """Reads the tasks of a queue, by a statement for each range of their ids."""
+
+    def __init__(self, options: TaskOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._structs: list[str] = []
+        for column in schema:
+            if column.name in _JSON and isinstance(column.dataType, StructType):
+                self._structs.append(column.name)
+                check_column(column)
+            elif column.name not in TASK_SCHEMA.names or (
+                column.dataType != TASK_SCHEMA[column.name].dataType
+            ):
+                raise InvalidOption(
+                    f"tasks have no column {column.simpleString()}",
+                    hint=f"They have {', '.join(each.simpleString() for each in TASK_SCHEMA)};"
+                    " payload and headers may be a struct of what is in them.",
+                )
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises TaskQueueNotFound; what connecting does."""
+        options = self._options
+        with options.connect("pgqpy spark tasks") as conn:
+            (info,) = TaskQueues(conn).queues(options.queue, max_count=1)
+            first: Any = None
+            if options.num_partitions > 1 and info.total:
+                ((first, last),) = conn.execute(
+                    "select min(id), max(id) from pgq_task.tasks where queue = %s", [options.queue]
+                ).fetchall()
+            slices = [Slice(None, None)]
+            if first is not None:
+                slices = cut(first, last, options.num_partitions)
+            return [
+                TaskPartition(conninfo(conn), self._statement(part).as_string(conn))
+                for part in slices
+            ]
+
+    def _statement(self, part: Slice) -> sql.Composed:
+        condition = sql.SQL(part.condition().replace("ev_id", "id"))
+        return sql.SQL("select {} from ({}) t where ({})").format(
+            sql.SQL(", ").join(map(sql.Identifier, self._fetched)),
+            sql.SQL(_SELECT).format(queue=sql.Literal(self._options.queue), slice=condition),
+            sql.SQL(self._options.where or "true"),
+        )
+
+    @property
+    def _fetched(self) -> list[str]:
+        """With the id, for an error to name the task."""
+        missing = ["id"] if self._structs and "id" not in self._schema.names else []
+        return [*self._schema.names, *missing]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: the tasks of one range.
+
+        Raises MalformedPayload, which names the task.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert isinstance(partition, TaskPartition)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        with _connect(partition.conninfo) as connection, connection.cursor() as cursor:
+            cursor.execute(partition.statement)
+            with cursor.fetch_record_batch() as stream:
+                for batch in stream:
+                    yield self._rows(batch, schema)
+
+    def _rows(self, tasks: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = [
+            self._struct(tasks, column)
+            if column.name in self._structs
+            else tasks.column(column.name).cast(column.type)
+            for column in schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _struct(self, tasks: pa.RecordBatch, column: pa.Field) -> pa.StructArray:
+        """JSON as a struct of what is in it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        texts = tasks.column(column.name).cast(pa.string())
+        texts = pc.if_else(pc.equal(texts, "null"), pa.scalar(None, pa.string()), texts)
+        fields = pa.schema(list(column.type))
+        found, wrong = Decoder("json", self._options.malformed, fields).parse(texts, fields)
+        if wrong and self._options.malformed == "fail":
+            position, reason = next(iter(wrong.items()))
+            raise MalformedPayload(
+                f"{column.name} of task {tasks.column('id')[position]} does not fit the schema:"
+                f" {reason[:300]}",
+                hint='option("malformed", "null") makes it null; without a struct in the schema it'
+                " is text.",
+            )
+        missing = [text is None or at in wrong for at, text in enumerate(texts.to_pylist())]
+        return pa.StructArray.from_arrays(
+            [found[name] for name in fields.names],
+            fields=list(fields),
+            mask=pa.array(missing, pa.bool_()),
+        )
+
+
+class PgqTaskDataSource(DataSource):
+    """The tasks of a queue as a data source of Spark, for reading::
+
+        spark.dataSource.register(PgqTaskDataSource)
+        df = spark.read.format("pgq_tasks").option("queue", "mails").load()
+
+    Each action reads them as they are then, in one statement and so in one snapshot, unless option
+    ``numPartitions`` asks for more.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format()`` is given."""
+        return "pgq_tasks"
+
+    def schema(self) -> StructType:
+        """`TASK_SCHEMA`; a part of it can be given as the schema, with payload or headers as a
+        struct of what is to be read of them."""
+        return TASK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        return PgqTaskReader(TaskOptions.parse(self.options), schema)

@@ -1,0 +1,312 @@
+"""Captured changes in tables of another database."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from types import MappingProxyType
+from typing import Literal, Self
+
+import pgqpy
+from pgqpy.errors import InvalidParameter
+from pgqpy_consumers.apply import (
+    ApplyError,
+    BadEvent,
+    Change,
+    Latest,
+    Table,
+    apply_all,
+    change_of,
+    describe,
+)
+from pgqpy_consumers.apply.order import naming
+from pgqpy_consumers.apply.value import Value
+from pgqpy_consumers.settings import setting
+from pgqpy_consumers.table_loader.errors import bad_row, is_about_rows
+from pgqpy_consumers.table_loader.history import SOURCES, Loaded, Source, append, history_row
+from pgqpy_consumers.table_loader.partitions import Every, make_partitions, partition_column
+
+Mode = Literal["latest", "plain", "history"]
+BadRows = Literal["stop", "dead_letter"]
+
+#: So many events are in memory, and applied together.
+_PIECE = 50_000
+
+
+class TableLoader(pgqpy.RemoteConsumer):
+    """Applies the changes of captured tables to tables of another database, each exactly once.
+
+    The queue is filled by `pgq.capture_table`, or by the row triggers jsontriga or logutriga. To
+    change rows, or to leave some out, subclass it and override `convert`.
+    """
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        """Settings of a table loader."""
+
+        dsn: str | None = setting(
+            "The queue's database; without it, PGQPY_DSN or libpq's environment.", default=None
+        )
+        queue: str = setting("The queue with the changes.")
+        consumer: str = setting("The consumer's name.", default="table_loader")
+        target_dsn: str = setting("The database with the tables to load.")
+        tables: Mapping[str, str] = setting(
+            "Which table of the source goes into which of the target, and no others; "
+            "without it, all into those of the same name.",
+            default=MappingProxyType({}),
+            example={"public.orders": "reports.orders"},
+        )
+        mode: Mode = setting(  # noqa: RUF009
+            "latest: the last state of each row, in bulk; plain: change by change; "
+            "history: a new row for each.",
+            default="latest",
+        )
+        partitions: Every | None = setting(  # noqa: RUF009
+            "Make partitions of an hour, day, month or year when rows need them.",
+            default=None,
+            example="month",
+        )
+        history_columns: Mapping[str, Source] = setting(
+            "In history, columns for operation, event_id, event_time or txid; "
+            "with operation, deletions are rows, too.",
+            default=MappingProxyType({}),
+            example={"changed_at": "event_time", "operation": "operation"},
+        )
+        bad_rows: BadRows = setting(  # noqa: RUF009
+            "A row that does not fit: stop there, or put the event aside as a dead_letter.",
+            default="stop",
+        )
+        ignore_other_events: bool = setting(
+            "Leave out events that are no changes of tables, which are errors else.", default=False
+        )
+        batch_size: int = setting("About so many events a transaction.", default=50_000)
+
+        def __post_init__(self) -> None:
+            if self.batch_size < 1:
+                raise ValueError("batch_size must be at least 1")
+            if self.history_columns and self.mode != "history":
+                raise ValueError(f"history_columns are for mode history, not for {self.mode}")
+
+    consumer_name = "table_loader"
+    batch_size: int | None = 50_000
+    tables: Mapping[str, str] = MappingProxyType({})
+    """``schema.table`` of the source to that of the target, and no others. Empty: all, by name."""
+    mode: Mode = "latest"
+    """``latest`` brings the last state of each key of a batch into the table, in bulk. ``plain``
+    makes change after change, so that triggers see them all. ``history`` adds a row for each."""
+    partitions: Every | None = None
+    """Make the partitions of tables that are partitioned by time. None: they are there."""
+    history_columns: Mapping[str, Source] = MappingProxyType({})
+    """In history, which column gets what is known of the event. Without ``operation``, deletions
+    leave no row."""
+    bad_rows: BadRows = "stop"
+    """``dead_letter``: an event whose row does not fit is put aside, and the others go on."""
+    ignore_other_events: bool = False
+    """Leave out events that are no changes of tables."""
+
+    _nested: bool | None = None
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """A loader with these settings."""
+        made = cls(
+            config.dsn,
+            target_dsn=config.target_dsn,
+            queue_name=config.queue,
+            consumer_name=config.consumer,
+        )
+        made.tables = config.tables
+        made.mode = config.mode
+        made.partitions = config.partitions
+        made.history_columns = config.history_columns
+        made.bad_rows = config.bad_rows
+        made.ignore_other_events = config.ignore_other_events
+        made.batch_size = config.batch_size
+        return made
+
+    # --- to be overridden
+
+    def convert(self, change: Change) -> Change | None:
+        """The change to make; None: leave it out. Values are text, as PostgreSQL wrote them; the
+        columns of the key must stay."""
+        return change
+
+    # --- how
+
+    def prepare_target(self, target: pgqpy.Connection) -> None:
+        """Raises TableMissing if a table that the settings name is missing."""
+        self._nested = None
+        if unknown := set(self.history_columns.values()) - set(SOURCES):
+            raise InvalidParameter(
+                f"history_columns cannot be {', '.join(sorted(unknown))}",
+                hint=f"They get one of {', '.join(SOURCES)}.",
+            )
+        if self.bad_rows == "dead_letter" and self.retry_policy is None:
+            self.retry_policy = _never
+        for name in self.tables.values():
+            describe(target, *_split(name))
+
+    def process_remote_batch(
+        self, conn: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection
+    ) -> None:
+        """Apply the batch's changes."""
+        if self._nested is None:
+            self._nested = _has_nested(conn, self.queue_name)
+        changes = self._changes(batch)
+        while True:
+            with _without_collections():
+                piece = list(islice(changes, _PIECE))
+                if not piece:
+                    break
+                if self.mode == "plain":
+                    for change in piece:
+                        self._load(target, batch, [change])
+                else:
+                    self._load(target, batch, piece)
+
+    def _changes(self, batch: pgqpy.Batch) -> Iterator[Loaded]:
+        for event in batch:
+            try:
+                change = change_of(event)
+                if change is None:
+                    if self.ignore_other_events:
+                        continue
+                    raise BadEvent(
+                        f"event {event.id} of type {event.type!r} is no change of a table",
+                        hint="Fill the queue with pgq.capture_table, jsontriga or logutriga only,"
+                        " or set ignore_other_events.",
+                    )
+            except BadEvent as error:
+                self.fail_event(batch, event, error)
+                continue
+            if not self.tables or ".".join(change.table) in self.tables:
+                converted = self.convert(change)
+                if converted is not None:
+                    yield event, converted
+
+    def _load(
+        self, target: pgqpy.Connection, batch: pgqpy.Batch, changes: Sequence[Loaded]
+    ) -> None:
+        """Apply changes; if a row does not fit, halve them until it alone is left."""
+        try:
+            with target.transaction():
+                self._apply(target, changes)
+        except ApplyError as error:
+            if not is_about_rows(error):
+                raise
+            if len(changes) == 1:
+                [(event, change)] = changes
+                bad = bad_row(target, event.id, change, error, nested=bool(self._nested))
+                if self.bad_rows == "stop":
+                    bad.hint = (
+                        "Change the table or the row; or set bad_rows to dead_letter, and such"
+                        " events are put aside."
+                    )
+                self.fail_event(batch, event, bad)
+                return
+        else:
+            return
+        # Not in the handler: the error of a half does not come from that of the whole.
+        half = len(changes) // 2
+        self._load(target, batch, changes[:half])
+        self._load(target, batch, changes[half:])
+
+    def _apply(self, target: pgqpy.Connection, changes: Sequence[Loaded]) -> None:
+        if self.mode == "history":
+            self._append(target, changes)
+            return
+        rounds: dict[tuple[str, str], list[Latest]] = {}
+        for _, change in changes:
+            parts = rounds.setdefault(change.table, [Latest()])
+            # The key may have been changed on the way.
+            if not parts[-1].fits(change):
+                parts.append(Latest())
+            parts[-1].add(change)
+        tables = {name: self._table_for(target, name) for name in rounds}
+        while rounds:
+            work = [(tables[name], parts.pop(0)) for name, parts in rounds.items()]
+            for table, latest in work:
+                self._make_partitions(target, table, latest)
+            apply_all(target, work, nested=bool(self._nested))
+            rounds = {name: parts for name, parts in rounds.items() if parts}
+
+    def _append(self, target: pgqpy.Connection, changes: Sequence[Loaded]) -> None:
+        deletions = "operation" in self.history_columns.values()
+        rows: dict[tuple[str, str], list[dict[str, Value]]] = {}
+        for event, change in changes:
+            if change.operation == "TRUNCATE" or (change.operation == "DELETE" and not deletions):
+                continue
+            rows.setdefault(change.table, []).append(
+                history_row(event, change, self.history_columns)
+            )
+        for name, added in rows.items():
+            table = self._table_for(target, name)
+            with naming(table):
+                if self.partitions and (column := partition_column(target, table)):
+                    values = [row.get(column) for row in added]
+                    make_partitions(target, table, column, self.partitions, values)
+                append(target, table, added, nested=bool(self._nested))
+
+    def _make_partitions(self, target: pgqpy.Connection, table: Table, latest: Latest) -> None:
+        if not (self.partitions and latest.rows):
+            return
+        with naming(table):
+            column = partition_column(target, table)
+            if column is None:
+                return
+            if column not in latest.key_columns:
+                key = ", ".join(latest.key_columns)
+                raise InvalidParameter(
+                    f'the changes have the key ({key}), without "{column}", by which the table is'
+                    " partitioned",
+                    hint=f"Capture the source with key => '{{{key},{column}}}' and replace => true,"
+                    f" or by a trigger with pkey={key.replace(' ', '')},{column}; and let the"
+                    " primary key of the target have both.",
+                )
+            values = [row[column] for row in latest.rows.values()]
+            make_partitions(target, table, column, self.partitions, values)
+
+    def _table_for(self, target: pgqpy.Connection, name: tuple[str, str]) -> Table:
+        """The table that the changes of a table go into."""
+        mapped = self.tables.get(".".join(name))
+        return describe(target, *(_split(mapped) if mapped else name))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """``schema.table``, or a table of the schema public."""
+    schema, dot, table = name.partition(".")
+    return (schema, table) if dot else ("public", schema)
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """No garbage collections inside the block.
+
+    A piece is many objects and no cycles; looking through them again and again for some takes half
+    of all the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _never(attempt: int, error: Exception) -> None:
+    """A retry policy: what does not fit today does not fit tomorrow."""
+
+
+def _has_nested(conn: pgqpy.Connection, queue: str) -> bool:
+    """Whether the queue has rows of the format row_json, whose JSON columns are nested."""
+    ours = conn.execute("select to_regprocedure('pgq.capture_info(regclass)') is not null")
+    if ours.fetchone() != (True,):
+        return False
+    rows = conn.execute(
+        "select from pgq.capture_info() where queue_name = %s and format = 'row_json'", [queue]
+    )
+    return bool(rows.fetchall())

@@ -1,0 +1,12 @@
+"""Events as signed HTTP requests: the Standard Webhooks specification's (standardwebhooks.com)."""
+
+try:
+    from pgqpy_consumers.webhook.consumer import Webhook
+except ModuleNotFoundError as error:
+    if error.name != "httpx":
+        raise
+    raise ImportError('webhooks need httpx: pip install "pgqpy[webhook]"') from error
+from pgqpy_consumers.webhook.endpoint import EndpointGone, Refused
+from pgqpy_consumers.webhook.signature import Signer
+
+__all__ = ["EndpointGone", "Refused", "Signer", "Webhook"]

@@ -1,0 +1,240 @@
+"""The consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import httpx
+
+import pgqpy
+from pgqpy.backoff import Backoff
+from pgqpy.log import logger
+from pgqpy.session_async import AsyncSession
+from pgqpy.tracked_consumer_async import Stopped
+from pgqpy_consumers.identity import identity
+from pgqpy_consumers.ready import setting
+from pgqpy_consumers.webhook.body import envelope
+from pgqpy_consumers.webhook.endpoint import Endpoint, EndpointGone, Refused
+from pgqpy_consumers.webhook.key import key_function
+from pgqpy_consumers.webhook.lanes import Lanes
+from pgqpy_consumers.webhook.signature import Signer
+
+
+class Webhook(pgqpy.AsyncTrackedConsumer):
+    """Posts each event to a URL, signed, those of one key in order.
+
+    Requests are as the Standard Webhooks specification has them: `webhook-id` is the same each
+    time an event is sent, so that receivers can drop what they have; `webhook-timestamp` and
+    `webhook-signature` prove who sent it and when.
+
+    An event that is not taken is tried again, with growing pauses, and holds back the later
+    events of its key in the batch and no others. After so many attempts, or at once for answers
+    that say so, it becomes a dead letter, and its key goes on. While the endpoint cannot be
+    reached, or says that it is busy, events wait without using up attempts. None is lost; killed,
+    it sends at most the events under way twice.
+    """
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        """Settings of a webhook."""
+
+        dsn: str | None = setting(
+            "The database; without it, PGQPY_DSN or libpq's environment.", default=None
+        )
+        queue: str = setting("The queue.")
+        consumer: str = setting("The consumer's name: one for each endpoint.", default="webhook")
+        url: str = setting("Where to.", example="https://partner.example/hooks/orders")
+        secrets: tuple[str, ...] = setting(
+            "What to sign with: whsec_ and 24 to 64 bytes in base64. While receivers change to a "
+            "new one, both.",
+            default=(),
+            example=("${WEBHOOK_SECRET}",),
+            secret=True,
+        )
+        key: str = setting(
+            "Events that share it are sent in order: primary_key (of captured rows), type, extra1 "
+            "to extra4, data.FIELD of JSON; id for no order; empty: all are in one order.",
+            default="",
+            example="data.customer",
+        )
+        parallel: int = setting("Requests at the same time, for different keys.", default=10)
+        body: Literal["envelope", "data"] = setting(
+            "What is sent: an envelope of type, timestamp and data, or the event's data as it is.",
+            default="envelope",
+        )
+        timeout: float = setting("Seconds that a request may take.", default=20.0)
+        attempts: int = setting("After so many an event becomes a dead letter.", default=8)
+        first_pause: float = setting(
+            "Seconds before the second attempt; each later pause is twice as long.", default=1.0
+        )
+        longest_pause: float = setting(
+            "The most seconds between two attempts, whatever Retry-After says.", default=300.0
+        )
+        permanent: tuple[int, ...] = setting(
+            "Answers after which an event becomes a dead letter at once.",
+            default=(400, 413, 415, 422),
+        )
+        event_types: tuple[str, ...] | None = setting(
+            "Only events of these types.", default=None, example=("order.paid",)
+        )
+        ca_file: str | None = setting(
+            "A file with certificates to trust, instead of the system's.",
+            default=None,
+            example="/etc/ssl/our_ca.pem",
+        )
+        headers: Mapping[str, str] = setting(
+            "More headers.", default={}, example={"Authorization": "Bearer ${TOKEN}"}
+        )
+
+        def __post_init__(self) -> None:
+            url = httpx.URL(self.url)
+            if url.scheme not in ("http", "https") or not url.host:
+                raise ValueError("url must be http://... or https://...")
+            key_function(self.key)
+            Signer(self.secrets)
+            if min(self.parallel, self.attempts) < 1:
+                raise ValueError("parallel and attempts must be at least 1")
+            if self.timeout <= 0 or not 0 <= self.first_pause <= self.longest_pause:
+                raise ValueError(
+                    "timeout must be positive, first_pause between 0 and longest_pause"
+                )
+
+    batch_size = 1_000
+    window = 1_000
+    """Events of a batch that may wait for others of their key, before reading goes on."""
+
+    config: Config
+    _told_to_stop: asyncio.Event | None = None
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """A webhook with these settings."""
+        made = cls(config.dsn, queue_name=config.queue, consumer_name=config.consumer)
+        made.config = config
+        made.event_types = config.event_types
+        return made
+
+    def key(self, event: pgqpy.Event) -> str:
+        """Events with the same key are sent in order."""
+        return key_function(self.config.key)(event)
+
+    def body(self, event: pgqpy.Event) -> bytes:
+        """What is sent for an event. Raises ValueError to make it a dead letter."""
+        if self.config.body == "data":
+            return (event.data or "").encode()
+        return envelope(event).encode()
+
+    def stop(self) -> None:
+        """As of every consumer; requests under way are waited for."""
+        super().stop()
+        if self._told_to_stop is not None:
+            self._told_to_stop.set()
+
+    # --- how
+
+    async def process_batch(self, conn: pgqpy.AsyncConnection, batch: pgqpy.AsyncBatch) -> None:
+        """Send the events that are not sent yet; not to be overridden."""
+        # What was sent is remembered on one connection, a statement at a time.
+        self._batch, self._memory = batch, await self._working_target()
+        lanes = Lanes(self._send_once, window=self.window)
+        await lanes.run(self._keyed(batch))
+        if self._stopping:
+            # The batch stays open; what was sent of it is known.
+            raise Stopped
+        self._target_lost.reset()
+
+    async def _keyed(self, batch: pgqpy.AsyncBatch) -> AsyncIterator[tuple[str, pgqpy.Event]]:
+        async for event in self._events(batch):
+            if self._stopping:
+                return
+            yield self.key(event), event
+
+    async def _send_once(self, event: pgqpy.Event) -> None:
+        """Send an event unless it was sent, and remember that it is."""
+        if self._stopping:
+            return
+        if await self._begin(self._memory, self._batch, event):
+            return
+        try:
+            await self._send(event)
+        except pgqpy.DeadLetter as error:
+            await self.fail_event(self._batch, event, error)
+
+    async def _send(self, event: pgqpy.Event) -> None:
+        """Send it and remember that, however long it takes, unless told to stop meanwhile.
+
+        Raises DeadLetter, EndpointGone.
+        """
+        pauses = Backoff(self.config.first_pause, self.config.longest_pause)
+        attempt = 0
+        while True:
+            try:
+                # Until it is remembered: so many at most come twice when this process dies.
+                async with self._slots:
+                    await self.process_tracked_event(self._memory, event)
+                    await self._set_done(self._memory, self._batch, event)
+                return
+            except Refused as error:
+                attempt += error.counts
+                if error.status in self.config.permanent:
+                    raise pgqpy.DeadLetter(f"refused: {error}") from error
+                if attempt >= self.config.attempts:
+                    raise pgqpy.DeadLetter(f"refused {attempt} times: {error}") from error
+                pause = min(max(pauses.pause(), error.after), self.config.longest_pause)
+                logger.warning(
+                    "event %s was not taken: %s; again in %.1f s",
+                    event.id,
+                    error,
+                    pause,
+                    extra=self._fields(self._batch) | {"event_id": event.id, "attempt": attempt},
+                )
+            if not await self._paused(pause):
+                return
+
+    async def process_tracked_event(
+        self, target: pgqpy.AsyncConnection, event: pgqpy.Event
+    ) -> None:
+        """Send one request. Raises Refused, EndpointGone, DeadLetter."""
+        try:
+            body = self.body(event)
+        except ValueError as error:
+            raise pgqpy.DeadLetter(f"no request can be made of it: {error}") from error
+        message_id = f"msg_{identity(event, self.queue_name, self.consumer_name)}"
+        headers = self._signer.headers(message_id, int(time.time()), body)
+        await self._endpoint.post(body, {"content-type": "application/json", **headers})
+
+    async def _paused(self, seconds: float) -> bool:
+        """Wait; False if told to stop."""
+        assert self._told_to_stop is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._told_to_stop.wait()
+        return not self._stopping
+
+    async def on_error(self, error: Exception, batch: pgqpy.AsyncBatch | None) -> None:
+        """Ends `run` when the endpoint is gone."""
+        if isinstance(error, EndpointGone):
+            raise error
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        self._told_to_stop = asyncio.Event()
+        self._slots = asyncio.Semaphore(self.config.parallel)
+        self._signer = Signer(self.config.secrets)
+        self._endpoint = Endpoint(
+            self.config.url,
+            headers=self.config.headers,
+            timeout=self.config.timeout,
+            connections=self.config.parallel,
+            ca_file=self.config.ca_file,
+        )
+        try:
+            async with super()._session() as session:
+                yield session
+        finally:
+            await self._endpoint.close()

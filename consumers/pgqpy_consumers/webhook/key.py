@@ -1,0 +1,60 @@
+"""The key of an event: events that share one are sent in order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from pgqpy import Event
+
+Key = Callable[[Event], str]
+
+_COLUMNS: dict[str, Key] = {
+    "id": lambda event: str(event.id),
+    "type": lambda event: event.type or "",
+    "primary_key": lambda event: _row_key(event) if event.operation else "",
+    **{
+        f"extra{n}": lambda event, name=f"extra{n}": getattr(event, name) or ""  # type: ignore[misc]
+        for n in range(1, 5)
+    },
+}
+
+
+def key_function(text: str) -> Key:
+    """What gives the key that a setting describes; see `Webhook.Config`.
+
+    Raises ValueError for a setting that describes none. An event without the field has the key of
+    all such events: they stay in order.
+    """
+    if not text:
+        return lambda event: ""
+    if text in _COLUMNS:
+        return _or_none(_COLUMNS[text])
+    if re.fullmatch(r"data(\.[^.]+)+", text):
+        path = text.split(".")[1:]
+        return _or_none(lambda event: json.dumps(_field(event, path), sort_keys=True))
+    raise ValueError(f"key is {text!r}; it may be {', '.join(_COLUMNS)}, or data.FIELD")
+
+
+def _row_key(event: Event) -> str:
+    return f"{event.table} {json.dumps(event.key, sort_keys=True)}"
+
+
+def _or_none(key: Key) -> Key:
+    def tolerant(event: Event) -> str:
+        try:
+            return key(event)
+        except (ValueError, KeyError):
+            return ""
+
+    return tolerant
+
+
+def _field(event: Event, path: list[str]) -> object:
+    value = event.json()
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value

@@ -1,0 +1,19 @@
+"""What happens to orders after they are placed."""
+
+from __future__ import annotations
+
+import pgqpy
+
+
+class Confirmer(pgqpy.Consumer):
+    """Confirms orders: exactly once, since that and the batch's end are one transaction.
+
+    What Django's own connection writes is another one: it may happen twice.
+    """
+
+    queue_name = "orders"
+    consumer_name = "confirmer"
+    event_types = ("order.placed",)
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        conn.execute("update shop_order set confirmed = true where id = %s", [event.json()["id"]])

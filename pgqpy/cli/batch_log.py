@@ -1,0 +1,126 @@
+"""What a running consumer tells: its log, and how far it has come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import StringIO
+from time import monotonic
+from typing import IO
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from pgqpy import log_format
+from pgqpy.cli.output import console
+from pgqpy.log import logger
+
+#: Seconds between two lines of progress where there is no terminal.
+EVERY = 60.0
+
+
+class BatchCounter(logging.Handler):
+    """Adds up the batches that the log tells of, at a level that few people look at."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.batches = self.events = 0
+        self.lag = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        events = getattr(record, "events", None)
+        if getattr(record, "batch_id", None) is None or not isinstance(events, int):
+            return
+        self.batches += 1
+        self.events += events
+        self.lag = getattr(record, "lag", 0.0)
+        self.tell()
+
+    def tell(self) -> None:
+        """More batches are done."""
+
+
+class _Line(BatchCounter):
+    """One line of a terminal, below the log."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        super().__init__()
+        self._progress = progress
+        self._name = name
+        self._task = progress.add_task(f"{name}: no batch yet", total=None)
+
+    def tell(self) -> None:
+        self._progress.update(
+            self._task,
+            description=f"{self._name}: {self.batches:,} batches, {self.events:,} events, "
+            f"the last {self.lag:.1f} s after its tick",
+        )
+
+
+class _Lines(BatchCounter):
+    """A line of the log now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = monotonic() + EVERY
+
+    def tell(self) -> None:
+        if monotonic() < self._next:
+            return
+        self._next = monotonic() + EVERY
+        logger.info(
+            "so far %s batches",
+            self.batches,
+            extra={"batches": self.batches, "all_events": self.events, "lag": self.lag},
+        )
+
+
+class _Above(StringIO):
+    """A stream whose lines appear above what a console keeps at its bottom."""
+
+    def __init__(self, screen: Console) -> None:
+        super().__init__()
+        self._screen = screen
+
+    def write(self, text: str) -> int:
+        self._screen.print(Text(text), end="", soft_wrap=True)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def batch_log(name: str, level: str, form: str) -> Iterator[None]:
+    """Inside the block the library's log goes to standard error, with the progress of ``name``.
+
+    In a terminal that is a line that stays at the bottom, elsewhere a line of the log a minute.
+    """
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        with _logging(level, form, None, _Lines()):
+            yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with (
+        Progress(*columns, console=screen, transient=True) as progress,
+        _logging(level, form, _Above(progress.console), _Line(progress, name)),
+    ):
+        yield
+
+
+@contextmanager
+def _logging(
+    level: str, form: str, stream: IO[str] | None, counter: BatchCounter
+) -> Iterator[None]:
+    before = logger.handlers[:], logger.level, logger.propagate
+    log_format.setup(logger.name, level, form, stream).setLevel(level.upper())
+    logger.addHandler(counter)
+    # The batches are told of at this level.
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before

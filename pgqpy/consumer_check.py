@@ -1,0 +1,107 @@
+"""What can be wrong with the class of a consumer, found before it takes an event."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator
+from datetime import timedelta
+
+from pgqpy.errors import InvalidConsumer
+
+#: Of `pgqpy.Consumer` and its subclasses, as far as they have them.
+_COUNTS = ("batch_size", "concurrency")
+_SECONDS = ("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap")
+_INTERVALS = ("min_lag", "max_lag", "dead_after", "lease")
+
+
+def check_consumer(consumer: object) -> None:
+    """Raise InvalidConsumer if a method or a setting of the class cannot work.
+
+    What is found here would else show at the first event, or never: a coroutine that nobody awaits
+    does nothing, and the batch is finished.
+    """
+    _check_settings(consumer)
+    check_hooks(consumer)
+
+
+def check_hooks(owner: object) -> None:
+    """Raise InvalidConsumer if a method that is there to be overridden cannot be called."""
+    for name, declared in _hooks(type(owner)):
+        _check_method(owner, name, declared)
+
+
+def check_interval(owner: object, name: str, value: object) -> None:
+    """Raise InvalidConsumer if a setting is no interval, or not a positive one."""
+    if not isinstance(value, timedelta):
+        raise _invalid(owner, name, value, "a timedelta")
+    if value <= timedelta(0):
+        raise InvalidConsumer(f"{type(owner).__name__}: {name} must be positive, not {value}")
+
+
+def _check_settings(consumer: object) -> None:
+    for name in _COUNTS:
+        value = getattr(consumer, name)
+        if value is None and name == "batch_size":
+            continue
+        if not isinstance(value, int):
+            raise _invalid(consumer, name, value, "a whole number")
+        if value < 1:
+            raise InvalidConsumer(
+                f"{type(consumer).__name__}: {name} is {value}; it must be at least 1"
+            )
+    for name in _SECONDS:
+        value = getattr(consumer, name)
+        if not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise _invalid(consumer, name, value, "a number of seconds, not negative")
+    for name in _INTERVALS:
+        value = getattr(consumer, name, None)
+        if value is not None and not isinstance(value, timedelta):
+            raise _invalid(consumer, name, value, "a timedelta")
+    types = getattr(consumer, "event_types")  # noqa: B009
+    # The letters of a text are types, too, of events that there are not.
+    if isinstance(types, str | bytes):
+        raise _invalid(consumer, "event_types", types, "several, such as a tuple")
+    outages = getattr(consumer, "outages")  # noqa: B009
+    if not isinstance(outages, tuple) or not all(
+        isinstance(each, type) and issubclass(each, Exception) for each in outages
+    ):
+        raise _invalid(consumer, "outages", outages, "a tuple of classes of exceptions")
+
+
+def _invalid(owner: object, name: str, value: object, wanted: str) -> InvalidConsumer:
+    return InvalidConsumer(f"{type(owner).__name__}: {name} is {value!r}; it must be {wanted}")
+
+
+def _hooks(cls: type) -> Iterator[tuple[str, object]]:
+    """The methods that are there to be overridden, as pgqpy declares them."""
+    declared = {
+        name: function
+        for each in cls.__mro__
+        if each.__module__.startswith("pgqpy.")
+        for name, function in vars(each).items()
+        if name.startswith(("process_", "handle_", "on_", "prepare_"))
+    }
+    yield from declared.items()
+
+
+def _check_method(consumer: object, name: str, declared: object) -> None:
+    given = getattr(consumer, name)
+    function = getattr(given, "__func__", given)
+    if function is declared or not inspect.isfunction(function) or not inspect.isfunction(declared):
+        return
+    where = f"{type(consumer).__name__}.{name}"
+    awaited = inspect.iscoroutinefunction(declared)
+    if inspect.iscoroutinefunction(inspect.unwrap(function)) != awaited:
+        raise InvalidConsumer(
+            f"{where} must be `async def` in a class of asyncio"
+            if awaited
+            else f"{where} must not be `async def`; the classes of asyncio begin with Async"
+        )
+    expected = [*inspect.signature(declared).parameters][1:]
+    try:
+        inspect.signature(given).bind(*expected)
+    except TypeError:
+        raise InvalidConsumer(
+            f"{where} is called with ({', '.join(expected)}); it takes {inspect.signature(given)}"
+        ) from None

@@ -1,0 +1,52 @@
+"""Finding, replaying and purging dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.dead_letter import COUNT, FIND, PURGE, REPLAY, DeadLetterFilter, DeadLetterInfo
+from pgqpy.errors import translate_errors
+
+
+class AsyncDeadLetters:
+    """The dead letters of a database, on a connection and in a transaction of the caller's.
+
+    `count` and `find` take the role pgq_reader, `replay` and `purge` pgq_admin.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self.conn = conn
+
+    async def count(self, which: DeadLetterFilter) -> int:
+        """How many there are."""
+        return int((await self._rows(COUNT, which))[0]["value"])
+
+    async def find(
+        self, which: DeadLetterFilter, *, limit: int | None = None
+    ) -> list[DeadLetterInfo]:
+        """The newest first, at most so many."""
+        return [DeadLetterInfo.from_row(row) for row in await self._rows(FIND, which, limit=limit)]
+
+    async def replay(self, which: DeadLetterFilter) -> int:
+        """Have them again; how many events come.
+
+        Each goes to the consumer that gave it up and to no other, with its old id and as if for
+        the first time, like a retry that is due now. Raises ConsumerNotRegistered if that consumer
+        is not there any more; then none is replayed.
+        """
+        return int((await self._rows(REPLAY, which))[0]["value"])
+
+    async def purge(self, which: DeadLetterFilter) -> int:
+        """Forget them; how many they were."""
+        return int((await self._rows(PURGE, which))[0]["value"])
+
+    async def _rows(
+        self, statement: bytes, which: DeadLetterFilter, **more: Any
+    ) -> list[dict[str, Any]]:
+        with translate_errors():
+            async with self.conn.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(statement, which.parameters() | more)
+                return await cursor.fetchall()

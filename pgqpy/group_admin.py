@@ -1,0 +1,118 @@
+# WARNING: this file is generated from pgqpy/group_admin_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Administration of consumer groups: one method for each SQL function."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from pgqpy.calls import call, checked
+from pgqpy.connection import Connection
+from pgqpy.errors import GroupNotFound, translate_errors
+from pgqpy.values import GroupInfo, GroupPartition, ParkedKey
+
+
+class GroupAdmin:
+    """Consumer groups, on a connection of the caller's, in the caller's transaction.
+
+    Raises a `pgqpy.errors.PgqError` for what the SQL functions refuse, for instance GroupNotFound.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+
+    def create_group(
+        self,
+        queue_name: str,
+        group_name: str,
+        *,
+        key: str,
+        partitions: int = 8,
+        lease: timedelta = timedelta(seconds=15),
+        park_limit: int = 10_000,
+        at_tick: int | None = None,
+    ) -> bool:
+        """Create a group behind the newest tick, or ``at_tick``; False if it exists already.
+
+        ``key`` is as for `GroupConsumer`. Raises InvalidParameter for one that cannot be, and
+        GroupConflict if the group has another.
+        """
+        return bool(
+            self._value(
+                "create_group",
+                queue_name,
+                group_name,
+                partitions,
+                key,
+                lease,
+                park_limit,
+                at_tick,
+            )
+        )
+
+    def drop_group(self, queue_name: str, group_name: str, *, force: bool = False) -> None:
+        """Drop a group with its positions; with ``force`` its parked events too.
+
+        Raises KeysParked if it has parked events and ``force`` is not set.
+        """
+        self._value("drop_group", queue_name, group_name, force)
+
+    def set_group_config(self, queue_name: str, group_name: str, param: str, value: object) -> None:
+        """Change ``lease`` or ``park_limit`` of a group."""
+        self._value("set_group_config", queue_name, group_name, param, str(value))
+
+    def resize_group(self, queue_name: str, group_name: str, partitions: int) -> int | None:
+        """Change the number of partitions; the tick that all have to reach first, None if done.
+
+        Its workers take the partitions there. The present number ends a resizing that has not
+        happened yet.
+        """
+        tick: int | None = self._value("resize_group", queue_name, group_name, partitions)
+        return tick
+
+    def get_group_info(
+        self, queue_name: str | None = None, group_name: str | None = None
+    ) -> list[GroupInfo]:
+        """All groups, those of a queue, or one. Raises GroupNotFound if that does not exist."""
+        rows = self._rows("get_group_info", queue_name, group_name)
+        if group_name is not None and queue_name is not None and not rows:
+            raise GroupNotFound(
+                f"there is no consumer group {group_name!r} on queue {queue_name!r}",
+                hint="Create it with create_group, or run a worker.",
+            )
+        return [GroupInfo.from_row(row) for row in rows]
+
+    def get_group_partitions(self, queue_name: str, group_name: str) -> list[GroupPartition]:
+        """The partitions of a group, by number."""
+        rows = self._rows("get_group_partitions", queue_name, group_name)
+        return [GroupPartition.from_row(row) for row in rows]
+
+    def get_parked_keys(self, queue_name: str, group_name: str) -> list[ParkedKey]:
+        """The parked keys of a group, those first that have been for longest."""
+        rows = self._rows("get_parked_keys", queue_name, group_name)
+        return [ParkedKey.from_row(row) for row in rows]
+
+    def unpark_key(self, queue_name: str, group_name: str, key: str | None = None) -> int:
+        """Have a parked key, or all, tried again now, in order; how many keys."""
+        return int(self._value("unpark_key", queue_name, group_name, key))
+
+    def give_up_parked(
+        self, queue_name: str, group_name: str, key: str, *, most: int | None = 1
+    ) -> int:
+        """Make the first events of a parked key dead letters, None: all; how many.
+
+        What is left of the key is tried again now.
+        """
+        return int(self._value("give_up_parked", queue_name, group_name, key, most))
+
+    def _value(self, function: str, *arguments: Any) -> Any:
+        return next(iter((self._rows(function, *arguments))[0].values()))
+
+    def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
+        with translate_errors(), self.conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(call(function, len(arguments)), checked(arguments))
+            return cursor.fetchall()

@@ -1,0 +1,118 @@
+"""Administration of consumer groups: one method for each SQL function."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from psycopg.rows import dict_row
+
+from pgqpy.calls import call, checked
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import GroupNotFound, translate_errors
+from pgqpy.values import GroupInfo, GroupPartition, ParkedKey
+
+
+class AsyncGroupAdmin:
+    """Consumer groups, on a connection of the caller's, in the caller's transaction.
+
+    Raises a `pgqpy.errors.PgqError` for what the SQL functions refuse, for instance GroupNotFound.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self.conn = conn
+
+    async def create_group(
+        self,
+        queue_name: str,
+        group_name: str,
+        *,
+        key: str,
+        partitions: int = 8,
+        lease: timedelta = timedelta(seconds=15),
+        park_limit: int = 10_000,
+        at_tick: int | None = None,
+    ) -> bool:
+        """Create a group behind the newest tick, or ``at_tick``; False if it exists already.
+
+        ``key`` is as for `GroupConsumer`. Raises InvalidParameter for one that cannot be, and
+        GroupConflict if the group has another.
+        """
+        return bool(
+            await self._value(
+                "create_group",
+                queue_name,
+                group_name,
+                partitions,
+                key,
+                lease,
+                park_limit,
+                at_tick,
+            )
+        )
+
+    async def drop_group(self, queue_name: str, group_name: str, *, force: bool = False) -> None:
+        """Drop a group with its positions; with ``force`` its parked events too.
+
+        Raises KeysParked if it has parked events and ``force`` is not set.
+        """
+        await self._value("drop_group", queue_name, group_name, force)
+
+    async def set_group_config(
+        self, queue_name: str, group_name: str, param: str, value: object
+    ) -> None:
+        """Change ``lease`` or ``park_limit`` of a group."""
+        await self._value("set_group_config", queue_name, group_name, param, str(value))
+
+    async def resize_group(self, queue_name: str, group_name: str, partitions: int) -> int | None:
+        """Change the number of partitions; the tick that all have to reach first, None if done.
+
+        Its workers take the partitions there. The present number ends a resizing that has not
+        happened yet.
+        """
+        tick: int | None = await self._value("resize_group", queue_name, group_name, partitions)
+        return tick
+
+    async def get_group_info(
+        self, queue_name: str | None = None, group_name: str | None = None
+    ) -> list[GroupInfo]:
+        """All groups, those of a queue, or one. Raises GroupNotFound if that does not exist."""
+        rows = await self._rows("get_group_info", queue_name, group_name)
+        if group_name is not None and queue_name is not None and not rows:
+            raise GroupNotFound(
+                f"there is no consumer group {group_name!r} on queue {queue_name!r}",
+                hint="Create it with create_group, or run a worker.",
+            )
+        return [GroupInfo.from_row(row) for row in rows]
+
+    async def get_group_partitions(self, queue_name: str, group_name: str) -> list[GroupPartition]:
+        """The partitions of a group, by number."""
+        rows = await self._rows("get_group_partitions", queue_name, group_name)
+        return [GroupPartition.from_row(row) for row in rows]
+
+    async def get_parked_keys(self, queue_name: str, group_name: str) -> list[ParkedKey]:
+        """The parked keys of a group, those first that have been for longest."""
+        rows = await self._rows("get_parked_keys", queue_name, group_name)
+        return [ParkedKey.from_row(row) for row in rows]
+
+    async def unpark_key(self, queue_name: str, group_name: str, key: str | None = None) -> int:
+        """Have a parked key, or all, tried again now, in order; how many keys."""
+        return int(await self._value("unpark_key", queue_name, group_name, key))
+
+    async def give_up_parked(
+        self, queue_name: str, group_name: str, key: str, *, most: int | None = 1
+    ) -> int:
+        """Make the first events of a parked key dead letters, None: all; how many.
+
+        What is left of the key is tried again now.
+        """
+        return int(await self._value("give_up_parked", queue_name, group_name, key, most))
+
+    async def _value(self, function: str, *arguments: Any) -> Any:
+        return next(iter((await self._rows(function, *arguments))[0].values()))
+
+    async def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
+        with translate_errors():
+            async with self.conn.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(call(function, len(arguments)), checked(arguments))
+                return await cursor.fetchall()

@@ -1,0 +1,44 @@
+"""PgQ for SQLAlchemy: events from a session, in its transaction, captured tables, rows as tasks.
+
+Producing, with a Session or a Connection, or the asyncio ones::
+
+    Producer("orders").insert_event(session, "created", "...")
+    await AsyncProducer("orders").insert_event(async_session, "created", "...")
+
+Capturing, by declaration; `pgqpy.alembic` has the migrations::
+
+    class Order(Base):
+        __tablename__ = "order"
+        __pgq_queue__ = "orders"                      # or Capture("orders", exclude=["notes"])
+
+Rows as tasks; also AsyncModelWorker::
+
+    class Mail(TaskColumns, Base):
+        __tablename__ = "mail"
+
+    ModelWorker(dsn, Mail, send).run()
+"""
+
+from pgqpy.sqlalchemy import create as _create  # listens
+from pgqpy.sqlalchemy.capture import Capture
+from pgqpy.sqlalchemy.declared import captures_of, declare_capture
+from pgqpy.sqlalchemy.producer import AsyncProducer, Producer
+from pgqpy.sqlalchemy.task_columns import TaskColumns, task_columns
+from pgqpy.sqlalchemy.url import libpq_dsn
+from pgqpy.sqlalchemy.worker import ModelWorker
+from pgqpy.sqlalchemy.worker_async import AsyncModelWorker
+
+__all__ = [
+    "AsyncModelWorker",
+    "AsyncProducer",
+    "Capture",
+    "ModelWorker",
+    "Producer",
+    "TaskColumns",
+    "captures_of",
+    "declare_capture",
+    "libpq_dsn",
+    "task_columns",
+]
+
+_create.listen()

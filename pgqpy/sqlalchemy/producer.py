@@ -1,0 +1,287 @@
+"""Producing from a session or connection of SQLAlchemy, in its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
+from pgqpy.acompat import async_each
+from pgqpy.calls import call, checked, event_arrays, texts
+from pgqpy.delivery import Delivery, EventFields
+from pgqpy.sqlalchemy.errors import translate_errors
+
+#: Whatever executes statements.
+AnySession: TypeAlias = Session | scoped_session[Any] | sa.Connection
+AnyAsyncSession: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
+
+#: At most so many events, and about so many characters, are one statement.
+_SLICE = 5_000
+_SLICE_CHARACTERS = 4_000_000
+
+
+class Producer:
+    """Writes events into one queue, by a Session or a Connection, with any driver.
+
+    The events are in the session's transaction: they are delivered once that commits, and never
+    if it, or the savepoint that they are in, is rolled back. A session with several databases
+    cannot know which one is meant: give ``session.connection(...)``.
+
+    ``at``, ``after`` and ``key``, and what is raised, are as for `pgqpy.Producer`.
+    """
+
+    def __init__(self, queue_name: str) -> None:
+        self.queue_name = queue_name
+
+    def insert_event(
+        self,
+        session: AnySession,
+        type: str | None,  # noqa: A002
+        data: str | None = None,
+        *,
+        extra1: str | None = None,
+        extra2: str | None = None,
+        extra3: str | None = None,
+        extra4: str | None = None,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        key: str | None = None,
+    ) -> int:
+        """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
+        fields = texts((type, data, extra1, extra2, extra3, extra4))
+        delivery = Delivery(at=at, after=after, key=key)
+        if delivery.plain:
+            return int(_execute(session, _INSERT_EVENT, [self.queue_name, *fields])[0])
+        return int(_execute(session, *delivery.event(self.queue_name, fields))[0])
+
+    def cancel_event(self, session: AnySession, event_id: int) -> bool:
+        """Take back an event that waits for its time; as `pgqpy.Producer.cancel_event`."""
+        return bool(_execute(session, _CANCEL_EVENT, [self.queue_name, event_id])[0])
+
+    def insert_events(
+        self,
+        session: AnySession,
+        events: Iterable[EventFields],
+        *,
+        at: datetime | Callable[[EventFields], datetime] | None = None,
+        after: float | timedelta | None = None,
+        key: Callable[[EventFields], str | None] | None = None,
+    ) -> int:
+        """Write any number of events; returns how many were given.
+
+        All are written or, after an error, none: they are in a savepoint, so the session can go
+        on, and AUTOCOMMIT will not do. They are sent some thousand at a time, not held.
+        """
+        count = 0
+        with translate_errors(), _checked(session).begin_nested():
+            for some in _sliced(events):
+                self.insert_events_returning(session, some, at=at, after=after, key=key)
+                count += len(some)
+        return count
+
+    def insert_events_returning(
+        self,
+        session: AnySession,
+        events: Iterable[EventFields],
+        *,
+        at: datetime | Callable[[EventFields], datetime] | None = None,
+        after: float | timedelta | None = None,
+        key: Callable[[EventFields], str | None] | None = None,
+    ) -> list[int]:
+        """Write some events in one statement; returns their ids, in order.
+
+        They are held in memory; for very many use `insert_events`.
+        """
+        delivery = Delivery(at=at, after=after, key=key)
+        if delivery.plain:
+            return _execute(session, _INSERT_EVENTS, [self.queue_name, *event_arrays(events)])
+        return _execute(session, *delivery.events(self.queue_name, list(events)))
+
+
+class AsyncProducer:
+    """The same as `Producer`, by an AsyncSession or AsyncConnection."""
+
+    def __init__(self, queue_name: str) -> None:
+        self.queue_name = queue_name
+        self._producer = Producer(queue_name)
+
+    async def insert_event(
+        self,
+        session: AnyAsyncSession,
+        type: str | None,  # noqa: A002
+        data: str | None = None,
+        *,
+        extra1: str | None = None,
+        extra2: str | None = None,
+        extra3: str | None = None,
+        extra4: str | None = None,
+        at: datetime | None = None,
+        after: float | timedelta | None = None,
+        key: str | None = None,
+    ) -> int:
+        """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
+        return await _real(session).run_sync(
+            self._producer.insert_event,
+            type,
+            data,
+            extra1=extra1,
+            extra2=extra2,
+            extra3=extra3,
+            extra4=extra4,
+            at=at,
+            after=after,
+            key=key,
+        )
+
+    async def cancel_event(self, session: AnyAsyncSession, event_id: int) -> bool:
+        """Take back an event that waits for its time; as `pgqpy.Producer.cancel_event`."""
+        return await _real(session).run_sync(self._producer.cancel_event, event_id)
+
+    async def insert_events(
+        self,
+        session: AnyAsyncSession,
+        events: Iterable[EventFields] | AsyncIterable[EventFields],
+        *,
+        at: datetime | Callable[[EventFields], datetime] | None = None,
+        after: float | timedelta | None = None,
+        key: Callable[[EventFields], str | None] | None = None,
+    ) -> int:
+        """Write any number of events; returns how many were given. As `Producer.insert_events`."""
+        real = _real(session)
+        piece = _Slice()
+        count = 0
+        with translate_errors():
+            async with real.begin_nested():
+                async for event in async_each(events):
+                    count += 1
+                    if piece.add(event):
+                        await self.insert_events_returning(
+                            real, piece.taken(), at=at, after=after, key=key
+                        )
+                await self.insert_events_returning(real, piece.taken(), at=at, after=after, key=key)
+        return count
+
+    async def insert_events_returning(
+        self,
+        session: AnyAsyncSession,
+        events: Iterable[EventFields],
+        *,
+        at: datetime | Callable[[EventFields], datetime] | None = None,
+        after: float | timedelta | None = None,
+        key: Callable[[EventFields], str | None] | None = None,
+    ) -> list[int]:
+        """Write some events in one statement; returns their ids, in order."""
+        return await _real(session).run_sync(
+            self._producer.insert_events_returning, events, at=at, after=after, key=key
+        )
+
+
+class _Slice:
+    """Collects events for one statement."""
+
+    def __init__(self) -> None:
+        self._events: list[EventFields] = []
+        self._characters = 0
+
+    def add(self, event: EventFields) -> bool:
+        """Add one; True if there are enough."""
+        self._events.append(event)
+        self._characters += sum(len(text) for text in event if isinstance(text, str))
+        return len(self._events) >= _SLICE or self._characters >= _SLICE_CHARACTERS
+
+    def taken(self) -> list[EventFields]:
+        """Those so far; the next ones are a slice of their own."""
+        events, self._events, self._characters = self._events, [], 0
+        return events
+
+
+def _sliced(events: Iterable[EventFields]) -> Iterable[list[EventFields]]:
+    piece = _Slice()
+    for event in events:
+        if piece.add(event):
+            yield piece.taken()
+    yield piece.taken()
+
+
+def _real(session: AnyAsyncSession) -> AsyncSession | AsyncConnection:
+    """The session of this task, of a scoped one. Raises TypeError if it is something else."""
+    real = session() if isinstance(session, async_scoped_session) else session
+    if not hasattr(real, "run_sync"):
+        raise _wrong(real, "AsyncSession or AsyncConnection", "Producer")
+    return real
+
+
+def _checked(session: AnySession) -> AnySession:
+    """It, if events can be written by it. Raises TypeError."""
+    if hasattr(session, "run_sync") or not hasattr(session, "begin_nested"):
+        raise _wrong(session, "Session or Connection", "AsyncProducer")
+    return session
+
+
+def _wrong(given: object, wanted: str, other: str) -> TypeError:
+    kind = type(given).__name__
+    if isinstance(given, sa.Engine | AsyncEngine):
+        advice = f"{kind}.begin() gives a connection with a transaction"
+    else:
+        advice = f"for what there is besides, see pgqpy.sqlalchemy.{other}"
+    return TypeError(f"events are written by a {wanted}, not by {kind}; {advice}")
+
+
+def _execute(session: AnySession, statement: bytes, arguments: Sequence[Any]) -> list[Any]:
+    """Execute one of the statements that psycopg is sent elsewhere; the first column."""
+    values = checked(arguments)
+    named = {f"pgq_{number}": value for number, value in enumerate(values)}
+    with translate_errors():
+        result = _checked(session).execute(_text(statement, tuple(map(_type_of, values))), named)
+        return list(result.scalars())
+
+
+@lru_cache
+def _text(statement: bytes, types: tuple[_Type | None, ...]) -> sa.TextClause:
+    """A statement with SQLAlchemy's placeholders, which say what the values are."""
+    first, *rest = statement.decode().split("%s")
+    text = first + "".join(f"(:pgq_{number}){part}" for number, part in enumerate(rest))
+    return sa.text(text).bindparams(
+        *(
+            sa.bindparam(f"pgq_{number}", type_=kind() if kind is not None else None)
+            for number, kind in enumerate(types)
+        )
+    )
+
+
+def _type_of(value: Any) -> _Type | None:
+    """What to call a value; None where PostgreSQL has to find out by itself."""
+    if isinstance(value, list):
+        element = next((each for each in value if each is not None), "")
+        return _times if isinstance(element, datetime) else _texts
+    return _TYPES.get(type(value))
+
+
+def _texts() -> sa.types.TypeEngine[Any]:
+    return sa.ARRAY(sa.Text)
+
+
+def _time() -> sa.types.TypeEngine[Any]:
+    return sa.DateTime(timezone=True)
+
+
+def _times() -> sa.types.TypeEngine[Any]:
+    return sa.ARRAY(_time())
+
+
+_Type: TypeAlias = Callable[[], sa.types.TypeEngine[Any]]
+_TYPES: dict[type, _Type] = {
+    str: sa.Text,
+    int: sa.BigInteger,
+    timedelta: sa.Interval,
+    datetime: _time,
+}
+
+_INSERT_EVENT = call("insert_event", 7)
+_INSERT_EVENTS = call("insert_events", 7)
+_CANCEL_EVENT = call("cancel_event", 2)

@@ -1,0 +1,79 @@
+"""Workers for the rows of a mapped class."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg import sql
+from sqlalchemy.orm import Mapper
+
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import InvalidConsumer
+from pgqpy.sqlalchemy.joined import AsyncSession, async_joined_session
+from pgqpy.tasks.table_worker_async import AsyncTableWorker
+
+
+class AsyncModelWorker(AsyncTableWorker):
+    """As `pgqpy.tasks.AsyncTableWorker`, for handlers that get a session and the mapped object.
+
+    Give a handler, or override `process_object`::
+
+        async def send(session, mail):
+            await smtp(mail.to)
+            mail.sent_by = "me"
+
+        await AsyncModelWorker(dsn, Mail, send).run()
+
+    The session is in the transaction that says what became of the row: ``session.commit()`` commits
+    with it, ``session.rollback()`` takes back what the session did so far. What is changed is
+    flushed when the handler returns. `pgqpy.sqlalchemy.libpq_dsn` makes a DSN of an engine's URL.
+    """
+
+    model: type[Any] | None = None
+    """The class, which has the mixin `TaskColumns`, or the columns."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        model: type[Any] | None = None,
+        handler: Callable[[AsyncSession, Any], Awaitable[Any]] | None = None,
+        **settings: Any,
+    ) -> None:
+        """The rest as for `pgqpy.tasks.AsyncTableWorker`. Raises InvalidConsumer."""
+        self.model = model or self.model
+        mapper = sa.inspect(self.model, raiseerr=False)
+        if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, sa.Table):
+            raise InvalidConsumer(
+                f"{type(self).__name__}: model is {self.model!r}; it must be a class that is"
+                " mapped to a table"
+            )
+        table = mapper.local_table
+        names = (table.name,) if table.schema is None else (table.schema, table.name)
+        settings = {
+            "columns": getattr(self.model, "__task_columns__", self.columns),
+            "table": sql.Identifier(*names).as_string(None),
+        } | settings
+        super().__init__(dsn, **settings)
+        # Its arguments are others.
+        self.handler = handler
+        self._key = mapper.primary_key
+
+    async def process_object(self, session: AsyncSession, obj: Any) -> Any:
+        """Work on an object; the default calls the handler."""
+        if self.handler is None:
+            raise NotImplementedError
+        return await self.handler(session, obj)
+
+    async def process_row(self, conn: AsyncConnection, row: dict[str, Any]) -> Any:
+        """Load the object, and call `process_object`."""
+        assert self.model is not None
+        async with async_joined_session(conn) as session:
+            dialect = session.get_bind().dialect
+            key = []
+            for column in self._key:
+                python = column.type.dialect_impl(dialect).result_processor(dialect, None)
+                value = row[column.name]
+                key.append(value if python is None else python(value))
+            return await self.process_object(session, await session.get_one(self.model, key))

@@ -1,0 +1,45 @@
+"""The work queue: tasks that one of many workers takes, finishes, retries or buries.
+
+For sync and for asyncio::
+
+    Tasks(conn).push("mails", {"to": "..."})                # AsyncTasks
+    TaskWorker(dsn, "mails", send).run()                    # AsyncTaskWorker
+    TableWorker(dsn, "mail", send).run()                    # AsyncTableWorker
+"""
+
+from pgqpy.tasks.client import Tasks
+from pgqpy.tasks.client_async import AsyncTasks
+from pgqpy.tasks.finished import FinishedTask, TaskStatistics
+from pgqpy.tasks.outcome import Move, TaskStats
+from pgqpy.tasks.pipeline import Pipeline, Station, To
+from pgqpy.tasks.stations import PipelineWorker
+from pgqpy.tasks.stations_async import AsyncPipelineWorker
+from pgqpy.tasks.table_worker import TableWorker
+from pgqpy.tasks.table_worker_async import AsyncTableWorker
+from pgqpy.tasks.task import Modified, Task, TaskInfo, TaskQueueInfo
+from pgqpy.tasks.task_table import TaskColumnNames
+from pgqpy.tasks.worker import TaskWorker
+from pgqpy.tasks.worker_async import AsyncTaskWorker
+
+__all__ = [
+    "AsyncPipelineWorker",
+    "AsyncTableWorker",
+    "AsyncTaskWorker",
+    "AsyncTasks",
+    "FinishedTask",
+    "Modified",
+    "Move",
+    "Pipeline",
+    "PipelineWorker",
+    "Station",
+    "TableWorker",
+    "Task",
+    "TaskColumnNames",
+    "TaskInfo",
+    "TaskQueueInfo",
+    "TaskStatistics",
+    "TaskStats",
+    "TaskWorker",
+    "Tasks",
+    "To",
+]

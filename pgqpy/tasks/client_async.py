@@ -1,0 +1,347 @@
+"""Tasks in a connection's transaction: push, claim, renew, finish, fail, modify."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from time import monotonic
+from typing import Any, TypeAlias
+
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import InvalidTask, translate_errors
+from pgqpy.retries import interval
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.jobs_async import AsyncTaskJobs
+from pgqpy.tasks.statements import Duration
+from pgqpy.tasks.task import Modified, Task, TaskInfo
+
+_Taken: TypeAlias = list[Task]
+
+#: Seconds between looks for a task while `AsyncTasks.claim` waits: not all is notified.
+POLL = 1.0
+
+
+def claimant_name() -> str:
+    """A name for who claims tasks that nobody else has: host, process, and something random."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _seconds(wait: Duration | None) -> float:
+    return math.inf if wait is None else interval(wait, "wait").total_seconds()
+
+
+class AsyncTasks(AsyncTaskJobs):
+    """Task queues, on a connection of the caller's, in the caller's transaction.
+
+    Each method calls the function of ``pgq_task`` of its name and raises a
+    `pgqpy.errors.PgqError` for what that refuses: TaskQueueNotFound, TaskConflict for tasks that
+    somebody else has, InvalidTask for arguments that make no sense, InvalidPayload for what is no
+    JSON.
+    """
+
+    def __init__(self, conn: AsyncConnection, claimant: str | None = None) -> None:
+        """``claimant`` is the name under which tasks are claimed; a unique one if none is given."""
+        super().__init__(conn)
+        self.claimant = claimant or claimant_name()
+
+    # --- push
+
+    async def push(
+        self,
+        queue: str,
+        payload: Any = None,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        unique_key: str | None = None,
+        order_key: str | None = None,
+    ) -> int:
+        """Put a task into a queue; its id.
+
+        It is available ``at`` a time, or ``delay`` seconds from now, or at once; higher priorities
+        come first. While the queue has a task with the same ``unique_key``, none is pushed, and the
+        id is that one's. Tasks with the same ``order_key`` are worked off one after the other.
+        """
+        value = await self._value(
+            sql.PUSH,
+            queue,
+            sql.jsonb(payload),
+            *sql.when(at, delay),
+            sql.smallint(priority),
+            sql.headers_json(headers),
+            unique_key,
+            order_key,
+        )
+        return int(value)
+
+    async def push_many(
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        order_keys: Sequence[str | None] | None = None,
+    ) -> list[int]:
+        """Put many tasks into a queue; their ids, in the order of the payloads.
+
+        ``order_keys`` has one for each payload; the rest is as for `push`, and the same for all.
+        """
+        if isinstance(payloads, str | bytes | Mapping):
+            raise InvalidTask(
+                f"the payloads are {payloads!r:.80}", hint="Give a list of them, or push() one."
+            )
+        rows = await self._rows(
+            sql.PUSH_MANY,
+            queue,
+            [sql.jsonb(payload) for payload in payloads],
+            *sql.when(at, delay),
+            sql.smallint(priority),
+            sql.headers_json(headers),
+            None if order_keys is None else list(order_keys),
+        )
+        return [row[0] for row in rows]
+
+    # --- claim, and what ends it
+
+    async def try_claim(
+        self,
+        queues: str | Iterable[str],
+        *,
+        lease: Duration | None = None,
+        max_tasks: int = 1,
+        random: bool = True,
+    ) -> list[Task]:
+        """Take up to so many available tasks; none if there are none, or the queues are paused.
+
+        Until the ``lease`` ends (seconds; None: what the queue's settings say) nobody else gets
+        them. ``random``: begin with any of those that have waited longest, so that tasks which
+        bring workers down do not hold up the others; else in the order in which they became
+        available.
+        """
+        rows = await self._rows(
+            sql.CLAIM,
+            sql.queue_names(queues),
+            self.claimant,
+            sql.duration(lease, "lease"),
+            max_tasks,
+            random,
+        )
+        return [Task(*row) for row in rows]
+
+    async def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
+        """Take up to so many available tasks out of the queue, in their order.
+
+        When the transaction commits they are gone: they are done at most once. With ``wait`` it
+        waits for the first one as `claim` does, for up to so many seconds (None: without end).
+        """
+
+        async def take() -> list[Task]:
+            rows = await self._rows(sql.POP, queue, max_tasks, self.claimant)
+            return [Task(*row) for row in rows]
+
+        seconds = _seconds(wait)
+        return await (self._wait([queue], take, seconds) if seconds > 0 else take())
+
+    async def claim(
+        self,
+        queues: str | Iterable[str],
+        *,
+        lease: Duration | None = None,
+        max_tasks: int = 1,
+        random: bool = True,
+        wait: Duration | None = None,
+    ) -> list[Task]:
+        """Wait for tasks and take them, as `try_claim` does.
+
+        None if there was none for so long (``wait``, in seconds; None: without end). The connection
+        must be in autocommit: tasks that are claimed are committed, and inside a transaction
+        nothing would ever come. It hears of tasks by LISTEN; behind a PgBouncer in transaction
+        mode, where that does not work, it looks every second.
+        """
+        names = sql.queue_names(queues)
+
+        async def take() -> list[Task]:
+            return await self.try_claim(names, lease=lease, max_tasks=max_tasks, random=random)
+
+        return await self._wait(names, take, _seconds(wait))
+
+    async def renew(self, tasks: Iterable[Task], lease: Duration | None = None) -> list[Task]:
+        """Begin the leases again; those of the tasks that are still this claimant's, renewed.
+
+        They have new versions, which are to be used from then on.
+        """
+        known = {task.id: task for task in tasks}
+        rows = await self._rows(
+            sql.RENEW, self.claimant, *sql.versions(known.values()), sql.duration(lease, "lease")
+        )
+        return [replace(known[row[0]], version=row[1]) for row in rows]
+
+    async def release(self, tasks: Iterable[Task], *, delay: Duration = 0) -> list[int]:
+        """Give tasks back as if they had not been claimed: the attempt does not count.
+
+        They are available again after ``delay`` seconds. The ids of those that were not this
+        claimant's any more.
+        """
+        ids, versions = sql.versions(tasks)
+        delays = [sql.duration(delay, "delay")] * len(ids)
+        return [
+            row[0] for row in await self._rows(sql.RELEASE, self.claimant, ids, versions, delays)
+        ]
+
+    async def finish(self, task: Task, result: Any = None) -> None:
+        """A task is done: it goes when the caller's transaction commits.
+
+        ``result`` is kept with it if the queue keeps finished tasks. Raises TaskConflict if
+        somebody else has the task now, or finished it: what was done for it must be rolled back.
+        """
+        await self._value(
+            sql.FINISH, self.claimant, task.id, task.version, sql.jsonb_or_null(result)
+        )
+
+    async def finish_and_claim(
+        self,
+        task: Task,
+        queues: str | Iterable[str] | None = None,
+        *,
+        result: Any = None,
+        lease: Duration | None = None,
+        max_tasks: int = 1,
+        random: bool = True,
+    ) -> list[Task]:
+        """`finish` a task and `try_claim` the next, in one round trip and one commit.
+
+        From the same queue, unless ``queues`` says otherwise.
+
+        Raises TaskConflict if somebody else has the task; then nothing is claimed, either.
+        """
+        rows = await self._rows(
+            sql.FINISH_AND_CLAIM,
+            self.claimant,
+            task.id,
+            task.version,
+            sql.queue_names(task.queue if queues is None else queues),
+            sql.jsonb_or_null(result),
+            sql.duration(lease, "lease"),
+            max_tasks,
+            random,
+        )
+        return [Task(*row) for row in rows]
+
+    async def finish_many(
+        self, tasks: Iterable[Task], results: Sequence[Any] | None = None
+    ) -> list[Task]:
+        """The same for many tasks; those that were lost, which are not finished."""
+        known = list(tasks)
+        if results is not None and len(results) != len(known):
+            raise InvalidTask(
+                f"{len(known)} tasks and {len(results)} results", hint="Give one for each."
+            )
+        encoded = None if results is None else [sql.jsonb_or_null(result) for result in results]
+        rows = await self._rows(sql.FINISH_MANY, self.claimant, *sql.versions(known), encoded)
+        lost = {row[0] for row in rows}
+        return [task for task in known if task.id in lost]
+
+    async def fail(
+        self, task: Task, error: str, *, delay: Duration = 0, final: bool = False
+    ) -> bool:
+        """A task failed: it comes again after ``delay`` seconds, or goes to the error queue.
+
+        That is what the result tells: True if this was ``final``, or the last of the attempts that
+        the queue allows. Raises TaskConflict if somebody else has the task.
+        """
+        return bool(
+            await self._value(
+                sql.FAIL,
+                self.claimant,
+                task.id,
+                task.version,
+                error,
+                sql.duration(delay, "delay"),
+                final,
+            )
+        )
+
+    # --- anything, all or nothing
+
+    async def modify(
+        self,
+        inserts: Iterable[Mapping[str, Any]] = (),
+        changes: Iterable[Mapping[str, Any]] = (),
+        deletes: Iterable[Mapping[str, Any] | Task | TaskInfo | Modified] = (),
+        depends: Iterable[Mapping[str, Any] | Task | TaskInfo | Modified] = (),
+        *,
+        skip_collisions: bool = False,
+        force: bool = False,
+    ) -> list[Modified]:
+        """Insert, change and delete any number of tasks, if others are as they are known: all or
+        nothing.
+
+        Each is a mapping, with the keys of ``pgq_task.modify``: an insert has ``queue`` and
+        ``payload`` at least, the others ``id`` and ``version``; deletes and depends may be tasks as
+        well, as they were claimed or listed. Raises TaskConflict, whose
+        ``conflicts`` names each task that is not as it was thought to be, and why.
+        ``skip_collisions`` leaves out inserts whose id or unique_key is taken. ``force`` is for
+        people: versions and the claims of others do not count.
+        """
+        rows = await self._rows(
+            sql.MODIFY,
+            self.claimant,
+            sql.changes_json(inserts),
+            sql.changes_json(changes, "change"),
+            sql.changes_json(deletes, "delete"),
+            sql.changes_json(depends, "depend"),
+            skip_collisions,
+            force,
+        )
+        return [Modified(*row) for row in rows]
+
+    async def reserve_ids(self, count: int = 1) -> list[int]:
+        """Ids that no other task gets, for inserts of `modify` with an ``id`` of their own: so
+        tasks can name each other in their payloads."""
+        return [row[0] for row in await self._rows(sql.RESERVE_IDS, count)]
+
+    # --- how
+
+    async def _wait(
+        self, queues: list[str], take: Callable[[], Awaitable[_Taken]], seconds: float
+    ) -> list[Task]:
+        """Take tasks as soon as there are any, for so long."""
+        if not self.conn.autocommit:
+            raise InvalidTask(
+                "it is to wait for tasks, and the connection is not in autocommit",
+                hint="Open it with autocommit=True, or do not wait: try_claim().",
+            )
+        end = monotonic() + seconds
+        tasks = await take()
+        if tasks or seconds <= 0:
+            return tasks
+        await self._execute(b"listen pgq_task")
+        try:
+            while True:
+                due = await self._value(sql.SET_WAITING, queues)
+                tasks = await take()
+                left = end - monotonic()
+                if tasks or left <= 0:
+                    return tasks
+                pause = POLL if due is None else min(POLL, due.total_seconds())
+                with translate_errors():
+                    notices = self.conn.notifies(timeout=min(pause, left), stop_after=1)
+                    async for _ in notices:
+                        pass
+        finally:
+            if not self.conn.closed:
+                await self._execute(b"unlisten pgq_task")
+
+    async def _execute(self, statement: bytes) -> None:
+        with translate_errors():
+            await self.conn.execute(statement)

@@ -1,0 +1,99 @@
+# WARNING: this file is generated from pgqpy/tasks/history_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""What has become of tasks: those that are kept, and how many there were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.finished import FinishedTask, TaskStatistics
+from pgqpy.tasks.queues import TaskQueues
+
+FINISHED = b"""
+select id, %s as queue, outcome, finished, claimant, attempts, last_attempt, created, result, error,
+       payload, headers, priority, unique_key, order_key
+  from pgq_task.finished_tasks(%s::text, %s::int4, %s::bigint[], %s::timestamptz, %s::timestamptz,
+                               %s::jsonb, %s::text)
+"""
+REPLAY = b"""
+select * from pgq_task.replay(%s::text, %s::text, %s::bigint[], %s::timestamptz, %s::timestamptz,
+                              %s::jsonb, %s::text, %s::int4)
+"""
+STATISTICS = b"""
+select queue_name as queue, pushed, claimed, finished, popped, failed, buried, released, moved,
+       deleted
+  from pgq_task.get_statistics(%s)
+"""
+
+
+class TaskHistory(TaskQueues):
+    """What is known of tasks that are gone."""
+
+    def finished(
+        self,
+        queue: str,
+        *,
+        ids: Iterable[int] | None = None,
+        finished_from: datetime | None = None,
+        finished_before: datetime | None = None,
+        payload: Any = None,
+        outcome: str | None = None,
+        max_tasks: int | None = 100,
+    ) -> list[FinishedTask]:
+        """The finished tasks of a queue that are kept, those that were finished last first.
+
+        Only those with these ``ids``, finished between two times (with time zone), whose payload
+        contains ``payload`` (JSON; None: whatever it is), that were ``"finished"``, ``"popped"``
+        or ``"deleted"``; at most ``max_tasks`` (None: all). A queue keeps them for as long as its
+        setting ``keep`` says.
+        """
+        rows = self._dicts(
+            FINISHED,
+            queue,
+            queue,
+            max_tasks,
+            None if ids is None else list(ids),
+            sql.when(finished_from, None)[0],
+            sql.when(finished_before, None)[0],
+            sql.jsonb_or_null(payload),
+            outcome,
+        )
+        return [FinishedTask(**row) for row in rows]
+
+    def replay(
+        self,
+        queue: str,
+        *,
+        target: str | None = None,
+        ids: Iterable[int] | None = None,
+        finished_from: datetime | None = None,
+        finished_before: datetime | None = None,
+        payload: Any = None,
+        outcome: str | None = None,
+        max_tasks: int | None = None,
+    ) -> list[int]:
+        """Push finished tasks again, as new ones, to the same queue or to ``target``; their ids.
+
+        Which, as for `finished`. Their headers say which task each repeats: ``origin``,
+        ``replay_of`` and ``finished_at``.
+        """
+        rows = self._rows(
+            REPLAY,
+            queue,
+            target,
+            None if ids is None else list(ids),
+            sql.when(finished_from, None)[0],
+            sql.when(finished_before, None)[0],
+            sql.jsonb_or_null(payload),
+            outcome,
+            max_tasks,
+        )
+        return [row[0] for row in rows]
+
+    def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
+        """How often each thing was done with tasks, of all queues or of one."""
+        return [TaskStatistics(**row) for row in self._dicts(STATISTICS, queue)]

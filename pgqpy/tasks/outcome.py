@@ -1,0 +1,93 @@
+"""What becomes of a task that was worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from pgqpy.tasks.statements import Duration, headers_json, jsonb, smallint, when
+
+#: The payload stays.
+KEEP: Any = object()
+
+
+class Move(Exception):
+    """Return it to have the task go to another queue, with another payload if one is given.
+
+    Both happen in the transaction in which the task would be finished: it is never in both queues,
+    nor in neither. It begins there with no attempts. Raise it to have what was written for the task
+    rolled back, too.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        payload: Any = KEEP,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The rest as for `pgqpy.tasks.Tasks.push`; what is None stays as it is. Raises
+        InvalidPayload, InvalidTask."""
+        super().__init__(f"moved to {queue}")
+        at, delay = when(at, delay)
+        if priority is not None:
+            smallint(priority)
+        # What cannot be sent is an error of whoever makes it, not of the worker that sends it.
+        headers_json(headers)
+        given = {"at": at, "delay": delay, "priority": priority, "headers": headers}
+        # Said, since it may be the queue where the task is.
+        self.change: dict[str, Any] = {"queue": queue, "attempts": 0, "error": None} | {
+            key: value for key, value in given.items() if value is not None
+        }
+        if payload is not KEEP:
+            jsonb(payload)
+            self.change["payload"] = payload
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """It is done; ``result`` as JSON."""
+
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed, as ``error`` tells; again after ``delay``, or never, if None."""
+
+    error: str
+    delay: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """It is given back, the attempt does not count."""
+
+    delay: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """It goes somewhere else: ``change`` is JSON for `pgq_task.modify`."""
+
+    change: Mapping[str, Any]
+
+
+Outcome: TypeAlias = Finished | Failed | Released | Moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStats:
+    """What has just become of tasks: how many were ``finished``, ``failed``, ``moved``, given back
+    (``released``), and ``lost``, to another worker that has them since their leases ended."""
+
+    finished: int = 0
+    failed: int = 0
+    moved: int = 0
+    released: int = 0
+    lost: int = 0

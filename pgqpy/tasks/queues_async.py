@@ -1,0 +1,154 @@
+"""Task queues as a whole: their settings and sizes, lists of tasks, changes of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from psycopg.rows import dict_row, tuple_row
+
+from pgqpy.calls import checked
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import translate_errors
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.task import TaskInfo, TaskQueueInfo
+
+
+class AsyncTaskQueues:
+    """What is done with queues, and with tasks without claiming them."""
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self.conn = conn
+
+    async def create_queue(self, queue: str) -> bool:
+        """Create a task queue; False if it exists already."""
+        return bool(await self._value(sql.CREATE_QUEUE, queue))
+
+    async def drop_queue(self, queue: str, *, force: bool = False) -> None:
+        """Drop a task queue. Raises TaskQueueNotEmpty if it has tasks, unless ``force``."""
+        await self._value(sql.DROP_QUEUE, queue, force)
+
+    async def set_config(self, queue: str, param: str, value: object) -> None:
+        """Set ``lease``, ``max_attempts``, ``error_queue`` or ``keep`` (how long finished tasks are
+        kept); values are as in SQL, for instance ``'1 hour'``, None is none."""
+        await self._value(sql.SET_QUEUE_CONFIG, queue, param, None if value is None else str(value))
+
+    async def pause(self, queue: str) -> None:
+        """From the commit on nobody claims tasks of the queue."""
+        await self._value(sql.PAUSE_QUEUE, queue)
+
+    async def resume(self, queue: str) -> None:
+        """End a pause."""
+        await self._value(sql.RESUME_QUEUE, queue)
+
+    async def queues(
+        self, queue: str | None = None, *, max_count: int | None = 10_000
+    ) -> list[TaskQueueInfo]:
+        """Settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of each
+        kind and priority (None: all), so that it costs the same however many there are."""
+        return [TaskQueueInfo(**row) for row in await self._dicts(sql.QUEUE_INFO, queue, max_count)]
+
+    async def is_empty(self, queues: str | Iterable[str]) -> bool:
+        """Whether the queues have no tasks at all, claimed and scheduled ones included."""
+        return bool(await self._value(sql.QUEUE_IS_EMPTY, sql.queue_names(queues)))
+
+    async def next_time(self, queues: str | Iterable[str]) -> datetime | None:
+        """When the next scheduled task of the queues is due; None if none is scheduled."""
+        time: datetime | None = await self._value(sql.NEXT_TIME, sql.queue_names(queues))
+        return time
+
+    async def server_time(self) -> datetime:
+        """The server's clock: what tasks' times are compared with."""
+        time: datetime = await self._value(sql.SERVER_TIME)
+        return time
+
+    async def list(
+        self,
+        queue: str | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002
+        *,
+        max_tasks: int | None = 100,
+    ) -> list[TaskInfo]:
+        """Tasks as they are, of all queues or of one; it locks nothing.
+
+        ``filter`` has conditions as ``pgq_task.list_tasks``: ``status`` (available, claimed,
+        scheduled, held, stopped, or several), ``ids``, ``payload`` and ``headers`` (what they
+        contain), ``error`` (part of it), ``claimant``, ``priority``, ``unique_key``, ``order_key``,
+        ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
+        """
+        rows = await self._dicts(sql.LIST, queue, sql.filter_json(filter), max_tasks)
+        return [TaskInfo(**row) for row in rows]
+
+    async def stop(self, task_id: int, version: int) -> int:
+        """Make a task available to nobody until `start`; its new version. Raises TaskConflict."""
+        return int(await self._value(sql.STOP, task_id, version))
+
+    async def start(self, task_id: int, version: int) -> int:
+        """Make a task available now that was stopped, or is scheduled; its new version."""
+        return int(await self._value(sql.START, task_id, version))
+
+    async def change(
+        self,
+        queue: str,
+        filter: Mapping[str, Any] | None,  # noqa: A002
+        change: Mapping[str, Any],
+        *,
+        max_tasks: int | None = None,
+        claimed: bool = False,
+    ) -> int:
+        """Change all tasks of a queue that a filter finds, in the same way; how many.
+
+        ``change`` has ``at`` or ``delay``, ``queue``, ``priority``, ``payload``, ``headers``,
+        ``attempts``, ``error``, ``order_key``, or ``stop``. Tasks that somebody has claimed are
+        left alone unless ``claimed``.
+        """
+        value = await self._value(
+            sql.CHANGE,
+            queue,
+            sql.filter_json(filter),
+            sql.filter_json(change),
+            max_tasks,
+            claimed,
+        )
+        return int(value)
+
+    async def remove(
+        self,
+        queue: str,
+        filter: Mapping[str, Any] | None,  # noqa: A002
+        *,
+        max_tasks: int | None = None,
+        claimed: bool = False,
+    ) -> int:
+        """Delete all tasks of a queue that a filter finds; how many. The rest as `change`."""
+        filtered = sql.filter_json(filter)
+        return int(await self._value(sql.REMOVE, queue, filtered, max_tasks, claimed))
+
+    async def requeue(
+        self,
+        queue: str,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002
+        *,
+        max_tasks: int | None = None,
+    ) -> int:
+        """Send tasks of an error queue back to where they came from; how many."""
+        return int(await self._value(sql.REQUEUE, queue, sql.filter_json(filter), max_tasks))
+
+    # --- how
+
+    async def _value(self, statement: bytes, *arguments: Any) -> Any:
+        ((value,),) = await self._rows(statement, *arguments)
+        return value
+
+    async def _rows(self, statement: bytes, *arguments: Any) -> Any:
+        cursor = self.conn.cursor(row_factory=tuple_row, binary=True)
+        with translate_errors():
+            await cursor.execute(statement, checked(arguments))
+            return await cursor.fetchall()
+
+    async def _dicts(self, statement: bytes, *arguments: Any) -> Any:
+        cursor = self.conn.cursor(row_factory=dict_row)
+        with translate_errors():
+            await cursor.execute(statement, checked(arguments))
+            return await cursor.fetchall()

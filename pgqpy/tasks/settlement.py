@@ -1,0 +1,101 @@
+"""Telling the server what became of tasks, in as few statements as there are kinds of outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pgqpy.errors import TaskConflict
+from pgqpy.retries import storable
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.held import Claim
+from pgqpy.tasks.outcome import Failed, Finished, Moved, Outcome, Released
+
+#: A statement and its parameters.
+Call: TypeAlias = tuple[bytes, list[Any]]
+
+
+@dataclass(eq=False, slots=True)
+class Settled:
+    """A claim, and what becomes of its task."""
+
+    claim: Claim
+    outcome: Outcome
+
+
+def lost_ids(error: TaskConflict) -> list[int]:
+    """The tasks that somebody else has; none if another task is in the way of what was to become
+    of them."""
+    return [each["id"] for each in error.conflicts if each["reason"] != "collision"]
+
+
+class Settlement:
+    """Statements for outcomes, and what their answers say."""
+
+    def __init__(self, claimant: str, encoding: str, settled: Iterable[Settled]) -> None:
+        """``encoding`` is the server's: it may not know all that an error quotes."""
+        self._claimant = claimant
+        self._encoding = encoding
+        self.settled = list(settled)
+        self._kinds = {
+            kind: [each for each in self.settled if isinstance(each.outcome, kind)]
+            for kind in {type(each.outcome) for each in self.settled}
+        }
+
+    def calls(self) -> list[Call]:
+        """The statements. The one for moves fails as a whole if a task is lost."""
+        return [self._call(kind, settled) for kind, settled in self._kinds.items()]
+
+    @property
+    def one_finished(self) -> tuple[Claim, str | None] | None:
+        """A claim and its result, if there is no more to tell than that its task was done."""
+        match self.settled:
+            case [Settled(claim=claim, outcome=Finished(result=result))]:
+                return claim, result
+        return None
+
+    def lost(self, answers: Iterable[list[Any]]) -> Iterator[Settled]:
+        """Those that the worker did not have any more, from the rows of the statements."""
+        for (kind, settled), rows in zip(self._kinds.items(), answers, strict=True):
+            ids = {row[0] for row in rows}
+            if kind is Finished or kind is Released:
+                yield from (each for each in settled if each.claim.task.id in ids)
+            elif kind is Failed:
+                yield from (each for each in settled if each.claim.task.id not in ids)
+
+    def _call(self, kind: type[Outcome], settled: list[Settled]) -> Call:
+        claims = [each.claim for each in settled]
+        outcomes: list[Any] = [each.outcome for each in settled]
+        arguments: list[Any] = [
+            self._claimant,
+            [claim.task.id for claim in claims],
+            [claim.version for claim in claims],
+        ]
+        if kind is Finished:
+            results = [outcome.result for outcome in outcomes]
+            given = any(result is not None for result in results)
+            return sql.FINISH_MANY, [*arguments, results if given else None]
+        if kind is Released:
+            return sql.RELEASE, [*arguments, [outcome.delay for outcome in outcomes]]
+        if kind is Failed:
+            return sql.FAIL_MANY, [
+                *arguments,
+                [storable(outcome.error, self._encoding) for outcome in outcomes],
+                [outcome.delay for outcome in outcomes],
+                [outcome.delay is None for outcome in outcomes],
+            ]
+        assert kind is Moved
+        changes = [
+            {"id": claim.task.id, "version": claim.version, **outcome.change}
+            for claim, outcome in zip(claims, outcomes, strict=True)
+        ]
+        return sql.MODIFY, [
+            self._claimant,
+            None,
+            sql.changes_json(changes),
+            None,
+            None,
+            False,
+            False,
+        ]

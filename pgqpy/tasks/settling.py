@@ -1,0 +1,195 @@
+# WARNING: this file is generated from pgqpy/tasks/settling_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Saying what became of tasks: to the server, the log and the worker's hooks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from pgqpy.acompat import holding
+from pgqpy.backoff import Backoff
+from pgqpy.connection import Connection
+from pgqpy.errors import is_circumstance, translate_errors
+from pgqpy.log import logger
+from pgqpy.retry_policy import DeadLetter, Retry, in_short
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.held import Claim, Held, know_versions
+from pgqpy.tasks.outcome import Failed, Finished, Move, Moved, Outcome, Released, TaskStats
+from pgqpy.tasks.settlement import Call, Settled, Settlement
+
+if TYPE_CHECKING:
+    from pgqpy.tasks.worker import TaskWorker
+
+
+class Settling:
+    """What the loop of a worker and the attempts have in common."""
+
+    def __init__(self, worker: TaskWorker) -> None:
+        self._worker = worker
+        self._name = f"pgqpy {worker.name}"[:63]
+        self.held = Held(
+            worker.dsn,
+            worker.name,
+            sql.duration(worker.lease, "lease"),
+            self.lost,
+            application_name=self._name,
+            prepare_threshold=worker.prepare_threshold,
+        )
+        #: Pauses of what fails for reasons that are no task's.
+        self._outage = Backoff(0.1, worker.reconnect_cap)
+        self._outage_until = 0.0
+        self.not_before = 0.0
+
+    @property
+    def connecting(self) -> dict[str, Any]:
+        """How the worker connects."""
+        return {
+            "autocommit": True,
+            "application_name": self._name,
+            "prepare_threshold": self._worker.prepare_threshold,
+        }
+
+    def prepare(self, conn: Connection, settled: list[Settled]) -> Settlement:
+        """The statements for what became of tasks, whose leases are not renewed any more."""
+        claims = [each.claim for each in settled]
+        in_transaction = conn.info.transaction_status != TransactionStatus.IDLE
+        if in_transaction and self.held.renewing.locked():
+            # Behind a pooler the renewal may wait for the very session that this transaction has.
+            self.held.drop(claims)
+            for claim in claims:
+                claim.doubtful = True
+        else:
+            with holding(self.held.renewing):
+                self.held.drop(claims)
+        doubtful = [claim for claim in claims if claim.doubtful]
+        if doubtful:
+            ids = [claim.task.id for claim in doubtful]
+            (rows,) = send(conn, [(sql.HELD, [self._worker.name, ids, in_transaction])])
+            know_versions(doubtful, rows)
+        encoding = conn.info.parameter_status("server_encoding") or ""
+        return Settlement(self._worker.name, encoding, settled)
+
+    def report(self, settlement: Settlement, answers: list[list[Any]]) -> None:
+        """The server knows; tell the worker."""
+        lost = [each.claim for each in settlement.lost(answers)]
+        for claim in lost:
+            self.lost(claim)
+        counts = dict.fromkeys((Finished, Failed, Moved, Released), 0)
+        for each in settlement.settled:
+            if each.claim not in lost:
+                counts[type(each.outcome)] += 1
+        self._worker.on_settled(
+            TaskStats(
+                finished=counts[Finished],
+                failed=counts[Failed],
+                moved=counts[Moved],
+                released=counts[Released],
+                lost=len(lost),
+            )
+        )
+
+    def lost(self, claim: Claim) -> None:
+        """Somebody else has the task now, or had it. From any thread."""
+        if claim.lost:
+            return
+        claim.lost = True
+        task = claim.task
+        logger.warning(
+            "task %s of queue %s is lost: somebody else has claimed it, finished it or changed it",
+            task.id,
+            task.queue,
+            extra=self._fields(claim),
+        )
+        try:
+            self._worker.on_task_lost(task)
+        except Exception:
+            logger.exception("on_task_lost failed", extra=self._fields(claim))
+        if claim.interrupt is not None:
+            claim.interrupt()
+
+    def wait_for_database(self) -> None:
+        """Claim nothing for a while: nothing could be worked on."""
+        self.not_before = monotonic() + self._outage_pause()
+
+    def outage_is_over(self) -> None:
+        """Something worked."""
+        self._outage.reset()
+
+    def _outage_pause(self) -> float:
+        """Seconds to wait for what fails for reasons that are no task's. What fails before they are
+        over is part of the same, and waits no longer."""
+        now = monotonic()
+        if now >= self._outage_until:
+            self._outage_until = now + self._outage.pause()
+        return self._outage_until - now
+
+    def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
+        """What becomes of a task for which this was raised; the log and the worker know then."""
+        worker, task = self._worker, claim.task
+        meant = isinstance(error, Retry | DeadLetter | Move)
+        if not meant and (isinstance(error, worker.outages) or is_circumstance(error)):
+            pause = self._outage_pause()
+            logger.warning(
+                "task %s is given back, for no fault of its own, for %.1f s: %s",
+                task.id,
+                pause,
+                in_short(error),
+                extra=self._fields(claim) | {"pause": pause},
+            )
+            return Released(timedelta(seconds=pause))
+        outcome = worker.outcome_of_error(task, error)
+        if not isinstance(outcome, Failed):
+            return outcome
+        # Who gave it up on purpose may name a cause; only that has a traceback of interest.
+        cause = error.__cause__ if isinstance(error, DeadLetter) else error
+        if outcome.delay is None:
+            logger.error(
+                "task %s of queue %s goes to the error queue after attempt %s: %s",
+                task.id,
+                task.queue,
+                task.attempts,
+                in_short(error),
+                exc_info=cause,
+                extra=self._fields(claim),
+            )
+        else:
+            pause = outcome.delay.total_seconds()
+            logger.warning(
+                "task %s of queue %s failed in attempt %s, again in %.1f s: %s",
+                task.id,
+                task.queue,
+                task.attempts,
+                pause,
+                in_short(error),
+                extra=self._fields(claim) | {"pause": pause},
+            )
+        worker.on_task_failed(task, error, outcome.delay)
+        return outcome
+
+    def _fields(self, claim: Claim) -> dict[str, Any]:
+        task = claim.task
+        return {
+            "queue": task.queue,
+            "claimant": self._worker.name,
+            "task_id": task.id,
+            "attempt": task.attempts,
+        }
+
+
+def send(conn: Connection, calls: list[Call]) -> list[list[Any]]:
+    """The rows of statements, which are sent at once: outside of a transaction they are one."""
+    cursors = [conn.cursor(row_factory=tuple_row, binary=True) for _ in calls]
+    with translate_errors():
+        if len(calls) == 1:
+            cursors[0].execute(*calls[0])
+        else:
+            with conn.pipeline():
+                for cursor, call in zip(cursors, calls, strict=True):
+                    cursor.execute(*call)
+        return [cursor.fetchall() for cursor in cursors]

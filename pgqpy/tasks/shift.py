@@ -1,0 +1,356 @@
+# WARNING: this file is generated from pgqpy/tasks/shift_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""A worker at work, from its first claim until it stops."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pgqpy.acompat import Crew, Waker
+from pgqpy.backoff import Backoff
+from pgqpy.connection import Connection, connect
+from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance
+from pgqpy.log import logger
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.attempts import Attempts
+from pgqpy.tasks.held import Claim
+from pgqpy.tasks.outcome import Failed, Released
+from pgqpy.tasks.settlement import Settled, Settlement, lost_ids
+from pgqpy.tasks.settling import Settling, send
+from pgqpy.tasks.signal import TaskSignal
+from pgqpy.tasks.task import Task
+
+if TYPE_CHECKING:
+    from pgqpy.tasks.worker import TaskWorker
+
+#: What became of a task is told after so many seconds at the latest, unless the next takes longer.
+_PROMPT = 0.02
+#: A batch should take about so many seconds: if it is less, the next one is twice as large.
+_QUICK, _SLOW = 0.1, 0.5
+#: The first look behind a claim that found nothing: some pushes that were under way notify nobody.
+_FIRST_LOOK = 0.05
+_SWEEP = 1.0
+#: So many signals are answered at once before they are folded, so that tasks which come once an
+#: interval need not wait when one of them is a little early.
+_AT_ONCE = 3
+
+
+class Shift:
+    """The loop: tell what became of tasks, and claim the next, in one round trip; work on them."""
+
+    def __init__(self, worker: TaskWorker, waker: Waker, *, until_empty: bool) -> None:
+        self._until_empty = until_empty
+        self._worker = worker
+        self._waker = waker
+        self._queues = sql.queue_names(worker.queues)
+        self._lease = sql.duration(worker.lease, "lease")
+        self._settling = Settling(worker)
+        self._attempts = Attempts(worker, self._settling, waker)
+        self.held = self._settling.held
+        self._signal = TaskSignal(worker.listen_dsn, self._queues) if worker.listen else None
+        self._crew = Crew(worker.concurrency, waker.wake)
+        self._conn: Connection | None = None
+        #: What became of tasks, as far as the server may not know yet.
+        self._unsettled: list[Settled] = []
+        #: How many to claim at once.
+        self._size = worker.concurrency
+        self._claimed_at = 0.0
+        self._settled_at = 0.0
+        #: The last claim got fewer tasks than it might have had.
+        self._dry = False
+        #: It got none while no task was worked on: there was nothing to do.
+        self._done = False
+        self._look_at = 0.0
+        self._look_pause = _FIRST_LOOK
+        self._sweep_at = 0.0
+        #: When a signal is answered that is heard before; and when all answers so far would have
+        #: been given, had there been an interval between them.
+        self._answer_at = 0.0
+        self._answers_until = 0.0
+        #: How often a signal was answered in vain, without a break.
+        self._vain = 0
+        #: How many tasks the last claim got.
+        self._found = 0
+        self._away = Backoff(0.1, worker.reconnect_cap)
+
+    def run(self) -> None:
+        """Work until the worker stops, or until there is nothing to do."""
+        worker = self._worker
+        try:
+            self._connection()
+            logger.info("worker %s started", worker.name, extra=worker.fields)
+            while not worker.stopping:
+                self._crew.check()
+                try:
+                    if not self._turn():
+                        break
+                except PgqError as error:
+                    if self._until_empty or isinstance(error, PERMANENT):
+                        raise
+                    self._database_away(error)
+            self._leave()
+            logger.info("worker %s stopped", worker.name, extra=worker.fields)
+        finally:
+            self._attempts.halted = True
+            self._crew.close()
+            # Where it did not leave in good order: what can be told at once.
+            try:
+                with suppress(Exception):
+                    self._leave()
+            finally:
+                self.held.close()
+                self._attempts.close()
+                if self._conn is not None:
+                    self._conn.close()
+                if self._signal is not None:
+                    self._signal.close()
+
+    # --- the loop
+
+    def _turn(self) -> bool:
+        """One round. False if there is nothing to do."""
+        if self.held.waiting:
+            self._set_to_work()
+            if self._worker.stopping:
+                return True
+        now = monotonic()
+        answering = self._heard and now >= self._answer_at
+        looking = now >= self._settling.not_before and (
+            answering
+            or not self._dry
+            or now >= self._look_at
+            # What has ended may have pushed tasks.
+            or (
+                self._until_empty and (bool(self._attempts.ended) or not (self._done or self._crew))
+            )
+        )
+        room = self._room() if looking else 0
+        if room or self._settling_is_due(now):
+            self._exchange(room)
+            if room and answering:
+                self._answered(now)
+            self._sweep()
+        elif self._until_empty and self._done and not (self._crew or self.held.waiting):
+            return False
+        else:
+            self._wait(now)
+        return True
+
+    def _set_to_work(self) -> None:
+        if self._worker.concurrency == 1:
+            self._attempts.work(until=monotonic() + _PROMPT)
+            return
+        for _ in range(min(len(self.held.waiting), self._worker.concurrency - len(self._crew))):
+            self._crew.start(self._attempts.work)
+
+    def _room(self) -> int:
+        """How many tasks to claim now."""
+        if self._worker.concurrency == 1:
+            return 0 if self.held.waiting else self._size
+        room = self._size - len(self.held) + len(self._attempts.ended)
+        if not self.held.waiting:
+            # Whoever is idle gets a task, however many the others have.
+            return max(room, self._worker.concurrency - len(self._crew))
+        return room if room * 2 >= self._size else 0
+
+    def _settling_is_due(self, now: float) -> bool:
+        if not (self._attempts.ended or self._unsettled):
+            return False
+        return not (self._crew and self.held.waiting) or now >= self._settled_at + _PROMPT
+
+    def _wait(self, now: float) -> None:
+        """Wait for a task, for somebody who has worked on one, or until it is time to look."""
+        until = max(self._look_at, self._settling.not_before) if self._room() else now + 60
+        if self._attempts.ended:
+            until = min(until, self._settled_at + _PROMPT)
+        # Else, whatever is heard, nothing can be done about it.
+        able = bool(self._room()) and now >= self._settling.not_before
+        if able and self._heard:
+            until = min(until, self._answer_at)
+        seconds = max(until - now, 0.001)
+        if self._signal is None or self._heard or not able:
+            self._waker.wait(seconds)
+        # What came before the first LISTEN was not heard: look once more.
+        elif self._signal.open():
+            self._look_at = 0.0
+        else:
+            self._signal.wait(self._waker, seconds)
+
+    @property
+    def _heard(self) -> bool:
+        return self._signal is not None and self._signal.heard
+
+    def _answered(self, now: float) -> None:
+        """A signal was answered; those of a stream are folded, into one an interval."""
+        fold = self._worker.fold_interval
+        self._vain = 0 if self._found else min(self._vain + 1, 10)
+        if self._vain:
+            # Others were quicker, and may be so again.
+            self._answer_at = now + random.uniform(0, min(fold, 0.001 * 2**self._vain))
+        else:
+            self._answers_until = max(self._answers_until, now) + fold
+            self._answer_at = self._answers_until - (_AT_ONCE - 1) * fold
+
+    def _leave(self) -> None:
+        """Give back what has not begun, wait for what has, and tell what became of it."""
+        worker = self._worker
+        away = Backoff(0.1, 2)
+        failures = 0
+        while True:
+            for claim in self.held.take_waiting():
+                self._attempts.ended.append(Settled(claim, Released(None)))
+            if not self._attempts.ended and not self._unsettled:
+                if not self._crew:
+                    break
+                self._waker.wait(1)
+                continue
+            try:
+                self._exchange(0)
+            except PgqError as error:
+                failures += 1
+                if isinstance(error, PERMANENT) or failures > 5 or not worker.stopping:
+                    raise
+                self._waker.wait(away.pause())
+        self._crew.check()
+
+    def _database_away(self, error: PgqError) -> None:
+        """Start over with new connections, after a pause."""
+        pause = self._away.pause()
+        logger.warning(
+            "worker %s lost the database: %s; again in %.1f s",
+            self._worker.name,
+            str(error).partition("\n")[0],
+            pause,
+            extra=self._worker.fields | {"pause": pause},
+        )
+        if self._conn is not None:
+            self._conn.close()
+        self._worker.on_error(error)
+        if not self._worker.stopping:
+            self._waker.wait(pause)
+
+    # --- what the server is told and asked
+
+    def _exchange(self, room: int) -> None:
+        """Tell what became of tasks, and claim so many, in one round trip and one transaction."""
+        while self._attempts.ended:
+            self._unsettled.append(self._attempts.ended.popleft())
+        if self._signal is not None and room:
+            self._signal.heard = False
+        busy = bool(self._crew)
+        conn = self._connection()
+        settlement = self._settling.prepare(conn, self._unsettled)
+        arm = bool(room) and self._dry and not self._until_empty
+        try:
+            told, due, rows = self._ask(conn, settlement, room, arm)
+        except PgqError as error:
+            if not self._unsettled or is_circumstance(error) or conn.closed:
+                raise
+            self._settle_each(conn)
+            return
+        self._away.reset()
+        self._unsettled = []
+        self._settled_at = monotonic()
+        if room:
+            self._done = not (busy or rows)
+            self._take_up(room, rows, due)
+        if settlement.settled:
+            self._settling.report(settlement, told)
+
+    def _ask(
+        self, conn: Connection, settlement: Settlement, room: int, arm: bool
+    ) -> tuple[list[list[Any]], float | None, list[Any]]:
+        """The answers to what became of tasks, the seconds until one is due, and claimed rows."""
+        worker = self._worker
+        one = settlement.one_finished
+        if one is not None and room and not arm:
+            # A statement does with less than a pipeline.
+            claim, result = one
+            finish = [worker.name, claim.task.id, claim.version, self._queues, result]
+            call = sql.FINISH_AND_CLAIM_FOR_WORKER, [*finish, self._lease, room, worker.random]
+            return [[]], None, (send(conn, [call]))[0]
+        calls = settlement.calls()
+        kinds = len(calls)
+        if arm:
+            calls.append((sql.SET_WAITING, [self._queues]))
+        if room:
+            arguments = [self._queues, worker.name, self._lease, room, worker.random]
+            calls.append((sql.CLAIM_FOR_WORKER, arguments))
+        answers = send(conn, calls)
+        due = answers[kinds][0][0] if arm else None
+        return (
+            answers[:kinds],
+            None if due is None else due.total_seconds(),
+            answers[-1] if room else [],
+        )
+
+    def _settle_each(self, conn: Connection) -> None:
+        """One after the other, since some outcome cannot be had: that task has failed then."""
+        while self._unsettled:
+            each = self._unsettled[0]
+            settlement = self._settling.prepare(conn, [each])
+            try:
+                answers = send(conn, settlement.calls())
+            except PgqError as error:
+                if is_circumstance(error) or conn.closed:
+                    raise
+                if isinstance(error, TaskConflict) and lost_ids(error):
+                    self._settling.lost(each.claim)
+                elif not isinstance(each.outcome, Failed):
+                    each.outcome = self._settling.outcome_of_error(each.claim, error)
+                    continue
+                else:
+                    logger.exception(
+                        "the server takes nothing of what became of task %s",
+                        each.claim.task.id,
+                        extra=self._worker.fields | {"task_id": each.claim.task.id},
+                    )
+            else:
+                self._settling.report(settlement, answers)
+            self._unsettled.pop(0)
+
+    def _take_up(self, room: int, rows: list[Any], due: float | None) -> None:
+        """Tasks were claimed, or none."""
+        now = self._settled_at
+        self._found = len(rows)
+        armed, self._dry = self._dry, len(rows) < room
+        if not rows:
+            # A claim that nobody was told of might have come too early.
+            pause = self._look_pause if due is None else min(self._look_pause, due)
+            armed = armed or self._until_empty
+            self._look_at = now + pause if armed else 0.0
+            if armed:
+                self._look_pause = min(self._look_pause * 2, self._worker.poll_interval)
+            return
+        self._look_at = 0.0
+        self._look_pause = min(_FIRST_LOOK, self._worker.poll_interval)
+        if not self._dry:
+            if now - self._claimed_at < _QUICK:
+                self._size = min(self._size * 2, self._worker.batch_size)
+            elif now - self._claimed_at > _SLOW:
+                self._size = self._size // 2
+            self._size = max(self._size, self._worker.concurrency)
+        self._claimed_at = now
+        self._attempts.batch_size = -(-self._size // self._worker.concurrency)
+        claims = [Claim(Task(*row[:-1]), row[1], row[-1], now + row[-1]) for row in rows]
+        for claim in self.held.add(claims):
+            # Its lease had ended, and this worker has it again.
+            self._settling.lost(claim)
+
+    def _sweep(self) -> None:
+        """Now and then somebody must."""
+        if monotonic() >= self._sweep_at:
+            ((swept,),) = (send(self._connection(), [(sql.SWEEP, [])]))[0]
+            self._sweep_at = monotonic() + _SWEEP
+            if swept:
+                # It may have brought to light what claims did not find.
+                self._look_at = 0.0
+
+    def _connection(self) -> Connection:
+        if self._conn is None or self._conn.closed:
+            self._conn = connect(self._worker.dsn, **self._settling.connecting)
+        return self._conn

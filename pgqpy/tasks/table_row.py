@@ -1,0 +1,70 @@
+"""A row of the application's table that is locked, and what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.types.datetime import DateLoader, TimestampLoader, TimestamptzLoader
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """``key`` and ``next_attempt`` are texts. Somebody who began with it came to no end if it is
+    ``left``; ``values`` are empty if they could not be read, for which the ``error`` is."""
+
+    key: tuple[str, ...]
+    next_attempt: str
+    attempts: int
+    left: bool
+    values: dict[str, Any]
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """What becomes of a row that was worked on.
+
+    ``key`` is that of its table, as text. ``status`` and ``error`` None: they stay. ``delay``
+    None: the row is not to be processed any more.
+    """
+
+    key: tuple[str, ...]
+    status: str | None
+    delay: timedelta | None = None
+    error: str | None = None
+
+
+class RowLost(Exception):
+    """The process, or its connection, ended while it worked on the row."""
+
+
+_LAST, _FIRST = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+
+
+class _InfiniteDate(DateLoader):
+    """PostgreSQL's infinity is as far as Python's dates go."""
+
+    def load(self, data: Any) -> date:
+        ends = {b"infinity": _LAST.date(), b"-infinity": _FIRST.date()}
+        return ends.get(bytes(data)) or super().load(data)
+
+
+class _InfiniteTime(TimestampLoader):
+    def load(self, data: Any) -> datetime:
+        ends = {b"infinity": _LAST.replace(tzinfo=None), b"-infinity": _FIRST.replace(tzinfo=None)}
+        return ends.get(bytes(data)) or super().load(data)
+
+
+class _InfiniteTimeOfZone(TimestamptzLoader):
+    def load(self, data: Any) -> datetime:
+        return {b"infinity": _LAST, b"-infinity": _FIRST}.get(bytes(data)) or super().load(data)
+
+
+def read_infinity(adapters: psycopg.adapt.AdaptersMap) -> None:
+    """Have infinite dates and times read as the last and the first that Python has."""
+    adapters.register_loader("date", _InfiniteDate)
+    adapters.register_loader("timestamp", _InfiniteTime)
+    adapters.register_loader("timestamptz", _InfiniteTimeOfZone)

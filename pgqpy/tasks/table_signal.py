@@ -1,0 +1,36 @@
+# WARNING: this file is generated from pgqpy/tasks/table_signal_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Hearing of rows of a table that are to be processed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import Cursor
+
+from pgqpy.listener import Subscriber
+
+
+class TableSignal(Subscriber):
+    """What the triggers of `pgq_task.notify_workers` say of a table."""
+
+    probe = ""
+    subject = "rows"
+
+    def __init__(self, dsn: str, table: str, signal: str) -> None:
+        #: There may be rows that were not looked for yet.
+        self.heard = False
+        self._signal = signal
+        super().__init__(dsn, table)
+
+    def channel(self, cursor: Cursor[Any]) -> str:
+        return "pgq_task_table"
+
+    def hear(self, payload: str) -> None:
+        if payload == self._signal:
+            self.heard = True
+            self._wake()
+
+    def _news(self) -> bool:
+        return self.heard

@@ -1,0 +1,33 @@
+"""Hearing of rows of a table that are to be processed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psycopg import AsyncCursor
+
+from pgqpy.listener_async import AsyncSubscriber
+
+
+class AsyncTableSignal(AsyncSubscriber):
+    """What the triggers of `pgq_task.notify_workers` say of a table."""
+
+    probe = ""
+    subject = "rows"
+
+    def __init__(self, dsn: str, table: str, signal: str) -> None:
+        #: There may be rows that were not looked for yet.
+        self.heard = False
+        self._signal = signal
+        super().__init__(dsn, table)
+
+    async def channel(self, cursor: AsyncCursor[Any]) -> str:
+        return "pgq_task_table"
+
+    def hear(self, payload: str) -> None:
+        if payload == self._signal:
+            self.heard = True
+            self._wake()
+
+    def _news(self) -> bool:
+        return self.heard

@@ -1,0 +1,96 @@
+"""Tasks as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as it was when it was claimed.
+
+    ``id`` is given when it is pushed; ``version`` counts its changes, claims and renewals included.
+    ``queue``, ``priority`` (higher ones come first), ``attempts`` (claims so far, this one
+    included), ``lease`` (until when it is its claimant's), ``created``. ``payload`` is JSON,
+    decoded; ``headers`` a dict of what is to be known besides, or None. ``error`` tells why the
+    attempt before failed. At most one task of a queue has a ``unique_key`` at a time; tasks of a
+    queue with the same ``order_key`` are worked off in the order of their ids.
+    """
+
+    id: int
+    version: int
+    queue: str
+    priority: int
+    attempts: int
+    lease: datetime
+    created: datetime
+    payload: Any
+    headers: dict[str, Any] | None
+    error: str | None
+    unique_key: str | None
+    order_key: str | None
+
+
+class Modified(NamedTuple):
+    """What became of a task: ``kind`` is insert, skip, change or delete; ``number`` its place, from
+    1, among what was given of its kind; ``version`` its new one, None if it is gone."""
+
+    kind: str
+    number: int
+    id: int
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """A task as it is listed. ``status`` is available, claimed, scheduled, held (back by an earlier
+    one with the same ``order_key``) or stopped; ``at`` the time from which it is available, or when
+    its lease ends; None if it is held back or stopped. The rest is as of `Task`."""
+
+    id: int
+    version: int
+    queue: str
+    priority: int
+    status: str
+    at: datetime | None
+    claimant: str | None
+    attempts: int
+    last_attempt: datetime | None
+    created: datetime
+    payload: Any
+    headers: dict[str, Any] | None
+    error: str | None
+    unique_key: str | None
+    order_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueueInfo:
+    """Settings and sizes of a task queue.
+
+    ``paused`` tells since when nobody gets tasks of it. Unless ``exact``, ``total`` is an estimate
+    and the other sizes are at least that many; they are None if the caller may not read the queue.
+    ``oldest`` is since when the task that has waited longest is available, ``next_time`` when the
+    next scheduled one is due.
+    """
+
+    queue_name: str
+    created: datetime
+    paused: datetime | None
+    restricted: bool
+    lease: timedelta
+    max_attempts: int | None
+    error_queue: str | None
+    keep: timedelta
+    total: int | None
+    exact: bool | None
+    available: int | None
+    claimed: int | None
+    scheduled: int | None
+    held: int | None
+    stopped: int | None
+    highest_attempts: int | None
+    oldest: datetime | None
+    next_time: datetime | None

@@ -1,0 +1,174 @@
+"""What a test does with its database: write events, tick, drain consumers, look what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from functools import cached_property
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from pgqpy.admin import Admin
+from pgqpy.connection import connect
+from pgqpy.consumer import Consumer
+from pgqpy.consumer_async import AsyncConsumer
+from pgqpy.errors import PgqError
+from pgqpy.event import Event
+from pgqpy.producer import EventFields, Producer
+
+#: How often a consumer's events may come again at once before `drain` gives up.
+ROUNDS = 100
+
+
+class ScratchDatabase:
+    """A database with PgQ in it, for one test. No ticker runs there: `tick` and `drain` do."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        """For consumers, and whatever else connects."""
+
+    @cached_property
+    def conn(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection for the test itself, in autocommit."""
+        return connect(self.dsn, autocommit=True)
+
+    def close(self) -> None:
+        """Close `conn`."""
+        if "conn" in self.__dict__:
+            self.conn.close()
+
+    def create_queue(self, queue_name: str, **settings: object) -> str:
+        """Create a queue, if it is not there, and return its name.
+
+        ``settings`` are those of `Admin.set_queue_config`.
+        """
+        admin = Admin(self.conn)
+        admin.create_queue(queue_name)
+        for parameter, value in settings.items():
+            admin.set_queue_config(queue_name, parameter, value)
+        return queue_name
+
+    def insert_event(
+        self,
+        queue_name: str,
+        type: str | None,  # noqa: A002
+        data: str | None = None,
+        **options: Any,
+    ) -> int:
+        """Write an event and commit; its id. ``options`` are `Producer.insert_event`'s."""
+        return Producer(queue_name).insert_event(self.conn, type, data, **options)
+
+    def insert_events(self, queue_name: str, events: Iterable[EventFields]) -> int:
+        """Write many events and commit; how many."""
+        return Producer(queue_name).insert_events(self.conn, events)
+
+    def events(self, queue_name: str) -> list[Event]:
+        """All events that were ever committed to a queue (none is removed here), by id."""
+        Admin(self.conn).get_queue_info(queue_name)
+        ((view,),) = self.conn.execute(_VIEW, [queue_name]).fetchall()
+        with self.conn.cursor(row_factory=class_row(Event)) as cursor:
+            return cursor.execute(_EVENTS.format(view).encode()).fetchall()
+
+    def tick(self, queue_name: str) -> None:
+        """Let what is committed in a queue by now be a batch of its consumers."""
+        admin = Admin(self.conn)
+        admin.force_tick(queue_name)
+        admin.ticker(queue_name)
+
+    def drain(self, consumer: Consumer | AsyncConsumer) -> None:
+        """Tick, and run a consumer until it has had all events of its queue.
+
+        Events that are put back, or delayed, come again if they are due by then. A consumer that
+        is not registered gets all events from the first on. Raises what the consumer raises, and
+        PgqError if it would never end.
+
+        An `AsyncConsumer` runs in an event loop of its own; if it needs the test's, await `adrain`.
+        """
+        if isinstance(consumer, AsyncConsumer):
+            _in_a_thread(self.adrain(consumer))
+            return
+        if (tick := self._first_tick(consumer)) is not None:
+            consumer.register(at_tick=tick)
+        for _ in range(ROUNDS):
+            self.tick(consumer.queue_name)
+            consumer.run(until_empty=True, handle_signals=False)
+            if not self._bring_back():
+                return
+        raise _endless(consumer)
+
+    async def adrain(self, consumer: AsyncConsumer) -> None:
+        """The same in the event loop that is running."""
+        if (tick := self._first_tick(consumer)) is not None:
+            await consumer.register(at_tick=tick)
+        for _ in range(ROUNDS):
+            self.tick(consumer.queue_name)
+            await consumer.run(until_empty=True, handle_signals=False)
+            if not self._bring_back():
+                return
+        raise _endless(consumer)
+
+    def _first_tick(self, consumer: Consumer | AsyncConsumer) -> int | None:
+        """Where a consumer is to begin; None if it has begun."""
+        if consumer.dsn != self.dsn:
+            raise PgqError(
+                f"{type(consumer).__name__} is for another database than the test's",
+                hint="Make it inside of the test, with the dsn of the test's database.",
+            )
+        queue, name = consumer.queue_name, consumer.consumer_name
+        admin = Admin(self.conn)
+        admin.get_queue_info(queue)
+        if admin.get_consumer_info(queue, name):
+            return None
+        return int(self.conn.execute(_FIRST_TICK, [queue]).fetchall()[0][0])
+
+    def _bring_back(self) -> int:
+        """Put what is due by now into its queues; how many events."""
+        admin = Admin(self.conn)
+        total = 0
+        while moved := admin.maint_retry_events():
+            total += moved
+        return total
+
+
+def _endless(consumer: Consumer | AsyncConsumer) -> PgqError:
+    return PgqError(
+        f"{type(consumer).__name__} has put events back {ROUNDS} times, and they are due again",
+        hint="Retry after some time; then drain does not wait for them.",
+    )
+
+
+def _in_a_thread(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine to its end, whatever event loop this thread has."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(coroutine)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+_VIEW = "select queue_data_pfx from pgq.queue where queue_name = %s"
+
+_EVENTS = """
+select ev_id as id, ev_time as time, ev_txid as txid, coalesce(ev_retry, 0) as retry_count,
+       ev_type as type, ev_data as data,
+       ev_extra1 as extra1, ev_extra2 as extra2, ev_extra3 as extra3, ev_extra4 as extra4
+  from {}
+ where ev_owner is null
+ order by ev_id
+"""
+
+_FIRST_TICK = """
+select min(t.tick_id) from pgq.tick t join pgq.queue q on q.queue_id = t.tick_queue
+ where q.queue_name = %s
+"""

@@ -1,0 +1,175 @@
+create or replace function pgq.event_dead_letter_many(
+    x_batch_id bigint, x_event_ids bigint[], x_reasons text[], x_tracebacks text[] default null)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.event_dead_letter_many(4)
+--
+--      Gives up events of an open batch: each is kept as a dead letter of this consumer, with the reason. One
+--      pass over the batch, however many events. Other consumers are not concerned.
+--
+-- Parameters:
+--      x_batch_id      - an open batch
+--      x_event_ids     - ids of its events
+--      x_reasons       - why, one for each
+--      x_tracebacks    - where in the program, one for each, may be null; null for none at all
+-- Returns:
+--      Number of dead letters.
+-- Errors:
+--      PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length, or a reason is null
+-- Tables:
+--      inserts into pgq.dead_letter
+-- ----------------------------------------------------------------------
+declare
+    b       record;
+    owner   text;
+    found   bigint[];
+    missing bigint;
+begin
+    if cardinality(x_event_ids) is distinct from cardinality(x_reasons)
+       or cardinality(x_event_ids) <> coalesce(cardinality(x_tracebacks), cardinality(x_event_ids))
+       or array_position(x_reasons, null) is not null
+    then
+        raise exception using
+            errcode = 'PQ011',
+            message = 'event_dead_letter_many: there must be one reason for each event',
+            hint = 'Give arrays of the same length, and no reason that is null.';
+    end if;
+    select * into b from pgq.open_batch(x_batch_id);
+    -- Of several workers that share a position the first is the one they share it with: replayed events are for all.
+    select c.co_name into owner
+      from pgq.registration r
+      join pgq.consumer c on c.co_id = r.sub_consumer
+     where r.sub_id = b.sub_id
+     order by r.reg_id
+     limit 1;
+
+    execute format($sql$
+        with letter as (
+            select distinct on (id) id, reason, traceback
+              from unnest($1, $2, $3) w (id, reason, traceback)
+             order by id),
+        buried as (
+            insert into pgq.dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,
+                                         ev_id, ev_time, ev_txid, ev_retry,
+                                         ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+            select $4, $5, $6, coalesce(e.ev_retry, 0) + 1, l.reason, l.traceback,
+                   e.ev_id, e.ev_time, e.ev_txid, e.ev_retry,
+                   e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
+              from (%s) e
+              join letter l on l.id = e.ev_id
+             order by e.ev_id
+            returning ev_id)
+        select array_agg(ev_id) from buried$sql$,
+        pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
+    into found
+    using x_event_ids, x_reasons, x_tracebacks, (b.queue).queue_name, owner, x_batch_id;
+
+    select id into missing from (select unnest(x_event_ids) except select unnest(found)) m (id) limit 1;
+    if missing is not null or x_event_ids is null or array_position(x_event_ids, null) is not null then
+        raise exception using
+            errcode = 'PQ005',
+            message = format('event %s is not in batch %s', coalesce(missing::text, 'NULL'), x_batch_id),
+            hint = 'Only events of the open batch can become dead letters, before it is finished.';
+    end if;
+    return coalesce(cardinality(found), 0);
+end;
+$$;
+
+create or replace function pgq.event_dead_letter(x_batch_id bigint, x_event_id bigint, x_reason text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.event_dead_letter(3)
+--
+--      Gives up one event of an open batch; see pgq.event_dead_letter_many().
+--
+-- Returns:
+--      1
+-- ----------------------------------------------------------------------
+begin
+    return pgq.event_dead_letter_many(x_batch_id, array[x_event_id], array[x_reason]);
+end;
+$$;
+
+create or replace function pgq.replay_dead_letters(i_ids bigint[])
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.replay_dead_letters(1)
+--
+--      Lets dead letters come again, each to the consumer that gave it up and to no other, as events with their
+--      old ids and ev_retry of 0. They come as retries do, when maintenance next runs. Any condition can
+--      select them:
+--          select pgq.replay_dead_letters(array(select dl_id from pgq.dead_letter where dl_queue = 'orders'))
+--
+-- Parameters:
+--      i_ids   - which; those that are not there (any more) are left out
+-- Returns:
+--      Number of events that will come again for it. Several dead letters of one event for one consumer make it
+--      come once; so do a dead letter and a retry that waits.
+-- Errors:
+--      PQ002 the consumer is not registered any more
+-- Tables:
+--      deletes from pgq.dead_letter; writes what pgq.event_retry_raw() writes
+-- ----------------------------------------------------------------------
+declare
+    n   int4;
+begin
+    -- In one order, so that two at once wait for each other and do not deadlock.
+    perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    with replayed as (
+        delete from pgq.dead_letter where dl_id = any (i_ids) returning *),
+    waiting as (
+        select q.queue_name, c.co_name, w.ev_id
+          from pgq.retry_queue w
+          join pgq.queue q on q.queue_id = w.ev_queue
+          join pgq.registration r on r.sub_queue = w.ev_queue and r.sub_id = w.ev_owner
+          join pgq.consumer c on c.co_id = r.sub_consumer
+         where w.ev_id in (select ev_id from replayed)),
+    event as (
+        select distinct on (dl_queue, dl_consumer, ev_id) *
+          from replayed
+         where (dl_queue, dl_consumer, ev_id) not in (select queue_name, co_name, ev_id from waiting)
+         order by dl_queue, dl_consumer, ev_id, dl_id)
+    select count(pgq.event_retry_raw(e.dl_queue, e.dl_consumer, current_timestamp, e.ev_id, e.ev_time, 0,
+                                     e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4))
+      into n
+      from event e;
+    return n;
+end;
+$$;
+
+create or replace function pgq.purge_dead_letters(i_ids bigint[])
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.purge_dead_letters(1)
+--
+--      Forgets dead letters. Any condition can select them:
+--          select pgq.purge_dead_letters(array(select dl_id from pgq.dead_letter where dl_time < now() - interval '90 days'))
+--
+-- Parameters:
+--      i_ids   - which; those that are not there (any more) are left out
+-- Returns:
+--      Number of dead letters that are gone.
+-- Tables:
+--      deletes from pgq.dead_letter
+-- ----------------------------------------------------------------------
+declare
+    n   int4;
+begin
+    perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
+    delete from pgq.dead_letter where dl_id = any (i_ids);
+    get diagnostics n = row_count;
+    return n;
+end;
+$$;

@@ -1,0 +1,180 @@
+create or replace function pgq.check_delivery_time(i_what text, i_times timestamptz[])
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_delivery_time(2)
+--
+--      Raises PQ050 for times at which nothing can be delivered. Internal.
+-- ----------------------------------------------------------------------
+declare
+    bad text;
+begin
+    select coalesce(t::text, 'NULL') into bad
+      from pg_catalog.unnest(i_times) t
+     where pg_catalog.isfinite(t) is not true
+        -- Beyond that many clients know no dates, and one such event would hide all others from them.
+        or t >= '9999-12-31 00:00+00'::timestamptz
+     limit 1;
+    if found then
+        raise exception using
+            errcode = 'PQ050',
+            message = pg_catalog.format('%s: an event cannot be delivered at %s', i_what, bad),
+            hint = 'Give a time before the year 9999, for example now() + interval ''1 hour''; one in the past means at once. '
+                   'pgq.insert_event() delivers without one.';
+    end if;
+end;
+$$;
+
+create or replace function pgq.insert_event_at(
+    queue_name text, deliver_at timestamptz, ev_type text, ev_data text,
+    ev_extra1 text default null, ev_extra2 text default null, ev_extra3 text default null, ev_extra4 text default null)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_event_at(8)
+--
+--      Puts an event into a queue, in the caller's transaction, that is delivered at a later time, to the
+--      consumers that are registered then. Its ev_time is when it was due.
+--
+-- Parameters:
+--      queue_name              - name of the queue
+--      deliver_at              - when; a time in the past means at once
+--      ev_type                 - what the event is, for the consumer to tell
+--      ev_data                 - payload
+--      ev_extra1 .. ev_extra4  - further fields
+-- Returns:
+--      The event's id, also for pgq.cancel_event().
+-- Errors:
+--      PQ050 null or infinite time; otherwise as pgq.insert_event(7)
+-- Tables:
+--      reads pgq.queue; inserts into pgq.delayed
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    t   record;
+    d   record;
+    id  bigint;
+    due timestamptz;
+begin
+    perform pgq.check_delivery_time('insert_event_at', array[insert_event_at.deliver_at]);
+    select * into t from pgq.write_target(insert_event_at.queue_name);
+    select * into d from pgq.delayed_target();
+    id := nextval(t.event_seq);
+    due := greatest(insert_event_at.deliver_at, d.earliest);
+    insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
+                             ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
+    values (due, t.queue_id, id, greatest(insert_event_at.deliver_at, now()), insert_event_at.ev_type, insert_event_at.ev_data,
+            insert_event_at.ev_extra1, insert_event_at.ev_extra2, insert_event_at.ev_extra3, insert_event_at.ev_extra4,
+            pgq.delayed_slot(due, d.parity));
+    return id;
+end;
+$$;
+
+create or replace function pgq.insert_events_at(
+    i_queue_name text, i_times timestamptz[], i_types text[], i_data text[],
+    i_extra1 text[] default null, i_extra2 text[] default null,
+    i_extra3 text[] default null, i_extra4 text[] default null)
+returns setof bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+rows 1000
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_events_at(8)
+--
+--      Puts many events into a queue in one statement, each to be delivered at its time; see
+--      pgq.insert_event_at(8).
+--
+-- Parameters:
+--      i_queue_name            - name of the queue
+--      i_times                 - when
+--      i_types, i_data         - types and payloads, arrays of the same length
+--      i_extra1 .. i_extra4    - further fields, each null or an array of that length
+-- Returns:
+--      The events' ids, ascending, in the order of the arrays.
+-- Errors:
+--      PQ011 arrays differ in length, PQ050 null or infinite time; otherwise as pgq.insert_event(7)
+-- Tables:
+--      reads pgq.queue; inserts into pgq.delayed
+-- ----------------------------------------------------------------------
+declare
+    n   constant int4 := coalesce(cardinality(i_times), 0);
+    t   record;
+    d   record;
+begin
+    if cardinality(i_types) is distinct from n or cardinality(i_data) is distinct from n
+       or exists (select from unnest(array[cardinality(i_extra1), cardinality(i_extra2),
+                                           cardinality(i_extra3), cardinality(i_extra4)]) len
+                   where len <> n)
+    then
+        raise exception using
+            errcode = 'PQ011',
+            message = 'insert_events_at: the arrays differ in length',
+            hint = 'Give one element for each event in every array; extra fields that no event has may be null as a whole.';
+    end if;
+    perform pgq.check_delivery_time('insert_events_at', i_times);
+    select * into t from pgq.write_target(i_queue_name, n);
+    select * into d from pgq.delayed_target();
+    return query
+    insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
+                             ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
+    select greatest(e.deliver_at, d.earliest), t.queue_id, nextval(t.event_seq), greatest(e.deliver_at, now()),
+           e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
+           pgq.delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
+      from (select unnest(i_times) as deliver_at, unnest(i_types) as ev_type, unnest(i_data) as ev_data,
+                   unnest(i_extra1) as ev_extra1, unnest(i_extra2) as ev_extra2,
+                   unnest(i_extra3) as ev_extra3, unnest(i_extra4) as ev_extra4) e
+    returning ev_id;
+end;
+$$;
+
+create or replace function pgq.cancel_event(i_queue_name text, i_event_id bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.cancel_event(2)
+--
+--      Takes back, in the caller's transaction, an event that waits for its time.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_event_id      - what pgq.insert_event_at() returned
+-- Returns:
+--      True if it will not be delivered, once the transaction commits; false if it was delivered or
+--      cancelled before, or never was. Until the transaction ends it is not delivered.
+-- Errors:
+--      PQ001 queue does not exist, 40001 it was delivered after the transaction took its snapshot
+-- Tables:
+--      deletes from pgq.delayed
+-- ----------------------------------------------------------------------
+declare
+    id      constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
+    d       pgq.delayed;
+begin
+    if id is null then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    -- Waits for a pass that is just copying it. A pass that comes later passes over what is locked.
+    select * into d
+      from pgq.delayed
+     where ev_id = i_event_id
+       and ev_queue = id
+       and ev_owner is null
+       for update;
+    -- A statement of its own, so that it sees what was committed before we got the lock.
+    if not found or pgq.is_moved(d.due, d.due_nr, d.due_txid, pgq.last_move()) then
+        return false;
+    end if;
+    if not pgq.is_read_committed() and d.due < (pgq.delayed_target()).earliest then
+        -- A pass may have copied it that this snapshot does not see.
+        perform pgq.raise_stale_snapshot();
+    end if;
+    delete from pgq.delayed where ev_id = i_event_id and ev_queue = id and ev_owner is null;
+    return true;
+end;
+$$;

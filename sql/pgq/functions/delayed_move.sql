@@ -1,0 +1,277 @@
+create or replace function pgq.delayed_is_due(i_move pgq.moved_0)
+returns boolean
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.delayed_is_due(1)
+--
+--      Whether there may be something for a pass to copy. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return pg_catalog.cardinality(i_move.held_due_nr) > 0
+        or exists (select from pgq.delayed
+                    where (due, due_nr) > (i_move.moved_due, i_move.moved_due_nr)
+                      and due <= pg_catalog.clock_timestamp())
+        or exists (select from pgq.delayed
+                    where due_txid = any (pgq.ended_between(i_move.moved_snapshot, pg_catalog.txid_current_snapshot()))
+                      and (due, due_nr) <= (i_move.moved_due, i_move.moved_due_nr))
+        or exists (select from pgq.delayed
+                    where due_txid >= pg_catalog.txid_snapshot_xmax(i_move.moved_snapshot)
+                      and due_txid < i_move.moved_fence
+                      and (due, due_nr) <= (i_move.moved_due, i_move.moved_due_nr));
+end;
+$$;
+
+create or replace function pgq.ended_between(i_before txid_snapshot, i_after txid_snapshot)
+returns bigint[]
+language plpgsql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.ended_between(2)
+--
+--      The transactions that were running at one snapshot and are not at a later one. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return array(select pg_catalog.txid_snapshot_xip(i_before) except select pg_catalog.txid_snapshot_xip(i_after));
+end;
+$$;
+
+create or replace function pgq.future_txid()
+returns bigint
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.future_txid(0)
+--
+--      A transaction id that nobody has yet, not far from those that are there. (A snapshot knows less: it
+--      ends behind the newest transaction that has ended.) Internal.
+-- ----------------------------------------------------------------------
+declare
+    own constant bigint := pg_catalog.txid_current();
+    n   bigint := 1;
+begin
+    loop
+        -- an error if the id has not been given out yet
+        perform pg_catalog.pg_xact_status((own + n)::text::xid8);
+        n := 2 * n;
+    end loop;
+exception when invalid_parameter_value then
+    return own + n;
+end;
+$$;
+
+create or replace function pgq.maint_delayed_events(out moved int4, out next_due interval)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+-- Made while there is little the plan must be right when there is much: by index. And planning a dozen tables
+-- takes longer than looking into them. (The cost of what is off would make it compile the plan.)
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_delayed_events(0)
+--
+--      Copies events whose time has come into their queues: those inserted with a time, and those that a
+--      consumer wants again. At most 5000 a call, plus what late transactions have left behind: each of
+--      these comes as a whole. Call it again when next_due is over.
+--
+-- Returns:
+--      moved       - number of events; 0 also if somebody else is at it
+--      next_due    - how long until the next one is due, of those committed by now; null if there is none
+-- Errors:
+--      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ053 in a transaction that
+--      has delayed events itself
+-- Tables:
+--      reads pgq.delayed; inserts into pgq.event; appends to the log of moves; notifies
+-- ----------------------------------------------------------------------
+declare
+    most        constant int4 := 5000;
+    m           pgq.moved_0;
+    until       timestamptz;
+    until_nr    bigint := 9223372036854775807;
+    last        record;
+    snapshot    txid_snapshot;
+    fence       bigint;
+    ended       bigint[];
+    ended_from  bigint;
+    held_due    timestamptz[];
+    held_nr     bigint[];
+    queues      int4[];
+begin
+    perform pgq.require_read_committed('moving delayed events');
+    if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
+        perform pgq.check_native_txid();
+    end if;
+    moved := 0;
+    m := pgq.last_move();
+    if pgq.delayed_is_due(m) then
+        if not pg_try_advisory_xact_lock(1886875914) then
+            next_due := interval '100 milliseconds';
+            return;
+        end if;
+        perform pgq.check_native_txid();  -- draws the transaction id, before the current tables are looked up
+        if exists (select from pgq.delayed where due_txid = txid_current()) then
+            raise exception using
+                errcode = 'PQ053',
+                message = 'delayed events must not be moved in the transaction that has inserted them',
+                hint = 'Commit first.';
+        end if;
+        m := pgq.last_move();  -- whoever had the lock before has committed
+
+        -- First say up to when, then look; see the top of delayed.sql.
+        until := clock_timestamp();
+        if (extract(epoch from until) * 1000000)::bigint > pg_sequence_last_value('pgq.delayed_until_seq') is not false then
+            perform setval('pgq.delayed_until_seq', (extract(epoch from until) * 1000000)::bigint);
+        end if;
+        until := greatest(until, m.moved_due);
+        snapshot := txid_current_snapshot();
+        fence := pgq.future_txid();
+        ended := pgq.ended_between(m.moved_snapshot, snapshot);
+        ended_from := txid_snapshot_xmax(m.moved_snapshot);
+        -- where a piece ends that is full
+        select due, due_nr into last
+          from pgq.delayed
+         where (due, due_nr) > (m.moved_due, m.moved_due_nr)
+           and due <= until
+         order by due, due_nr
+        offset most - 1 limit 1;
+        if found then
+            until := last.due;
+            until_nr := last.due_nr;
+        end if;
+
+        -- What is being cancelled is locked, and held back until we know how that ends.
+        with taken as materialized (
+            select d.*
+              from pgq.delayed d
+             where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
+                    or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
+                       and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+                    or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
+               and txid_visible_in_snapshot(d.due_txid, snapshot)
+               for key share skip locked),
+        held as (
+            select array_agg(due) as due, array_agg(due_nr) as due_nr
+              from (select d.due, d.due_nr
+                      from pgq.delayed d
+                     where ((d.due, d.due_nr) > (m.moved_due, m.moved_due_nr) and (d.due, d.due_nr) <= (until, until_nr)
+                            or (d.due_txid = any (ended) or d.due_txid >= ended_from and d.due_txid < m.moved_fence)
+                               and (d.due, d.due_nr) <= (m.moved_due, m.moved_due_nr)
+                            or d.due = any (m.held_due) and d.due_nr = any (m.held_due_nr))
+                       and txid_visible_in_snapshot(d.due_txid, snapshot)
+                    except
+                    select due, due_nr from taken) locked),
+        target as materialized (
+            select queue_id, pgq.state_slot(queue_slot_seq) as ev_slot from pgq.queue),
+        -- The others' queues have been dropped, their consumers unregistered.
+        copied as (
+            insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
+                                   ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+            select d.ev_id, d.ev_time, d.ev_owner, d.ev_retry, d.ev_type, d.ev_data,
+                   d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4, t.ev_slot
+              from taken d
+              join target t on t.queue_id = d.ev_queue
+             where d.ev_owner is null or exists (select from pgq.registration where sub_id = d.ev_owner)
+             order by t.ev_slot, d.ev_id
+            returning ev_slot)
+        select (select count(*) from copied), coalesce(held.due, '{}'), coalesce(held.due_nr, '{}'),
+               array(select t.queue_id from target t where t.ev_slot in (select ev_slot from copied))
+          into moved, held_due, held_nr, queues
+          from held;
+
+        if pg_sequence_last_value('pgq.moved_log_seq') % 2 = 0 then
+            insert into pgq.moved_0 values (m.moved_nr + 1, until, until_nr, snapshot, fence, held_due, held_nr);
+        else
+            insert into pgq.moved_1 values (m.moved_nr + 1, until, until_nr, snapshot, fence, held_due, held_nr);
+        end if;
+        -- Events keep their ids. The sequence has to move all the same, so that a tick becomes due.
+        perform nextval(queue_event_seq_id) from pgq.queue where queue_id = any (queues);
+        if moved > 0 and pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
+            perform pg_notify('pgq_wake', '');
+        end if;
+        m := row(m.moved_nr, until, until_nr, snapshot, fence, held_due, held_nr);
+    end if;
+
+    select greatest(due - clock_timestamp(), interval '0') into next_due
+      from pgq.delayed
+     where (due, due_nr) > (m.moved_due, m.moved_due_nr)
+       and due < 'infinity'
+     order by due, due_nr
+     limit 1;
+end;
+$$;
+
+create or replace function pgq.maint_rotate_delayed()
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_rotate_delayed(0)
+--
+--      Keeps the tables of delayed events small: of the two for each range of delays, truncates the one that
+--      is not filled, when all in it was delivered, and moves on to it when the other one has grown. Never waits
+--      for a lock; what is not possible now is tried again at the next call.
+--
+-- Returns:
+--      Number of tables emptied.
+-- Errors:
+--      PQ012 not in READ COMMITTED
+-- ----------------------------------------------------------------------
+declare
+    parity  bigint;
+    m       pgq.moved_0;
+    other   text;
+    needed  boolean;
+    n       int4 := 0;
+begin
+    perform pgq.require_read_committed('rotation');
+    if not pg_try_advisory_xact_lock(1886875914) then
+        return 0;
+    end if;
+    parity := pg_sequence_last_value('pgq.delayed_parity_seq');
+    m := pgq.last_move();
+    for range in 0 .. 5 loop
+        other := 'pgq.delayed_' || 2 * range + 1 - ((parity >> range) & 1);
+        if pg_relation_size(other) > 0 then
+            begin
+                execute format('lock table %s in access exclusive mode nowait', other);
+            exception when lock_not_available then
+                continue;
+            end;
+            -- Nobody writes into it now. Is there a row in it that has not been passed?
+            execute format(
+                'select exists (select from %1$s where (due, due_nr) > ($1.moved_due, $1.moved_due_nr))'
+                ' or exists (select from %1$s where due_txid >= txid_snapshot_xmax($1.moved_snapshot))'
+                ' or exists (select from %1$s where due_txid = any (array(select txid_snapshot_xip($1.moved_snapshot))))'
+                ' or exists (select from %1$s where due = any ($1.held_due) and due_nr = any ($1.held_due_nr))', other)
+               into needed using m;
+            continue when needed;
+            execute format('truncate only %s', other);
+            n := n + 1;
+        end if;
+        if pg_table_size('pgq.delayed_' || 2 * range + ((parity >> range) & 1)) > pgq.delayed_rotate_bytes() then
+            parity := parity # (1 << range);
+            perform setval('pgq.delayed_parity_seq', parity);
+        end if;
+    end loop;
+    return n;
+end;
+$$;
+
+create or replace function pgq.delayed_rotate_bytes()
+returns bigint
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.delayed_rotate_bytes(0)
+--
+--      How large a table of delayed events may be before the other one is filled: as with the log of their
+--      moves. Internal.
+-- ----------------------------------------------------------------------
+    select coalesce((select log_rotate_bytes from pgq.log where log_name = 'moved'), 8388608);
+$$;

@@ -1,0 +1,313 @@
+create or replace function pgq.find_group(i_queue_name text, i_group_name text)
+returns pgq.consumer_group
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.find_group(2)
+--
+--      A consumer group; raises PQ001 or PQ036 if there is none. Internal.
+-- ----------------------------------------------------------------------
+declare
+    g   pgq.consumer_group;
+begin
+    select cg.* into g
+      from pgq.consumer_group cg
+      join pgq.queue q on q.queue_id = cg.group_queue
+     where q.queue_name = i_queue_name
+       and cg.group_name = i_group_name;
+    if not found then
+        if not exists (select from pgq.queue where queue_name = i_queue_name) then
+            perform pgq.raise_queue_not_found(i_queue_name);
+        end if;
+        raise exception using
+            errcode = 'PQ036',
+            message = pg_catalog.format('there is no consumer group %s on queue %L',
+                                        coalesce(pg_catalog.quote_literal(i_group_name), 'NULL'), i_queue_name),
+            hint = 'Create it with pgq.create_group(queue, group, partitions, key); pgq.get_group_info() lists the groups there are.';
+    end if;
+    return g;
+end;
+$$;
+
+create or replace function pgq.check_partition_names(g pgq.consumer_group, i_first int4, i_last int4)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_partition_names(3)
+--
+--      Raises PQ038 if a consumer has the name of a partition that is to be added. Internal.
+-- ----------------------------------------------------------------------
+declare
+    taken   text;
+begin
+    select co_name into taken
+      from pg_catalog.generate_series(i_first, i_last) nr
+      join pgq.consumer on co_name = g.group_name || '#' || nr
+      join pgq.registration on sub_consumer = co_id and sub_queue = g.group_queue
+     order by nr limit 1;
+    if found then
+        raise exception using
+            errcode = 'PQ038',
+            message = pg_catalog.format('consumer %L is registered on queue %L already', taken,
+                                        (select queue_name from pgq.queue where queue_id = g.group_queue)),
+            hint = 'The partitions of a group are consumers of that name: unregister this one, or give the group another name.';
+    end if;
+end;
+$$;
+
+create or replace function pgq.add_group_partition(g pgq.consumer_group, i_nr int4, i_tick_id bigint)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.add_group_partition(3)
+--
+--      Registers a partition of a group behind a tick. Internal.
+--
+-- Errors:
+--      PQ008 tick is not available, PQ038 a consumer has its name
+-- ----------------------------------------------------------------------
+declare
+    queue       constant text := (select queue_name from pgq.queue where queue_id = g.group_queue);
+    consumer    constant text := format('%s#%s', g.group_name, i_nr);
+    r           pgq.registration;
+begin
+    if pgq.register_consumer_at(queue, consumer, i_tick_id) = 0 then
+        perform pgq.check_partition_names(g, i_nr, i_nr);
+    end if;
+    r := pgq.find_registration(queue, consumer);
+    update pgq.registration set sub_id = g.group_sub_id, reg_is_partition = true where reg_id = r.reg_id;
+    insert into pgq.group_partition (part_group, part_nr, part_reg) values (g.group_id, i_nr, r.reg_id);
+end;
+$$;
+
+create or replace function pgq.remove_group_partition(i_group_id int4, i_nr int4)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.remove_group_partition(2)
+--
+--      Removes a partition and its registration. Internal.
+-- ----------------------------------------------------------------------
+declare
+    r   pgq.registration;
+begin
+    delete from pgq.group_partition p
+     using pgq.registration pr
+     where p.part_group = i_group_id and p.part_nr = i_nr and pr.reg_id = p.part_reg
+    returning pr.* into r;
+    perform from pgq.consumer where co_id = r.sub_consumer for update;
+    perform pgq.lock_position(r.reg_id);
+    delete from pgq.registration where reg_id = r.reg_id;
+    delete from pgq.consumer c
+     where c.co_id = r.sub_consumer
+       and not exists (select from pgq.registration where sub_consumer = c.co_id);
+end;
+$$;
+
+create or replace function pgq.create_group(
+    i_queue_name text, i_group_name text, i_partitions int4, i_key text,
+    i_lease interval default '15 seconds', i_park_limit int4 default 10000, i_tick_id bigint default null)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.create_group(7)
+--
+--      Creates a consumer group: its partitions share a queue's events by a key. The events of a key are
+--      processed in their order, different keys in parallel.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_group_name    - name of the group; its partitions are the consumers <name>#0, <name>#1, ...
+--      i_partitions    - how many, 1 to 1024; so many workers can be busy at once
+--      i_key           - an immutable SQL expression over ev_type, ev_data, ev_extra1 to ev_extra4, or pkey for the
+--                        primary key of captured rows. An event for which it is null, or fails, is a key alone
+--      i_lease         - after so long without a sign of life a worker loses its partitions
+--      i_park_limit    - with so many parked events a partition takes no more batches
+--      i_tick_id       - tick to start behind; null for the newest
+-- Returns:
+--      1 if it was created, 0 if it existed with this key; the rest is left as it was then.
+-- Errors:
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ011 a value makes no sense,
+--      PQ015 queue has no tick, PQ038 the group exists with another key, or a consumer has the name of a partition
+-- Tables:
+--      pgq.consumer_group, pgq.group_partition, pgq.registration; appends positions
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    g       pgq.consumer_group;
+    key     constant text := case when i_key = 'pkey' then 'pgq.event_pkey(ev_type, ev_data)' else i_key end;
+    tick    bigint;
+begin
+    perform pgq.check_name('group', i_group_name);
+    perform pgq.check_name('consumer', i_group_name || '#1023');
+    select * into q from pgq.queue where queue_name = i_queue_name for share;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+    if i_key is null then
+        perform pgq.check_group_key(null);
+    end if;
+    tick := coalesce(i_tick_id, (pgq.last_tick(q.queue_id)).tick_id);
+    begin
+        insert into pgq.consumer_group (group_queue, group_name, group_sub_id, group_partitions, group_key, group_key_sql,
+                                        group_lease, group_park_limit)
+        values (q.queue_id, i_group_name, nextval('pgq.subscription_sub_id_seq'), i_partitions, i_key, '',
+                i_lease, i_park_limit)
+        on conflict do nothing
+        returning * into g;
+    exception when check_violation or not_null_violation then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('group %L cannot have %s partitions, a lease of %s and a limit of %s parked events',
+                             i_group_name, coalesce(i_partitions::text, 'NULL'), coalesce(i_lease::text, 'NULL'),
+                             coalesce(i_park_limit::text, 'NULL')),
+            hint = 'Give 1 to 1024 partitions, a lease of 100 milliseconds to 1 day, and a limit of 0 or more.';
+    end;
+    if g.group_id is null then
+        g := pgq.find_group(i_queue_name, i_group_name);
+        if g.group_key <> i_key then
+            raise exception using
+                errcode = 'PQ038',
+                message = format('consumer group %L on queue %L has the key %s, not %s',
+                                 i_group_name, i_queue_name, g.group_key, i_key),
+                hint = 'A key is fixed when the group is created. Give that one, or another name, or drop the group.';
+        end if;
+        return 0;
+    end if;
+    update pgq.consumer_group
+       set group_key_sql = pgq.make_group_key(g.group_id, key)
+     where group_id = g.group_id;
+    for n in 0 .. i_partitions - 1 loop
+        perform pgq.add_group_partition(g, n, tick);
+    end loop;
+    return 1;
+end;
+$$;
+
+create or replace function pgq.drop_group(i_queue_name text, i_group_name text, i_force boolean default false)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.drop_group(3)
+--
+--      Drops a consumer group with the positions of its partitions.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_group_name    - name of the group
+--      i_force         - also if it has parked events, which are lost then
+-- Returns:
+--      1
+-- Errors:
+--      PQ001 queue does not exist, PQ036 group does not exist, PQ039 it has parked events
+-- Tables:
+--      pgq.consumer_group, pgq.group_partition, pgq.registration
+-- ----------------------------------------------------------------------
+declare
+    g       pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    parked  bigint;
+begin
+    -- From here on nobody opens or finishes a batch.
+    perform pgq.lock_position(part_reg) from pgq.group_partition where part_group = g.group_id order by part_reg;
+    select count(*) into parked
+      from pgq.parked_key join pgq.parked_event on pe_key = parked_id
+     where parked_group = g.group_id;
+    if parked > 0 and i_force is not true then
+        raise exception using
+            errcode = 'PQ039',
+            message = format('consumer group %L on queue %L has %s parked events', i_group_name, i_queue_name, parked),
+            hint = 'Let them be processed first, or drop with force: pgq.drop_group(queue, group, true).';
+    end if;
+    -- Events that it wanted again belong to nobody now, and are left out when they are due.
+    perform pgq.remove_group_partition(part_group, part_nr) from pgq.group_partition where part_group = g.group_id;
+    delete from pgq.consumer_group where group_id = g.group_id;
+    if g.group_key_sql like 'pgq.group_key_%' then
+        execute format('drop function pgq.group_key_%s, pgq.group_key_%1$s_expression', g.group_id);
+    end if;
+    return 1;
+end;
+$$;
+
+create or replace function pgq.set_group_config(i_queue_name text, i_group_name text, i_param text, i_value text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.set_group_config(4)
+--
+--      Sets one parameter of a consumer group.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_group_name    - name of the group
+--      i_param         - lease or park_limit
+--      i_value         - the value as text
+-- Returns:
+--      1
+-- Errors:
+--      PQ001 queue does not exist, PQ011 unknown parameter or bad value, PQ036 group does not exist
+-- ----------------------------------------------------------------------
+declare
+    g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+begin
+    if (i_param = any (array['lease', 'park_limit'])) is not true then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('there is no group parameter %s', coalesce(quote_literal(i_param), 'NULL')),
+            hint = 'Parameters: lease, park_limit. The number of partitions is changed by pgq.resize_group(queue, group, n).';
+    end if;
+    execute format('update pgq.consumer_group set %I = %L where group_id = %s', 'group_' || i_param, i_value, g.group_id);
+    return 1;
+exception when data_exception or not_null_violation or check_violation then
+    raise exception using
+        errcode = 'PQ011',
+        message = format('group parameter %s cannot be %s', i_param, coalesce(quote_literal(i_value), 'NULL')),
+        detail = sqlerrm,
+        hint = 'A lease is an interval of 100 milliseconds to 1 day, a park_limit a number of 0 or more.';
+end;
+$$;
+
+create or replace function pgq.group_partition_guard()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.group_partition_guard(0)
+--
+--      Keeps the partitions of groups from being unregistered one by one. Internal.
+--
+-- Errors:
+--      PQ038
+-- ----------------------------------------------------------------------
+declare
+    g   record;
+begin
+    select group_name, queue_name into g
+      from pgq.group_partition
+      join pgq.consumer_group on group_id = part_group
+      join pgq.queue on queue_id = group_queue
+     where part_reg = old.reg_id;
+    if found then
+        raise exception using
+            errcode = 'PQ038',
+            message = format('this consumer is a partition of group %L on queue %L', g.group_name, g.queue_name),
+            hint = 'Drop the group with pgq.drop_group(queue, group), or resize it with pgq.resize_group(queue, group, n).';
+    end if;
+    return old;
+end;
+$$;
+
+create or replace trigger group_partition_guard
+    before delete on pgq.registration
+    for each row execute function pgq.group_partition_guard();

@@ -1,0 +1,123 @@
+-- The key of a group: an expression over the columns of an event. It is evaluated by whoever reads a batch, so
+-- it must be harmless and always give the same; it may fail for an event, and then that is without key.
+
+create or replace function pgq.event_pkey(i_ev_type text, i_ev_data text)
+returns text
+language plpgsql
+immutable
+parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.event_pkey(2)
+--
+--      The primary key of the row that a captured change is about, for the key of a consumer group.
+--
+-- Parameters:
+--      i_ev_type, i_ev_data    - of an event from pgq.capture_table(), jsontriga or logutriga
+-- Returns:
+--      A text that is the same for all changes of a row; null if the event names no key.
+-- ----------------------------------------------------------------------
+declare
+    kind    jsonb;
+    res     text;
+begin
+    if left(i_ev_type, 1) = '{' then
+        kind := i_ev_type::jsonb;
+        select jsonb_agg(i_ev_data::jsonb -> col order by nr) into res
+          from jsonb_array_elements_text(kind -> 'pkey') with ordinality k (col, nr);
+        return (kind ->> 'table') || res;
+    elsif i_ev_type ~ '^[IUD]:.' then
+        select string_agg(pair, '&' order by nr) into res
+          from unnest(string_to_array(i_ev_data, '&')) with ordinality p (pair, nr)
+         where split_part(pair, '=', 1) = any (string_to_array(substr(i_ev_type, 3), ','));
+        return res;
+    end if;
+    return null;
+end;
+$$;
+
+create or replace function pgq.check_group_key(i_key text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.check_group_key(1)
+--
+--      Refuses what cannot be the key of a group: it must be one expression over columns of the event,
+--      immutable, and use nothing that somebody has made. Internal.
+--
+-- Errors:
+--      PQ011
+-- ----------------------------------------------------------------------
+declare
+    foreign_object  text;
+begin
+    perform pgq.check_event_condition(i_key);
+    -- PostgreSQL knows best what is immutable. The index does not stay.
+    execute format('create index group_key_check_idx on pgq.group_key_check (((%s)::text))', i_key);
+    select pg_describe_object(refclassid, refobjid, refobjsubid) into foreign_object
+      from pg_depend
+     where classid = 'pg_class'::regclass
+       and objid = 'pgq.group_key_check_idx'::regclass
+       and refobjid not in ('pgq.group_key_check'::regclass, 'pgq.event_pkey(text, text)'::regprocedure)
+     limit 1;
+    if foreign_object is not null then
+        raise exception 'it uses %', foreign_object;
+    end if;
+    -- (A code that ends in 000 would stand for all that begin like it.)
+    raise exception using errcode = 'PQZZZ', message = 'all is well';
+exception
+    when sqlstate 'PQZZZ' then
+        return;
+    when others then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('not a key of events: %s', coalesce(quote_literal(i_key), 'NULL')),
+            detail = sqlerrm,
+            hint = 'Give one immutable expression over ev_type, ev_data and ev_extra1 to ev_extra4, with functions of '
+                   'PostgreSQL only, as in: ev_extra1, or ev_data::jsonb ->> ''customer''; or pkey, the primary key of '
+                   'captured rows.';
+end;
+$$;
+
+create or replace function pgq.make_group_key(i_group_id int4, i_key text)
+returns text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.make_group_key(2)
+--
+--      Makes the functions that a group's key takes, if it is not just a column. Internal.
+--
+-- Returns:
+--      The key as SQL over the columns of the batch query, never null.
+-- ----------------------------------------------------------------------
+declare
+    parameters  constant text := 'ev_id int8, ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text';
+    arguments   constant text := 'ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4';
+    f           text;
+begin
+    if i_key ~ '^ev_(type|data|extra[1-4])$' then
+        return format('coalesce(%s, ev_id::pg_catalog.text)', i_key);
+    end if;
+    perform pgq.check_group_key(i_key);
+    -- The first is bound to what its names mean here. The second lets no event stop the group.
+    execute format('create function pgq.group_key_%s_expression(%s) returns text language sql immutable parallel safe '
+                   'return (%s)::text', i_group_id, parameters, i_key);
+    execute format($sql$create function pgq.group_key_%1$s(%2$s) returns text language plpgsql immutable parallel safe as $f$
+begin
+    return coalesce(pgq.group_key_%1$s_expression(%3$s), ev_id::pg_catalog.text);
+exception when others then
+    return ev_id::pg_catalog.text;
+end;
+$f$ $sql$, i_group_id, parameters, arguments);
+    foreach f in array array['pgq.group_key_' || i_group_id || '_expression', 'pgq.group_key_' || i_group_id] loop
+        execute format('revoke execute on function %s from public', f);
+        execute format('grant execute on function %s to pgq_reader', f);
+    end loop;
+    return format('pgq.group_key_%s(%s)', i_group_id, arguments);
+end;
+$$;

@@ -1,0 +1,114 @@
+-- Changing the number of partitions moves keys from one to another. So all partitions first come to stand on one
+-- tick: the farthest that one of them has opened or finished. It cannot be forgotten, for that one stands on it.
+
+create or replace function pgq.resize_group(i_queue_name text, i_group_name text, i_partitions int4)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.resize_group(3)
+--
+--      Changes the number of a group's partitions. Workers take all partitions to a common tick; then the keys are
+--      divided anew and all goes on. Giving the present number ends a resizing that has not happened yet.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_group_name    - name of the group
+--      i_partitions    - how many, 1 to 1024
+-- Returns:
+--      The tick that all partitions have to reach first, null if it is done.
+-- Errors:
+--      PQ001 queue does not exist, PQ011 number makes no sense, PQ012 not in READ COMMITTED, PQ036 group does not exist,
+--      PQ038 a consumer has the name of a partition
+-- Tables:
+--      locks positions; pgq.consumer_group, pgq.group_partition, pgq.registration, pgq.parked_key
+-- ----------------------------------------------------------------------
+declare
+    g       pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    tick    bigint;
+begin
+    perform pgq.require_read_committed('pgq.resize_group()');
+    if (i_partitions between 1 and 1024) is not true then
+        raise exception using
+            errcode = 'PQ011',
+            message = format('a group cannot have %s partitions', coalesce(i_partitions::text, 'NULL')),
+            hint = 'Give 1 to 1024.';
+    end if;
+    select * into g from pgq.consumer_group where group_id = g.group_id for update;
+    perform pgq.check_partition_names(g, g.group_partitions, i_partitions - 1);
+    -- Nobody opens a batch meanwhile, and whoever does so later sees the tick.
+    select max(coalesce(p.pos_next_tick, p.pos_last_tick)) into tick
+      from (select part_reg from pgq.group_partition where part_group = g.group_id order by part_reg) part
+     cross join lateral pgq.lock_position(part.part_reg) p;
+    update pgq.consumer_group
+       set group_resize_to = nullif(i_partitions, group_partitions),
+           group_resize_tick = case when i_partitions <> group_partitions then tick end
+     where group_id = g.group_id;
+    if i_partitions = g.group_partitions or pgq.switch_group(g.group_id) then
+        return null;
+    end if;
+    return tick;
+end;
+$$;
+
+create or replace function pgq.switch_group(i_group_id int4)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.switch_group(1)
+--
+--      Resizes a group if all its partitions stand where they must. Never waits. Internal.
+--
+-- Returns:
+--      Whether it did.
+-- ----------------------------------------------------------------------
+declare
+    g   pgq.consumer_group;
+    p   pgq.position_0;
+    r   int4;
+begin
+    if not (pgq.is_read_committed() and pgq.lock_group(i_group_id)) then
+        return false;
+    end if;
+    for r in select part_reg from pgq.group_partition where part_group = i_group_id order by part_reg loop
+        if not pgq.try_lock_position(r) then
+            return false;
+        end if;
+    end loop;
+    select * into g from pgq.consumer_group where group_id = i_group_id;
+    if g.group_resize_to is null then
+        return false;
+    end if;
+    for r in select part_reg from pgq.group_partition where part_group = i_group_id order by part_reg loop
+        p := pgq.get_position(r);
+        if p.pos_batch is not null or p.pos_last_tick <> g.group_resize_tick then
+            return false;
+        end if;
+    end loop;
+
+    begin
+        for n in g.group_partitions .. g.group_resize_to - 1 loop
+            perform pgq.add_group_partition(g, n, g.group_resize_tick);
+        end loop;
+    exception when sqlstate 'PQ038' then
+        -- A consumer has taken the name meanwhile. That is no reason for workers to stop.
+        return false;
+    end;
+    perform pgq.remove_group_partition(part_group, part_nr)
+       from pgq.group_partition
+      where part_group = i_group_id and part_nr >= g.group_resize_to;
+    update pgq.group_partition
+       set part_member = null, part_generation = default
+     where part_group = i_group_id;
+    update pgq.parked_key
+       set parked_part = pgq.key_partition(parked_key, g.group_resize_to)
+     where parked_group = i_group_id;
+    update pgq.consumer_group
+       set group_partitions = group_resize_to, group_resize_to = null, group_resize_tick = null
+     where group_id = i_group_id;
+    return true;
+end;
+$$;

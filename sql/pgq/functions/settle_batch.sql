@@ -1,0 +1,95 @@
+-- Retries and dead letters of consumers that have their effects in another database. They are noted there when that commits, and come here
+-- when the batch is finished. If the process dies in between and the consumer is moved, the batch would not come again.
+
+create or replace function pgq.settle_batch(i_batch_id bigint)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.settle_batch(1)
+--
+--      Remembers that the retries and dead letters of an open batch have come from where they were noted, in the transaction in which they
+--      do. Unlike a position it stays when the consumer is moved. Does nothing if the batch is not open.
+--
+-- Parameters:
+--      i_batch_id  - an open batch
+-- Tables:
+--      appends a position
+-- ----------------------------------------------------------------------
+declare
+    p   constant pgq.position_0 := pgq.lock_position(pgq.find_batch(i_batch_id));
+begin
+    if p.pos_batch = i_batch_id then
+        perform pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_last_tick, p.pos_batch, p.pos_next_tick,
+                                    i_settled => i_batch_id);
+    end if;
+end;
+$$;
+
+create or replace function pgq.reopen_batch(
+    i_queue_name text, i_consumer_name text, i_batch_id bigint,
+    i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_tick_id bigint, i_tick_time timestamptz)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.reopen_batch(7)
+--
+--      Opens a batch once more that was dropped when the consumer was moved, unless its retries and dead letters have come.
+--
+-- Parameters:
+--      i_queue_name, i_consumer_name       - the consumer
+--      i_batch_id                          - the batch
+--      i_prev_tick_id, i_prev_tick_time    - the tick behind which it begins
+--      i_tick_id, i_tick_time              - the tick at which it ends
+-- Returns:
+--      Whether it was opened; false if it is open, or nothing is missing.
+-- Errors:
+--      PQ001 queue does not exist, PQ002 consumer not registered
+--      PQ043 the consumer stands neither at the begin nor at the end of the batch, or the queue has it no longer
+-- Tables:
+--      locks pgq.queue against rotation; appends a position
+-- ----------------------------------------------------------------------
+declare
+    r       constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
+    q       pgq.queue;
+    p       pgq.position_0;
+    prev    pgq.tick_0;
+    cur     pgq.tick_0;
+begin
+    select * into q from pgq.queue where queue_id = r.sub_queue for share;
+    p := pgq.lock_position(r.reg_id);
+    if p.pos_nr is null then
+        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- unregistered just now, which it raises
+    end if;
+    if p.pos_batch = i_batch_id or p.pos_settled = i_batch_id then
+        return false;
+    end if;
+
+    prev := pgq.get_tick(r.sub_queue, i_prev_tick_id);
+    cur := pgq.get_tick(r.sub_queue, i_tick_id);
+    if (p.pos_last_tick in (i_prev_tick_id, i_tick_id)
+        and i_prev_tick_id >= q.queue_horizon_tick
+        and prev.tick_time = coalesce(i_prev_tick_time, prev.tick_time)
+        and cur.tick_time = i_tick_time
+        -- else it is another consumer's, of another history
+        and i_batch_id <= pg_sequence_last_value('pgq.batch_id_seq')
+        and coalesce(pgq.find_batch(i_batch_id), r.reg_id) = r.reg_id) is not true
+    then
+        raise exception using
+            errcode = 'PQ043',
+            message = format('what consumer %L has put back or given up of batch %s of queue %L is noted in its target, and has not come here',
+                             i_consumer_name, i_batch_id, i_queue_name),
+            detail = format('The batch lies between ticks %s and %s, and is not open any more: the consumer was moved, and stands at tick %s. '
+                            'Or another database''s queue of this name has a consumer of this name.',
+                            coalesce(i_prev_tick_id::text, '?'), i_tick_id, p.pos_last_tick),
+            hint = format('To have these events come again, as long as the queue has them: pgqpy consumer rewind %1$I %2$I --target-dsn DSN. '
+                          'To go on without them, in the target: select pgq_ext.forget_retries(%2$L, %1$L); before, '
+                          'select prg_retries from pgq_ext.progress says which.', i_queue_name, i_consumer_name);
+    end if;
+    perform pgq.append_position(r.reg_id, p.pos_nr + 1, i_prev_tick_id, i_batch_id, i_tick_id, i_settled => p.pos_settled);
+    return true;
+end;
+$$;

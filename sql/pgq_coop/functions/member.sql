@@ -1,0 +1,191 @@
+-- Who is in a group.
+--
+-- Members share the position of the group's consumer, the main one. Each is registered as a consumer named
+-- main.member with the main one's sub_id, so that retries belong to all. When a member takes a batch, the
+-- main consumer moves behind it at once, and the member gets a position, which keeps rotation from taking the events; when
+-- it finishes the batch it has none again.
+
+create or replace function pgq_coop.next_state(i_nr bigint)
+returns bigint
+language sql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_coop.next_state(1)
+--
+--      The number of a member's position that follows after one with this number and all signs of life that it may be
+--      followed by already. A transaction that does not see those, because its snapshot is older, can then finish the
+--      batch all the same; anything else that happened to the batch collides with it. Internal.
+-- ----------------------------------------------------------------------
+    select (i_nr | 1048575) + 1;
+$$;
+
+create or replace function pgq_coop.lock_member(i_member pgq.registration)
+returns pgq.position_0
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_coop.lock_member(1)
+--
+--      Locks a member until the end of the transaction. Internal.
+--
+-- Returns:
+--      Its newest position, null if it has gone: its registration may be another's by now, if we had to wait.
+-- ----------------------------------------------------------------------
+declare
+    p   constant pgq.position_0 := pgq.lock_position(i_member.reg_id);
+begin
+    if exists (select from pgq.registration where reg_id = i_member.reg_id and sub_consumer = i_member.sub_consumer) then
+        return p;
+    end if;
+    return null;
+end;
+$$;
+
+create or replace function pgq_coop.remove_registration(p pgq.position_0)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_coop.remove_registration(1)
+--
+--      Removes the registration of a member that the caller has locked, with its position. Internal.
+--
+-- Tables:
+--      deletes from pgq.registration
+-- ----------------------------------------------------------------------
+begin
+    if not pgq.is_read_committed() then
+        -- An old snapshot does not see a batch that was opened since; this collides with it.
+        perform pgq.append_position(p.pos_registration, p.pos_nr + 1, null, null, null);
+    end if;
+    delete from pgq.registration where reg_id = p.pos_registration;
+end;
+$$;
+
+create or replace function pgq_coop.remove_member(i_member pgq.registration, p pgq.position_0)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_coop.remove_member(2)
+--
+--      Removes a member that the caller has locked, with its position. Internal.
+--
+-- Tables:
+--      deletes from pgq.registration, pgq.consumer
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_coop.remove_registration(p);
+    perform pgq.forget_consumer(i_member.sub_consumer);
+end;
+$$;
+
+create or replace function pgq_coop.register_subconsumer(i_queue_name text, i_consumer_name text, i_subconsumer_name text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_coop.register_subconsumer(3)
+--
+--      Registers a member of a consumer's group, under the name consumer.subconsumer; and the consumer, if it is
+--      not registered. pgq_coop.next_batch() does that by itself.
+--
+-- Parameters:
+--      i_queue_name        - name of the queue
+--      i_consumer_name     - name of the consumer whose position the members share
+--      i_subconsumer_name  - name of the member
+-- Returns:
+--      1 if the member was registered, 0 if it already was.
+-- Errors:
+--      PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick, PQ016 consumer.subconsumer is
+--      registered as a consumer of its own, PQ038 the consumer is a partition of a consumer group
+-- Tables:
+--      locks pgq.registration; pgq.consumer, pgq.registration; appends a position
+-- ----------------------------------------------------------------------
+declare
+    main    pgq.registration;
+    member  int4;
+begin
+    perform pgq.check_name('subconsumer', i_subconsumer_name);
+    loop
+        perform pgq.register_consumer(i_queue_name, i_consumer_name);
+        main := pgq.find_registration(i_queue_name, i_consumer_name);
+        -- Members come and go one after the other; and the consumer stays.
+        exit when (pgq.lock_position(main.reg_id)).pos_nr is not null;
+    end loop;
+    perform pgq.check_name('subconsumer', i_consumer_name || '.' || i_subconsumer_name);
+    if (pgq.find_member(main, i_consumer_name, i_subconsumer_name)).reg_id is not null then
+        return 0;
+    end if;
+    if main.reg_is_partition then
+        raise exception using
+            errcode = 'PQ038',
+            message = format('consumer %L on queue %L is a partition of a consumer group, and has no members', i_consumer_name, i_queue_name),
+            hint = 'Workers join the group: pgq.join_group(queue, group, worker). To share a position, take another consumer.';
+    end if;
+    insert into pgq.registration (sub_id, sub_queue, sub_consumer)
+    values (main.sub_id, main.sub_queue, pgq.keep_consumer(i_consumer_name || '.' || i_subconsumer_name))
+    returning reg_id into member;
+    perform pgq.append_position(member, 1, null, null, null);
+    return 1;
+end;
+$$;
+
+create or replace function pgq_coop.unregister_subconsumer(
+    i_queue_name text, i_consumer_name text, i_subconsumer_name text, i_batch_handling integer)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_coop.unregister_subconsumer(4)
+--
+--      Removes a member from a consumer's group. The consumer and its position stay.
+--
+-- Parameters:
+--      i_queue_name        - name of the queue
+--      i_consumer_name     - name of the consumer
+--      i_subconsumer_name  - name of the member
+--      i_batch_handling    - what becomes of a batch that the member has open: 0 refuse, 1 close it, which
+--                            passes over its events
+-- Returns:
+--      1, or 0 if there is no such member.
+-- Errors:
+--      PQ016 consumer.subconsumer is a consumer of its own, PQ032 the member has a batch open
+-- Tables:
+--      locks pgq.registration; deletes from it and from pgq.consumer
+-- ----------------------------------------------------------------------
+declare
+    main    pgq.registration;
+    member  pgq.registration;
+    p       pgq.position_0;
+begin
+    select r.* into main
+      from pgq.queue q, pgq.consumer c, pgq.registration r
+     where q.queue_name = i_queue_name
+       and c.co_name = i_consumer_name
+       and r.sub_queue = q.queue_id
+       and r.sub_consumer = c.co_id;
+    if not found then
+        return 0;
+    end if;
+    member := pgq.find_member(main, i_consumer_name, i_subconsumer_name);
+    p := pgq_coop.lock_member(member);
+    if p.pos_nr is null then
+        return 0;
+    end if;
+    if p.pos_batch is not null and i_batch_handling is distinct from 1 then
+        raise exception using
+            errcode = 'PQ032',
+            message = format('member %L of consumer %L has batch %s of queue %L open',
+                             i_subconsumer_name, i_consumer_name, p.pos_batch, i_queue_name),
+            hint = format('Finish it first. If the member is gone, leave it: another takes the batch over that calls pgq_coop.next_batch() '
+                          'with a dead interval. To pass over its events: select pgq_coop.unregister_subconsumer(%L, %L, %L, 1).',
+                          i_queue_name, i_consumer_name, i_subconsumer_name);
+    end if;
+    perform pgq_coop.remove_member(member, p);
+    return 1;
+end;
+$$;

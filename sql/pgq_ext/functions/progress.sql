@@ -1,0 +1,256 @@
+-- Access to what is remembered. The tables that are not written at present are touched only if they must be: who rotates needs them alone.
+
+create or replace function pgq_ext.find_tracker(i_consumer text, i_subconsumer text)
+returns int4
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.find_tracker(2)
+--
+--      The tracker of a consumer, null if nothing was ever remembered. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return (select trk_id from pgq_ext.tracker where consumer_id = i_consumer and subconsumer_id = i_subconsumer);
+end;
+$$;
+
+create or replace function pgq_ext.lock_tracker(i_consumer text, i_subconsumer text)
+returns int4
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.lock_tracker(2)
+--
+--      Locks the tracker of a consumer until the end of the transaction, and makes it if there is none. Internal.
+--
+-- Errors:
+--      PQ003 invalid name
+-- Tables:
+--      reads or inserts into pgq_ext.tracker
+-- ----------------------------------------------------------------------
+declare
+    id      int4;
+begin
+    loop
+        id := pgq_ext.find_tracker(i_consumer, i_subconsumer);
+        if id is null then
+            perform pgq.check_name('consumer', i_consumer);
+            if i_subconsumer is null then
+                perform pgq.check_name('subconsumer', i_subconsumer);
+            end if;
+            insert into pgq_ext.log (log_name) values ('progress') on conflict do nothing;
+            insert into pgq_ext.tracker (consumer_id, subconsumer_id) values (i_consumer, i_subconsumer)
+            on conflict do nothing;
+            continue;
+        end if;
+        perform pg_catalog.pg_advisory_xact_lock(1886875910, id);
+        perform from pgq_ext.tracker where trk_id = id;
+        exit when found;
+        -- It was forgotten while we waited.
+    end loop;
+    perform pgq_ext.check_snapshot();
+    return id;
+end;
+$$;
+
+create or replace function pgq_ext.check_snapshot()
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.check_snapshot(0)
+--
+--      Raises 40001 if there was a step of a rotation after the snapshot of this transaction, so that not finding a row means nothing.
+--      Internal.
+-- ----------------------------------------------------------------------
+begin
+    if not pgq.is_read_committed()
+       and (coalesce((select log_rotations from pgq_ext.log), 0) <> pg_catalog.pg_sequence_last_value('pgq_ext.log_seq')
+            -- Emptied: the snapshot sees the file that was, the function the one that is.
+            or exists (select from pg_catalog.pg_class
+                        where oid in ('pgq_ext.progress_0'::pg_catalog.regclass, 'pgq_ext.progress_1'::pg_catalog.regclass)
+                          and relfilenode <> pg_catalog.pg_relation_filenode(oid)))
+    then
+        perform pgq.raise_stale_snapshot();
+    end if;
+end;
+$$;
+
+create or replace function pgq_ext.get_progress(i_tracker int4)
+returns pgq_ext.progress_0
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.get_progress(1)
+--
+--      The newest state of a tracker, null if there is none. Internal.
+--
+-- Tables:
+--      reads pgq_ext.progress_0, pgq_ext.progress_1
+-- ----------------------------------------------------------------------
+declare
+    p   pgq_ext.progress_0;
+begin
+    -- Twice: between two statements rotation may carry the row from one table to the other.
+    for attempt in 1..2 loop
+        if pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') % 2 = 0 then
+            select * into p from pgq_ext.progress_0 where prg_tracker = i_tracker order by prg_nr desc limit 1;
+            exit when found;
+            select * into p from pgq_ext.progress_1 where prg_tracker = i_tracker order by prg_nr desc limit 1;
+        else
+            select * into p from pgq_ext.progress_1 where prg_tracker = i_tracker order by prg_nr desc limit 1;
+            exit when found;
+            select * into p from pgq_ext.progress_0 where prg_tracker = i_tracker order by prg_nr desc limit 1;
+        end if;
+        exit when found;
+    end loop;
+    if p.prg_nr is null then
+        perform pgq_ext.check_snapshot();
+    end if;
+    return p;
+end;
+$$;
+
+create or replace function pgq_ext.require_durable()
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.require_durable(0)
+--
+--      The transaction is to be on disk when its commit returns: the next thing is that the batch is finished in another database, which
+--      may then not come back without it. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if pg_catalog.current_setting('synchronous_commit') = 'off' then
+        perform pg_catalog.set_config('synchronous_commit', 'on', true);
+    end if;
+end;
+$$;
+
+create or replace function pgq_ext.append_progress(p pgq_ext.progress_0)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.append_progress(1)
+--
+--      Stores the new state of a tracker that the caller has locked. Internal.
+--
+-- Parameters:
+--      p           - the state before, with what has changed; null fields where there was none
+-- ----------------------------------------------------------------------
+declare
+    rotations   bigint;
+begin
+    perform pgq_ext.require_durable();
+    p.prg_nr := coalesce(p.prg_nr, 0) + 1;
+    loop
+        rotations := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq');
+        begin
+            if rotations % 2 = 0 then
+                insert into pgq_ext.progress_0 select p.*;
+            else
+                insert into pgq_ext.progress_1 select p.*;
+            end if;
+        exception when unique_violation then
+            -- Only under an old snapshot, which sees an old state.
+            perform pgq.raise_stale_snapshot();
+        end;
+        -- Now we hold a lock on the table. A row in both does no harm.
+        exit when pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') = rotations;
+    end loop;
+    -- In another table than the one that it would collide in?
+    perform pgq_ext.check_snapshot();
+    perform pgq_ext.rotate();
+end;
+$$;
+
+create or replace function pgq_ext.has_event(p pgq_ext.progress_0, i_event bigint, i_retry int4, i_time timestamptz)
+returns boolean
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.has_event(4)
+--
+--      Whether an event of the batch that a tracker is at is done. Internal.
+--
+-- Parameters:
+--      p           - the tracker's state
+--      i_event, i_retry, i_time    - the event; null for any time
+-- Tables:
+--      reads pgq_ext.event_0, pgq_ext.event_1
+-- ----------------------------------------------------------------------
+declare
+    even    boolean;
+    is_here boolean;
+begin
+    for attempt in 1..2 loop
+        even := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') % 2 = 0;
+        -- Where the row is that began the batch, there its events are. The row first: it is carried over together with them.
+        if even then
+            perform from pgq_ext.progress_0 where prg_tracker = p.prg_tracker and prg_nr = p.prg_event_nr;
+        else
+            perform from pgq_ext.progress_1 where prg_tracker = p.prg_tracker and prg_nr = p.prg_event_nr;
+        end if;
+        is_here := found;
+        if even then
+            perform from pgq_ext.event_0
+             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
+               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
+        else
+            perform from pgq_ext.event_1
+             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
+               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
+        end if;
+        if found then
+            return true;
+        end if;
+        exit when is_here;
+        if even then
+            perform from pgq_ext.event_1
+             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
+               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
+        else
+            perform from pgq_ext.event_0
+             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
+               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
+        end if;
+        if found then
+            return true;
+        end if;
+    end loop;
+    perform pgq_ext.check_snapshot();
+    return false;
+end;
+$$;
+
+create or replace function pgq_ext.append_event(p pgq_ext.progress_0, i_event bigint, i_retry int4, i_time timestamptz)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.append_event(4)
+--
+--      Stores that an event is done; the caller has locked the tracker. Internal.
+-- ----------------------------------------------------------------------
+declare
+    rotations   bigint;
+begin
+    perform pgq_ext.require_durable();
+    loop
+        rotations := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq');
+        if rotations % 2 = 0 then
+            insert into pgq_ext.event_0 (evt_tracker, evt_nr, evt_id, evt_retry, evt_time)
+            values (p.prg_tracker, p.prg_event_nr, i_event, i_retry, coalesce(i_time, '-infinity'))
+            on conflict do nothing;  -- Only under an old snapshot, and then it is 40001.
+        else
+            insert into pgq_ext.event_1 (evt_tracker, evt_nr, evt_id, evt_retry, evt_time)
+            values (p.prg_tracker, p.prg_event_nr, i_event, i_retry, coalesce(i_time, '-infinity'))
+            on conflict do nothing;  -- Only under an old snapshot, and then it is 40001.
+        end if;
+        exit when pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') = rotations;
+    end loop;
+    perform pgq_ext.rotate();
+end;
+$$;

@@ -1,0 +1,243 @@
+-- Whole batches, each in one transaction of this database: what pgqpy's RemoteConsumer calls. Batch and ticks are remembered together, so
+-- that a batch is not applied twice, and a gap between two is noticed.
+
+create or replace function pgq_ext.start_batches(
+    a_consumer text, a_subconsumer text, a_tick_id bigint, a_tick_time timestamptz, a_fresh boolean,
+    out batch_id bigint, out prev_tick_id bigint, out prev_tick_time timestamptz, out tick_id bigint, out tick_time timestamptz)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.start_batches(5)
+--
+--      A consumer starts; to be called before its first batch. Where nothing is remembered, what it has not done yet begins behind its
+--      position.
+--
+-- Parameters:
+--      a_consumer      - name of the consumer
+--      a_subconsumer   - its queue
+--      a_tick_id       - its position in the queue
+--      a_tick_time     - that tick's time
+--      a_fresh         - whether it has done no batch yet
+-- Returns:
+--      The last batch that it has done, if there were retries or dead letters in it: these may not have come to the queue, see
+--      pgq.reopen_batch(). Null if there were none, or if the consumer is registered anew.
+-- Errors:
+--      PQ003 invalid name, PQ040 nothing is remembered of a consumer that has done batches
+-- Tables:
+--      appends to what is remembered
+-- ----------------------------------------------------------------------
+declare
+    p   pgq_ext.progress_0;
+    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+begin
+    p := pgq_ext.get_progress(id);
+    if p.prg_tick is not null then
+        if p.prg_retries is not null and not a_fresh then
+            batch_id := p.prg_batch;
+            prev_tick_id := p.prg_prev_tick;
+            prev_tick_time := p.prg_prev_tick_time;
+            tick_id := p.prg_tick;
+            tick_time := p.prg_tick_time;
+        end if;
+        return;
+    end if;
+    if not a_fresh then
+        raise exception using
+            errcode = 'PQ040',
+            message = format('database %I remembers nothing of consumer %L of queue %L, which has done batches up to tick %s',
+                             current_database(), a_consumer, a_subconsumer, a_tick_id),
+            hint = format('Is it the right database? If it was restored from an older backup: move the consumer back, in the queue''s '
+                          'database, as long as that has the events: select pgq.register_consumer_at(%1$L, %2$L, TICK). Then, or if all '
+                          'is well with what is here, tell this database where the consumer stands: '
+                          'select pgq_ext.set_last_tick(%2$L, %1$L, TICK), now %3$s.', a_subconsumer, a_consumer, a_tick_id);
+    end if;
+    p.prg_tracker := id;
+    p.prg_tick := a_tick_id;
+    p.prg_tick_time := a_tick_time;
+    perform pgq_ext.append_progress(p);
+end;
+$$;
+
+create or replace function pgq_ext.begin_batch(
+    a_consumer text, a_subconsumer text, a_batch_id bigint,
+    a_prev_tick_id bigint, a_prev_tick_time timestamptz, a_tick_id bigint, a_tick_time timestamptz,
+    out done boolean, out retries jsonb)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.begin_batch(7)
+--
+--      Whether a batch is to be applied, or was already. Nobody else can begin one as this consumer until the transaction ends.
+--
+-- Parameters:
+--      a_consumer                          - name of the consumer
+--      a_subconsumer                       - its queue
+--      a_batch_id                          - the batch
+--      a_prev_tick_id, a_prev_tick_time    - the tick behind which it begins
+--      a_tick_id, a_tick_time              - the tick at which it ends
+-- Returns:
+--      done        - true: leave it out, and finish it in the queue's database
+--      retries     - then, what pgq_ext.end_batch() was given
+-- Errors:
+--      PQ003 invalid name
+--      PQ040 this database is behind the batch: events would be left out
+--      PQ041 it is ahead of the batch, or remembers ticks of another history: events would be applied twice
+-- ----------------------------------------------------------------------
+declare
+    id      constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+    p       constant pgq_ext.progress_0 := pgq_ext.get_progress(id);
+begin
+    if p.prg_tick = a_tick_id and coalesce(p.prg_tick_time = a_tick_time, true) then
+        done := true;
+        retries := case when p.prg_batch = a_batch_id then p.prg_retries end;
+        return;
+    end if;
+    if p.prg_tick = a_prev_tick_id and coalesce(p.prg_tick_time = a_prev_tick_time, true) then
+        done := false;
+        return;
+    end if;
+
+    if p.prg_tick is null or p.prg_tick < a_prev_tick_id then
+        raise exception using
+            errcode = 'PQ040',
+            message = format('the next batch of consumer %L of queue %L begins behind tick %s, but database %I has got only as far as %s',
+                             a_consumer, a_subconsumer, a_prev_tick_id, current_database(),
+                             coalesce('tick ' || p.prg_tick, 'remembering nothing of it')),
+            detail = format('The events behind tick %s up to tick %s would be left out.', coalesce(p.prg_tick::text, '?'), a_prev_tick_id),
+            hint = format('Does another database''s queue of this name have a consumer of this name? Then give one of them another name. '
+                          'Was this database restored from an older backup, or the consumer moved ahead? To have the events, move it back, '
+                          'as long as the queue has them: pgqpy consumer rewind %1$I %2$I --target-dsn DSN, or in the queue''s database '
+                          'select pgq.register_consumer_at(%1$L, %2$L, %3$s). '
+                          'To go on without them, in this one: select pgq_ext.set_last_tick(%2$L, %1$L, %4$s).',
+                          a_subconsumer, a_consumer, coalesce(p.prg_tick::text, 'TICK'), a_prev_tick_id);
+    end if;
+    raise exception using
+        errcode = 'PQ041',
+        message = format('the next batch of consumer %L of queue %L begins behind tick %s of %s, but database %I has got as far as '
+                         'tick %s%s',
+                         a_consumer, a_subconsumer, a_prev_tick_id, a_prev_tick_time, current_database(), p.prg_tick,
+                         coalesce(' of ' || p.prg_tick_time::text, '')),
+        detail = format('Some of what the batch holds (up to tick %s, of %s) may be there already.', a_tick_id, a_tick_time),
+        hint = format('Does another database''s queue of this name have a consumer of this name? Then give one of them another name. '
+                      'Was the queue''s database restored from an older backup, or the consumer moved back? To go on where this database stands: pgqpy consumer rewind %1$I %2$I '
+                      '--target-dsn DSN, or in the queue''s select pgq.register_consumer_at(%1$L, %2$L, %3$s). To apply the batch, in this one: '
+                      'select pgq_ext.set_last_tick(%2$L, %1$L, %4$s).',
+                      a_subconsumer, a_consumer, p.prg_tick, a_prev_tick_id);
+end;
+$$;
+
+create or replace function pgq_ext.end_batch(
+    a_consumer text, a_subconsumer text, a_batch_id bigint, a_tick_id bigint, a_tick_time timestamptz, a_retries jsonb,
+    a_tick_snapshot txid_snapshot default null, a_tick_event_seq bigint default null)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.end_batch(8)
+--
+--      Remembers a batch as done, in the transaction that began it by pgq_ext.begin_batch().
+--
+-- Parameters:
+--      a_consumer              - name of the consumer
+--      a_subconsumer           - its queue
+--      a_batch_id              - the batch
+--      a_tick_id, a_tick_time  - the tick at which it ends
+--      a_retries               - what the consumer needs to know to finish the batch in the queue's database, if it must do so after a crash
+--      a_tick_snapshot, a_tick_event_seq   - the tick's; with them pgq.rewind_consumer() finds it when the queue has forgotten it
+-- Errors:
+--      PQ003 invalid name
+-- Tables:
+--      appends to what is remembered
+-- ----------------------------------------------------------------------
+declare
+    p   pgq_ext.progress_0;
+    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+begin
+    p := pgq_ext.get_progress(id);
+    p.prg_tracker := id;
+    p.prg_batch := a_batch_id;
+    p.prg_prev_tick := null;
+    p.prg_prev_tick_time := null;
+    p.prg_prev_tick_snapshot := null;
+    p.prg_prev_tick_event_seq := null;
+    if a_retries is not null then
+        p.prg_prev_tick := p.prg_tick;
+        p.prg_prev_tick_time := p.prg_tick_time;
+        p.prg_prev_tick_snapshot := p.prg_tick_snapshot;
+        p.prg_prev_tick_event_seq := p.prg_tick_event_seq;
+    end if;
+    p.prg_tick := a_tick_id;
+    p.prg_tick_time := a_tick_time;
+    p.prg_tick_snapshot := a_tick_snapshot;
+    p.prg_tick_event_seq := a_tick_event_seq;
+    p.prg_retries := a_retries;
+    perform pgq_ext.append_progress(p);
+end;
+$$;
+
+create or replace function pgq_ext.forget_retries(a_consumer text, a_subconsumer text)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.forget_retries(2)
+--
+--      Forgets what a consumer has put back or given up of its last batch: it need not come to the queue any more.
+--
+-- Parameters:
+--      a_consumer      - name of the consumer
+--      a_subconsumer   - its queue
+-- Returns:
+--      Whether there was something.
+-- Tables:
+--      appends to what is remembered
+-- ----------------------------------------------------------------------
+declare
+    p   pgq_ext.progress_0;
+begin
+    if pgq_ext.find_tracker(a_consumer, a_subconsumer) is null then
+        return false;
+    end if;
+    p := pgq_ext.get_progress(pgq_ext.lock_tracker(a_consumer, a_subconsumer));
+    if p.prg_retries is null then
+        return false;
+    end if;
+    p.prg_retries := null;
+    perform pgq_ext.append_progress(p);
+    return true;
+end;
+$$;
+
+create or replace function pgq_ext.forget_consumer(a_consumer text, a_subconsumer text default '')
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.forget_consumer(2)
+--
+--      Forgets all that is remembered of a consumer.
+--
+-- Parameters:
+--      a_consumer      - name of the consumer
+--      a_subconsumer   - what tells several of one name apart; pgqpy's consumers give their queue
+-- Returns:
+--      Whether there was something.
+-- Tables:
+--      pgq_ext.tracker; the rest goes with rotation
+-- ----------------------------------------------------------------------
+declare
+    id  constant int4 := pgq_ext.find_tracker(a_consumer, a_subconsumer);
+begin
+    if id is null then
+        return false;
+    end if;
+    perform pg_advisory_xact_lock(1886875910, id);
+    delete from pgq_ext.tracker where trk_id = id;
+    return found;
+end;
+$$;

@@ -1,0 +1,86 @@
+create or replace function pgq_ext.is_batch_done(a_consumer text, a_subconsumer text, a_batch_id bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.is_batch_done(3)
+--
+--      Whether a batch is the last one that a consumer has done in this database.
+--
+-- Parameters:
+--      a_consumer      - name of the consumer
+--      a_subconsumer   - what tells several of one name apart; pgqpy's consumers give their queue
+--      a_batch_id      - batch
+-- ----------------------------------------------------------------------
+declare
+    p   constant pgq_ext.progress_0 := pgq_ext.get_progress(pgq_ext.find_tracker(a_consumer, a_subconsumer));
+begin
+    return p.prg_batch is not null and p.prg_batch = a_batch_id;
+end;
+$$;
+
+create or replace function pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint)
+returns boolean
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.is_batch_done(2)
+--
+--      Whether a batch is the last one that a consumer has done; see pgq_ext.is_batch_done(3).
+-- ----------------------------------------------------------------------
+    select pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
+$$;
+
+create or replace function pgq_ext.set_batch_done(a_consumer text, a_subconsumer text, a_batch_id bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.set_batch_done(3)
+--
+--      Remembers that a consumer has done a batch, in the transaction in which it does it.
+--
+-- Parameters:
+--      a_consumer      - name of the consumer
+--      a_subconsumer   - what tells several of one name apart
+--      a_batch_id      - batch; one that is null or not positive is no batch, and is not remembered
+-- Returns:
+--      false if it was done already: then somebody else has done it meanwhile.
+-- Errors:
+--      PQ003 invalid name
+-- Tables:
+--      appends to what is remembered
+-- ----------------------------------------------------------------------
+declare
+    p   pgq_ext.progress_0;
+    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+begin
+    p := pgq_ext.get_progress(id);
+    if p.prg_batch = a_batch_id then
+        return false;
+    end if;
+    if a_batch_id > 0 then
+        p.prg_tracker := id;
+        p.prg_batch := a_batch_id;
+        p.prg_retries := null;
+        perform pgq_ext.append_progress(p);
+    end if;
+    return true;
+end;
+$$;
+
+create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
+returns boolean
+language sql
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_ext.set_batch_done(2)
+--
+--      Remembers that a consumer has done a batch; see pgq_ext.set_batch_done(3).
+-- ----------------------------------------------------------------------
+    select pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
+$$;

@@ -1,0 +1,172 @@
+create or replace function pgq_task.change_tasks(
+    queue text, filter jsonb, change jsonb, max_tasks int4 default null, claimed boolean default false)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.change_tasks(5)
+--
+--      Changes all tasks of a queue that a filter finds, all in the same way.
+--
+-- Parameters:
+--      queue       - name of the queue
+--      filter      - as for pgq_task.list_tasks(3); null for all
+--      change      - as in the changes of pgq_task.modify(7), without id and version: {"delay": "1 hour"},
+--                    {"queue": "slow", "priority": 3}, {"stop": true}, ...
+--      max_tasks   - at most so many, those with the lowest ids; null for all
+--      claimed     - also those that somebody has claimed; else they are left alone
+-- Returns:
+--      How many.
+-- Errors:
+--      PQ070 no such queue, PQ071 another task has the unique_key, PQ072 what is asked for makes no sense,
+--      42501 no right to, or to read, which a filter by something else than ids takes
+-- Tables:
+--      updates pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_variable
+declare
+    v_ids   bigint[];
+begin
+    if jsonb_typeof(change) is distinct from 'object' or change ?| '{id,version}' or change = '{}' then
+        perform pgq_task.raise_invalid('the change says nothing, or names a task', 'Give an object like {"delay": "1 hour"}.');
+    end if;
+    perform pgq_task.require_modification('change', jsonb_build_array(change || '{"id": 0, "version": 0}'));
+    perform pg_current_xact_id();
+    v_ids := pgq_task.lock_found('change', queue, filter, max_tasks, claimed);
+    for n in 1 .. coalesce(cardinality(v_ids), 0) by 10000
+    loop
+        perform pgq_task.change_locked(v_ids[n : n + 9999], null, change);
+    end loop;
+    return coalesce(cardinality(v_ids), 0);
+end;
+$$;
+
+create or replace function pgq_task.remove_tasks(
+    queue text, filter jsonb, max_tasks int4 default null, claimed boolean default false)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.remove_tasks(4)
+--
+--      Deletes all tasks of a queue that a filter finds.
+--
+-- Parameters:
+--      queue       - name of the queue
+--      filter      - as for pgq_task.list_tasks(3); null for all
+--      max_tasks   - at most so many, those with the lowest ids; null for all
+--      claimed     - also those that somebody has claimed; else they are left alone
+-- Returns:
+--      How many.
+-- Errors:
+--      PQ070 no such queue, PQ072 what is asked for makes no sense, 42501 no right to, or to read, which a filter
+--      by something else than ids takes
+-- Tables:
+--      deletes from pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_variable
+declare
+    v_ids   bigint[];
+begin
+    v_ids := pgq_task.lock_found('delete', queue, filter, max_tasks, claimed);
+    for n in 1 .. coalesce(cardinality(v_ids), 0) by 10000
+    loop
+        perform pgq_task.delete_locked(v_ids[n : n + 9999]);
+    end loop;
+    return coalesce(cardinality(v_ids), 0);
+end;
+$$;
+
+create or replace function pgq_task.requeue(queue text, filter jsonb default null, max_tasks int4 default null)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.requeue(3)
+--
+--      Sends tasks of an error queue back to where they failed: available at once, with no attempts, with
+--      the headers and unique_key that they had.
+--
+-- Parameters:
+--      queue       - name of the error queue
+--      filter      - as for pgq_task.list_tasks(3); null for all
+--      max_tasks   - at most so many, those with the lowest ids; null for all
+-- Returns:
+--      How many. Tasks that failed nowhere stay, and so do those whose unique_key another task has now.
+-- Errors:
+--      PQ070 no such queue, or none any more from which a task came; PQ072 what is asked for makes no sense;
+--      42501 no right to change tasks here or to insert them there
+-- Tables:
+--      updates pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_variable
+declare
+    v_found     bigint[];
+    v_ids       bigint[];
+    v_changes   jsonb[];
+    v_count     bigint := 0;
+begin
+    perform pg_current_xact_id();
+    v_found := pgq_task.lock_found('change', queue, coalesce(filter, '{}'), max_tasks, false,
+                                   's.headers ?& ''{origin,buried_at}''');
+    for n in 1 .. coalesce(cardinality(v_found), 0) by 10000
+    loop
+        select array_agg(w.id), array_agg(jsonb_build_object(
+                   'queue', w.origin, 'delay', '0', 'unique_key', w.key,
+                   'headers', nullif(w.headers - pgq_task.burial_headers() || coalesce(w.headers -> 'before', '{}'), '{}')))
+          into v_ids, v_changes
+          from (select t.id, t.headers, t.headers ->> 'origin' as origin, t.headers ->> 'unique_key' as key,
+                       row_number() over (partition by t.headers ->> 'origin', t.headers ->> 'unique_key' order by t.id) as nr
+                  from pgq_task.task t
+                 where t.id = any (v_found[n : n + 9999])) w
+          left join pgq_task.queue q on q.queue_name = w.origin
+         where w.key is null
+            or w.nr = 1 and not exists (select from pgq_task.task o where o.queue_id = q.queue_id and o.unique_key = w.key);
+        perform pgq_task.change_locked(v_ids, v_changes);
+        v_count := v_count + coalesce(cardinality(v_ids), 0);
+    end loop;
+    return v_count;
+end;
+$$;
+
+create or replace function pgq_task.lock_found(
+    i_action text, i_queue text, i_filter jsonb, i_max_tasks int4, i_claimed boolean, i_condition text default 'true')
+returns bigint[]
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.lock_found(6)
+--
+--      Locks the tasks of a queue that a filter finds, in the order of their ids. Those that are claimed, or
+--      locked because somebody is about to claim or finish them, only if wanted. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_where constant text := pgq_task.filter_sql(i_filter);
+    q       record;
+    v_ids   bigint[];
+begin
+    perform pgq_task.require_queues(array[i_queue]), pgq_task.require_limit(i_max_tasks);
+    select queue_id, queue_restricted into q from pgq_task.queue where queue_name = i_queue;
+    if q.queue_restricted then
+        perform pgq_task.require_right(q.queue_id, i_action);
+        -- How many there are tells what is in them.
+        if i_filter - 'ids' <> '{}' then
+            perform pgq_task.require_right(q.queue_id, 'read');
+        end if;
+    end if;
+    -- All at once: what changes them may change others of them, too, which a cursor would then leave out.
+    execute format(
+        'select array_agg(f.id) from (select s.id from pgq_task.task_status s where s.queue_id = %s and %s and %s and %s'
+        ' order by s.id limit %s for update %s) f',
+        q.queue_id, v_where, i_condition,
+        case when i_claimed then 'true' else '(s.lease is null or s.lease <= statement_timestamp())' end,
+        coalesce(i_max_tasks::text, 'all'), case when i_claimed then '' else 'skip locked' end)
+        into v_ids;
+    return v_ids;
+end;
+$$;

@@ -1,0 +1,60 @@
+create or replace function pgq_task.cancel(id bigint, reason text default 'cancelled')
+returns text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.cancel(2)
+--
+--      A task shall not be done. One that nobody has claimed is deleted at once. Of one that a worker has, the
+--      worker hears within about a second; its job is interrupted where that is possible, and the task goes
+--      to the error queue. A job that does not look is done.
+--
+-- Parameters:
+--      id      - which one
+--      reason  - why
+-- Returns:
+--      deleted, or asked if somebody has it
+-- Errors:
+--      PQ071 there is no such task, 42501 no right to delete tasks of its queue
+-- Tables:
+--      deletes from pgq_task.task, or inserts into pgq_task.cancellation
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    t   record;
+begin
+    select c.version, c.lease > clock_timestamp() as claimed, q.queue_restricted, q.queue_id into t
+      from pgq_task.task c
+      join pgq_task.queue q using (queue_id)
+     where c.id = cancel.id
+       for update of c skip locked;
+    if not found then
+        -- Locked: it is about to be finished, or claimed.
+        select c.version, true as claimed, q.queue_restricted, q.queue_id into t
+          from pgq_task.task c
+          join pgq_task.queue q using (queue_id)
+         where c.id = cancel.id;
+        if not found then
+            perform pgq_task.raise_conflict(format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
+                                            jsonb_build_array(jsonb_build_object('id', cancel.id, 'reason', 'missing')));
+        end if;
+    end if;
+    if t.queue_restricted then
+        perform pgq_task.require_right(t.queue_id, 'delete');
+    end if;
+    if not coalesce(t.claimed, false) then
+        perform pgq_task.delete_locked(array[cancel.id]);
+        return 'deleted';
+    end if;
+    -- Where no worker looks for them nobody else forgets them.
+    delete from pgq_task.cancellation c
+     where c.id = any (array(select o.id from pgq_task.cancellation o
+                              where not exists (select from pgq_task.task t where t.id = o.id and t.queue_id = o.queue_id)
+                              limit 100 for update skip locked));
+    insert into pgq_task.cancellation (id, queue_id, reason) values (cancel.id, t.queue_id, coalesce(cancel.reason, 'cancelled'))
+    on conflict (id) do nothing;
+    perform pg_notify('pgq_task_cancel', '');
+    return 'asked';
+end;
+$$;

@@ -1,0 +1,188 @@
+create or replace function pgq_task.claim(
+    queues text[], claimant text, lease interval default null, max_tasks int4 default 1,
+    random_choice boolean default true)
+returns setof pgq_task.claimed
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.claim(5)
+--
+--      Takes available tasks: until the lease ends nobody else gets them. A task whose lease has ended is
+--      available again.
+--
+-- Parameters:
+--      queues          - names of the queues, served in random order
+--      claimant        - who takes them
+--      lease           - for how long; null for what the queue's settings say
+--      max_tasks       - at most so many
+--      random_choice   - choose at random among the 8 or so tasks that have waited longest in their lane, so
+--                        that tasks that bring workers down do not hold up the others; false for the order
+--                        in which they became available
+-- Returns:
+--      The tasks, those of the highest priority first. No row if none is available, or the queues are paused.
+-- Errors:
+--      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit or lease that is not positive, a claimant without name
+-- Tables:
+--      reads pgq_task.queue, pgq_task.lane; updates pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    choice      constant int4 := 8;
+    at_times    constant int4 := 32;
+    v_left      int4 := max_tasks;
+    v_found     int4;
+    v_take      int4;
+    v_salt      bigint;
+    v_now       timestamptz;
+    v_now_pos   bigint;
+    v_ahead     bigint;
+    v_low       bigint;
+    v_start     bigint;
+    v_before    int4;
+    v_first     bigint;
+    v_count     bigint;
+    l           record;
+begin
+    if max_tasks is null or max_tasks < 1 then
+        perform pgq_task.raise_invalid(format('a limit of %s tasks', coalesce(max_tasks::text, 'NULL')), 'Claim one task or more.');
+    elsif coalesce(claim.claimant, '') = '' then
+        perform pgq_task.raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
+    elsif coalesce(cardinality(queues), 0) = 0 then
+        perform pgq_task.raise_invalid('no queues are given', 'Name one or more task queues.');
+    elsif claim.lease is not null then
+        perform pgq_task.require_lease(claim.lease);
+    end if;
+    for l in
+        select u.queue_name, q.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_paused, q.queue_restricted, q.queue_limited,
+               q.queue_claimed,
+               coalesce(claim.lease, q.queue_lease) as lease, coalesce(q.queue_max_attempts, 2147483647) as max_attempts
+          from unnest(queues) u (queue_name)
+          left join pgq_task.queue q using (queue_name)
+          left join pgq_task.lane n using (queue_id)
+         order by n.priority desc nulls first, random()
+    loop
+        if l.queue_id is null then
+            perform pgq_task.raise_queue_not_found(l.queue_name);
+        elsif l.queue_restricted then
+            perform pgq_task.require_right(l.queue_id, 'claim');
+        end if;
+        continue when l.queue_paused is not null;
+        -- Not behind somebody who drops the queue: its sequences would be gone.
+        if pg_relation_is_updatable(l.lane_low, false) is null or pg_relation_filenode(l.lane_low) is null then
+            perform pgq_task.raise_queue_not_found(l.queue_name);
+        end if;
+        if l.queue_limited then
+            return query
+                select * from pgq_task.claim_limited(l.queue_id, l.queue_name, l.priority, claim.claimant, l.lease,
+                                                     l.max_attempts, v_left, random_choice);
+            get diagnostics v_found = row_count;
+            v_left := v_left - v_found;
+            exit when v_left = 0;
+            continue;
+        end if;
+        v_now := clock_timestamp();
+        v_now_pos := pgq_task.position_of(v_now);
+        v_low := pg_sequence_last_value(l.lane_low);
+        v_ahead := greatest(pg_sequence_last_value(l.lane_ahead), v_low);
+        v_start := v_ahead;
+        -- So many of 8 tasks, by a hash of their ids that is another one each time. Where nothing has waited for
+        -- a tenth of a second there are too few.
+        v_take := case when random_choice and v_ahead < v_now_pos - 100000 * 256 then least(v_left, choice) else choice end;
+        v_salt := random() * 9e18;
+        v_before := v_left;
+        loop
+            return query
+                update pgq_task.task t
+                   set version = t.version + 1, lease = v_now + l.lease, claimant = claim.claimant,
+                       attempts = t.attempts + 1, last_attempt = v_now
+                  from (select c.ctid
+                          from pgq_task.task c
+                         where c.queue_id = l.queue_id and c.priority = l.priority
+                           and c.pos >= v_start
+                           and c.pos <= v_now_pos
+                           and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
+                           and (c.lease is null or c.lease <= v_now and c.attempts < l.max_attempts)
+                           and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
+                         order by c.queue_id, c.priority, c.pos
+                         limit v_left
+                           for no key update skip locked) c
+                 where t.ctid = c.ctid
+                returning t.id, t.version, l.queue_name, t.priority, t.attempts, t.lease, t.created,
+                          t.payload, t.headers, t.error, t.unique_key, t.order_key;
+            get diagnostics v_found = row_count;
+            v_left := v_left - v_found;
+            exit when v_left = 0;
+            if v_take < choice then
+                v_take := choice;
+            elsif v_left = v_before and v_low < v_start then
+                -- The mark is a guess: a lane is empty only when that was seen from its low end.
+                v_start := v_low;
+            else
+                exit;
+            end if;
+        end loop;
+        if v_before - v_left = 1 then
+            v_count := nextval(l.queue_claimed);
+        elsif v_left < v_before then
+            perform pgq_task.count_up('claimed', l.queue_id, v_before - v_left);
+        end if;
+        -- Now and then move the mark, so that others need not step over what is dead now; sooner after many tasks.
+        if random() * at_times < v_before - v_left and pgq.is_read_committed() then
+            select c.pos into v_first
+              from pgq_task.task c
+             where c.queue_id = l.queue_id and c.priority = l.priority and c.pos between v_ahead and v_now_pos
+               and (c.lease is null or c.lease <= v_now)
+             order by c.queue_id, c.priority, c.pos
+             limit 1;
+            -- What was pushed in the last hundredth of a second may not have come to light yet.
+            v_first := least(v_first, v_now_pos - 10000 * 256);
+            if v_first > v_ahead then
+                perform setval(l.lane_ahead, v_first);
+            end if;
+        end if;
+        exit when v_left = 0;
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.is_first(i_queue_id int4, i_order_key text, i_id bigint)
+returns boolean
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.is_first(3)
+--
+--      Whether a task is the earliest one with its order_key. A function, so that claims of tasks without one
+--      do not pay for it. Internal.
+-- ----------------------------------------------------------------------
+begin
+    -- From its own place back: what has ended long ago, and is still to be stepped over, comes last.
+    return (select e.id
+              from pgq_task.task e
+             where e.queue_id = i_queue_id and e.order_key = i_order_key and e.id < i_id
+             order by e.queue_id desc, e.order_key desc, e.id desc
+             limit 1) is null;
+end;
+$$;
+
+create or replace function pgq_task.require_lease(i_lease interval)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_lease(1)
+--
+--      Raises PQ072 unless a lease is null or positive. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if i_lease <= interval '0' or i_lease > interval '10 years' then
+        perform pgq_task.raise_invalid(format('a lease of %s', i_lease), 'Give a positive interval, such as 30 seconds.');
+    end if;
+end;
+$$;

@@ -1,0 +1,176 @@
+create or replace function pgq_task.fail(
+    claimant text, id bigint, version int4, error text, delay interval default '0', final boolean default false)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.fail(6)
+--
+--      A task was tried and failed: it is available again after a delay, or goes to the error queue.
+--
+-- Parameters:
+--      claimant    - who claimed it
+--      id          - its id
+--      version     - its version, as claim() or renew() returned it
+--      error       - why it failed
+--      delay       - how long until the next attempt
+--      final       - there shall be none
+-- Returns:
+--      Whether it went to the error queue: as the last of its attempts, or because this was final.
+-- Errors:
+--      PQ071 somebody else has it, PQ072 a delay that is negative
+-- Tables:
+--      updates pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    v_buried    boolean;
+begin
+    select f.buried into v_buried
+      from pgq_task.fail_many(claimant, array[fail.id], array[fail.version], array[fail.error],
+                              array[fail.delay], array[fail.final]) f;
+    if not found then
+        perform pgq_task.raise_lost(claimant, array[fail.id], array[fail.version]);
+    end if;
+    return v_buried;
+end;
+$$;
+
+create or replace function pgq_task.fail_many(
+    claimant text, ids bigint[], versions int4[], errors text[], delays interval[] default null, finals boolean[] default null)
+returns table (id bigint, buried boolean)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.fail_many(6)
+--
+--      As pgq_task.fail(6), for many tasks.
+--
+-- Parameters:
+--      claimant    - who claimed them
+--      ids, versions, errors, delays, finals   - one for each task
+-- Returns:
+--      The tasks that the claimant had, each with whether it went to the error queue. It has lost the others.
+-- Errors:
+--      PQ072 lists of different length, a delay that is negative
+-- Tables:
+--      updates pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    t   record;
+begin
+    perform pgq_task.require_same_length(ids, versions), pgq_task.require_named_once(ids, 'failed');
+    for t in
+        select f.id, f.error, f.delay, f.final, c.queue_id,
+               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried
+          from unnest(ids, versions, errors, delays, finals) f (id, version, error, delay, final)
+          join pgq_task.task c on c.id = f.id and c.version = f.version
+          join pgq_task.queue q
+            on q.queue_id = c.queue_id and (not q.queue_restricted or pgq_task.require_right(c.queue_id, 'claim'))
+         where c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp()
+         order by c.id
+           for no key update of c
+    loop
+        if t.buried then
+            perform pgq_task.bury(t.id, t.error);
+        else
+            update pgq_task.task c
+               set version = c.version + 1, lease = null, claimant = null, error = t.error,
+                   pos = pgq_task.position_at(null, coalesce(t.delay, interval '0'))
+             where c.id = t.id;
+        end if;
+        perform pgq_task.count_up('failed', t.queue_id);
+        id := t.id;
+        buried := t.buried;
+        return next;
+    end loop;
+    perform pgq_task.wake(q.queue_id, q.queue_name)
+       from pgq_task.queue q
+      where q.queue_id in (select c.queue_id from pgq_task.task c where c.id = any (ids));
+end;
+$$;
+
+create or replace function pgq_task.bury(i_id bigint, i_reason text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.bury(2)
+--
+--      Moves a task to its queue's error queue, which is created if need be. What is said there of its failure are
+--      headers; if it had some of these names, they are kept in one called before. Internal.
+-- ----------------------------------------------------------------------
+declare
+    q           pgq_task.queue;
+    v_error     text;
+    v_queue_id  int4;
+    v_headers   jsonb;
+    v_before    jsonb;
+    t           pgq_task.task;
+begin
+    select * into t from pgq_task.task c where c.id = i_id for update;
+    select * into q from pgq_task.queue where queue_id = t.queue_id;
+    v_error := coalesce(q.queue_error_queue, q.queue_name || '.failed');
+    if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
+        perform pgq_task.restrict_as(v_error, q.queue_id);
+    end if;
+    select queue_id into v_queue_id from pgq_task.queue where queue_name = v_error;
+    v_headers := coalesce(nullif(t.headers, 'null'), '{}');
+    select jsonb_build_object('before', jsonb_object_agg(h.key, h.value)) into v_before
+      from jsonb_each(v_headers) h
+     where h.key = any (pgq_task.burial_headers())
+    having count(*) > 0;
+    update pgq_task.task c
+       set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0,
+           pos = pgq_task.position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
+           headers = v_headers - pgq_task.burial_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
+               'origin', q.queue_name, 'reason', coalesce(i_reason, c.error), 'attempts', c.attempts,
+               'buried_at', now(), 'unique_key', c.unique_key))
+     where c.id = i_id;
+    perform pgq_task.count_up('buried', t.queue_id);
+    if t.order_key is not null then
+        perform pgq_task.release_next(t.queue_id, t.order_key, t.id);
+    end if;
+    perform pgq_task.wake(v_queue_id, v_error);
+    perform pgq_task.add_lane(v_queue_id, t.priority);
+end;
+$$;
+
+create or replace function pgq_task.bury_lost(i_id bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.bury_lost(1)
+--
+--      pgq_task.bury(2) for a sweep, which has other queues to see to if this one's error queue is locked or cannot
+--      be made. False if the task is still where it was. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.bury(i_id, 'the worker was lost');
+    return true;
+exception when others then
+    if sqlstate <> '55P03' then
+        raise warning using errcode = sqlstate, message = format('task %s cannot go to its error queue: %s', i_id, sqlerrm);
+    end if;
+    return false;
+end;
+$$;
+
+create or replace function pgq_task.burial_headers()
+returns text[]
+language sql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.burial_headers(0)
+--
+--      What pgq_task.bury(2) writes into the headers, and pgq_task.requeue(3) takes out again. Internal.
+-- ----------------------------------------------------------------------
+    select '{origin,reason,attempts,buried_at,unique_key,before}'::text[];
+$$;

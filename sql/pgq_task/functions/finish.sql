@@ -1,0 +1,266 @@
+create or replace function pgq_task.finish(claimant text, id bigint, version int4, result jsonb default null)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.finish(4)
+--
+--      Ends a task that was done, in the caller's transaction: what else that did is committed with it, or
+--      not at all.
+--
+-- Parameters:
+--      claimant    - who claimed it
+--      id          - its id
+--      version     - its version, as claim() or renew() returned it
+--      result      - kept with it, if the queue keeps finished tasks
+-- Errors:
+--      PQ071 somebody else has it, or had it and finished it
+-- Tables:
+--      deletes from pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    r       record;
+    v_count bigint;
+begin
+    delete from pgq_task.task t
+     using pgq_task.queue q
+     where t.id = finish.id and t.version = finish.version
+       and (t.claimant = finish.claimant or t.lease is null or t.lease <= clock_timestamp())
+       and q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+    returning t.queue_id, t.order_key, q.queue_finished, q.queue_limited, q.queue_waiting, q.queue_name, q.queue_keep > interval '0' as kept,
+              case when q.queue_keep > interval '0' then t end as task into r;
+    if not found then
+        perform pgq_task.raise_lost(claimant, array[finish.id], array[finish.version]);
+    end if;
+    v_count := nextval(r.queue_finished);
+    if r.order_key is not null then
+        perform pgq_task.release_next(r.queue_id, r.order_key, id);
+    end if;
+    if r.kept then
+        perform pgq_task.keep_finished(array[r.task], 'finished', array[id], array[version],
+                                       case when result is not null then array[result] end);
+    end if;
+    if r.queue_limited and pg_sequence_last_value(r.queue_waiting) <> 0 then
+        perform pgq_task.wake(r.queue_id, r.queue_name);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.finish_and_claim(
+    claimant text, id bigint, version int4, queues text[], result jsonb default null, lease interval default null,
+    max_tasks int4 default 1, random_choice boolean default true)
+returns setof pgq_task.claimed
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.finish_and_claim(8)
+--
+--      Ends a task that was done and takes the next, in one round trip and one transaction.
+--
+-- Parameters:
+--      claimant, id, version, result               - as in pgq_task.finish(4)
+--      queues, lease, max_tasks, random_choice     - as in pgq_task.claim(5)
+-- Returns:
+--      As pgq_task.claim(5).
+-- Errors:
+--      Those of both; nothing was finished and nothing claimed then.
+-- Tables:
+--      deletes from and updates pgq_task.task
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.finish(claimant, id, version, result);
+    return query select * from pgq_task.claim(queues, claimant, lease, max_tasks, random_choice);
+end;
+$$;
+
+create or replace function pgq_task.finish_many(claimant text, ids bigint[], versions int4[], results jsonb[] default null)
+returns setof bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.finish_many(4)
+--
+--      Ends tasks that were done, as many of them as the claimant still has.
+--
+-- Parameters:
+--      claimant    - who claimed them
+--      ids         - their ids
+--      versions    - their versions, as claim() or renew() returned them
+--      results     - one for each, or null
+-- Returns:
+--      The ids of those that were not finished, because somebody else has them, or had them and finished
+--      them.
+-- Errors:
+--      PQ072 lists of different length
+-- Tables:
+--      deletes from pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_tasks     pgq_task.task[];
+    v_keys      boolean;
+    v_kept      boolean;
+    v_done      bigint[];
+    v_queues    int4[];
+    v_limited   text[];
+begin
+    perform pgq_task.require_same_length(ids, versions);
+    with gone as (
+        delete from pgq_task.task t
+         using unnest(ids, versions) d (id, version)
+         where t.id = d.id and t.version = d.version
+           and (t.claimant = finish_many.claimant or t.lease is null or t.lease <= clock_timestamp())
+        returning t.*)
+    select array_agg(g.id), array_agg(g.queue_id), bool_or(g.order_key is not null), bool_or(q.queue_keep > interval '0'),
+           array_agg(g::pgq_task.task) filter (where g.order_key is not null or q.queue_keep > interval '0'),
+           array_agg(q.queue_name) filter (where q.queue_limited)
+      into v_done, v_queues, v_keys, v_kept, v_tasks, v_limited
+      from gone g
+      join pgq_task.queue q
+        on q.queue_id = g.queue_id and (not q.queue_restricted or pgq_task.require_right(g.queue_id, 'claim'));
+    perform pgq_task.count_each('finished', v_queues);
+    if v_keys then
+        perform pgq_task.release_next(t.queue_id, t.order_key, t.id)
+           from unnest(v_tasks) t where t.order_key is not null;
+    end if;
+    if v_kept then
+        perform pgq_task.keep_finished(v_tasks, 'finished', ids, versions, results);
+    end if;
+    if v_limited is not null then
+        -- There is room again.
+        perform pgq_task.wake(q.queue_id, q.queue_name)
+           from pgq_task.queue q
+          where q.queue_name = any (v_limited) and pg_sequence_last_value(q.queue_waiting) <> 0;
+    end if;
+    if coalesce(cardinality(v_done), 0) < cardinality(ids) then
+        return query select d.id from unnest(ids) d (id) where d.id <> all (coalesce(v_done, '{}'));
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.renew(claimant text, ids bigint[], versions int4[], lease interval default null)
+returns table (id bigint, version int4)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.renew(4)
+--
+--      The claimant goes on with tasks: their leases begin again.
+--
+-- Parameters:
+--      claimant    - who claimed them
+--      ids         - their ids
+--      versions    - their versions
+--      lease       - for how long from now; null for what the queue's settings say
+-- Returns:
+--      The tasks that the claimant still has, with their versions, mostly new ones. It has lost the others.
+-- Errors:
+--      PQ072 lists of different length, a lease that is not positive
+-- Tables:
+--      updates pgq_task.task
+-- Notes:
+--      It waits for nobody: a task that a transaction has locked, which may well be the claimant's own, about
+--      to finish it, stays as it is, and is had as long as that has not committed.
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_now   constant timestamptz := clock_timestamp();
+begin
+    perform pgq_task.require_same_length(ids, versions);
+    perform pgq_task.require_lease(renew.lease);
+    return query
+        with mine as materialized (
+            select t.id, v_now + coalesce(renew.lease, q.queue_lease) as lease
+              from unnest(ids, versions) r (id, version)
+              join pgq_task.task t on t.id = r.id and t.version = r.version
+              join pgq_task.queue q
+                on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+             where t.claimant = renew.claimant and t.lease is not null
+               for no key update of t skip locked),
+        renewed as (
+            update pgq_task.task t
+               set version = t.version + 1, lease = m.lease, pos = pgq_task.position_of(m.lease)
+              from mine m
+             where t.id = m.id
+            returning t.id, t.version)
+        select n.id, n.version from renewed n
+        union all
+        select t.id, t.version
+          from unnest(ids, versions) r (id, version)
+          join pgq_task.task t on t.id = r.id and t.version = r.version
+         where t.claimant = renew.claimant and t.lease is not null
+           and t.id not in (select m.id from mine m);
+end;
+$$;
+
+create or replace function pgq_task.require_same_length(i_ids bigint[], i_versions int4[])
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_same_length(2)
+--
+--      Raises PQ072 unless each id has its version. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if coalesce(cardinality(i_ids), 0) <> coalesce(cardinality(i_versions), 0)
+            or array_position(i_ids, null) is not null or array_position(i_versions, null) is not null then
+        perform pgq_task.raise_invalid(
+            format('%s ids and %s versions', coalesce(cardinality(i_ids), 0), coalesce(cardinality(i_versions), 0)),
+            'Give each task''s id and the version that claim() or renew() returned, none of them null.');
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.raise_lost(i_claimant text, i_ids bigint[], i_versions int4[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_lost(3)
+--
+--      Raises PQ071 with a reason for each of these tasks that a claimant does not have. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_conflicts jsonb;
+begin
+    v_conflicts := pgq_task.conflicts_of(i_claimant, i_ids, i_versions);
+    perform pgq_task.raise_conflict(
+        format('%s does not have %s', quote_literal(i_claimant), (
+            select string_agg(format('task %s in version %s', c ->> 'id', c ->> 'version'), ', ')
+              from jsonb_array_elements(v_conflicts) c)), v_conflicts);
+end;
+$$;
+
+create or replace function pgq_task.conflicts_of(i_claimant text, i_ids bigint[], i_versions int4[])
+returns jsonb
+language sql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.conflicts_of(3)
+--
+--      Why a claimant must not change these tasks; null if it may. Internal.
+-- ----------------------------------------------------------------------
+    select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+               'id', w.id, 'version', w.version,
+               'reason', case when t.version is distinct from w.version then 'missing' else 'claimed' end,
+               'has_version', case when r.allowed then t.version end, 'claimant', case when r.allowed then t.claimant end,
+               'lease', case when r.allowed then t.lease end)) order by w.nr)
+      from unnest(i_ids, i_versions) with ordinality w (id, version, nr)
+      left join pgq_task.task t on t.id = w.id
+      left join pgq_task.queue q on q.queue_id = t.queue_id
+     cross join lateral (select not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim') as allowed) r
+     where t.id is null or t.version is distinct from w.version
+        or t.lease > clock_timestamp() and t.claimant is distinct from i_claimant;
+$$;

@@ -1,0 +1,212 @@
+create or replace function pgq_task.finished_slot(i_keep interval, i_time timestamptz)
+returns int4
+language sql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.finished_slot(2)
+--
+--      The number of the table that is written at a time, by a queue that keeps tasks for so long. A minute at least
+--      is between two of them, so that none is old as a whole only between two looks of pgq_task.sweep(). Internal.
+-- ----------------------------------------------------------------------
+    select (pg_catalog.floor(extract(epoch from i_time) / greatest(extract(epoch from i_keep) / 3, 60)) % 5)::int4;
+$$;
+
+create or replace function pgq_task.make_finished_tables()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.make_finished_tables(0)
+--
+--      Trigger on pgq_task.queue: one that keeps finished tasks has the tables for them. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_table text;
+begin
+    if to_regclass(format('pgq_task.finished_%s_0', new.queue_id)) is not null then
+        return null;
+    end if;
+    for n in 0 .. 4
+    loop
+        v_table := format('pgq_task.finished_%s_%s', new.queue_id, n);
+        execute format('create table %s (check (queue_id = %s)) inherits (pgq_task.finished)'
+                       ' with (fillfactor = 100, autovacuum_enabled = off, toast.autovacuum_enabled = off)', v_table, new.queue_id);
+        execute format('create index on %s (id)', v_table);
+        execute format('create index on %s (finished)', v_table);
+    end loop;
+    return null;
+end;
+$$;
+
+create or replace trigger make_finished_tables
+    after insert or update of queue_keep on pgq_task.queue
+    for each row when (new.queue_keep > interval '0')
+    execute function pgq_task.make_finished_tables();
+
+create or replace function pgq_task.keep_finished(
+    i_tasks pgq_task.task[], i_outcome text,
+    i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.keep_finished(5)
+--
+--      Keeps those of these tasks whose queues want it. Who has deleted tasks calls it. Internal.
+--
+-- Parameters:
+--      i_tasks     - as they were
+--      i_outcome   - finished, popped or deleted
+--      i_ids, i_versions, i_results    - their results, with which versions of which tasks they are of
+-- ----------------------------------------------------------------------
+declare
+    v_now   constant timestamptz := clock_timestamp();
+    q       record;
+begin
+    for q in
+        select queue_id, queue_keep
+          from pgq_task.queue
+         where queue_id in (select t.queue_id from unnest(i_tasks) t) and queue_keep > interval '0'
+    loop
+        execute format($sql$
+            insert into pgq_task.finished_%s_%s
+                   (queue_id, id, priority, created, finished, outcome, claimant, attempts, last_attempt,
+                    result, error, payload, headers, unique_key, order_key)
+            select t.queue_id, t.id, t.priority, t.created, $1, $2, t.claimant, t.attempts, t.last_attempt,
+                   r.result, t.error, t.payload, t.headers, t.unique_key, t.order_key
+              from unnest($3) t
+              left join (select distinct on (id, version) * from unnest($4, $5, $6) u (id, version, result)) r using (id, version)
+             where t.queue_id = $7$sql$, q.queue_id, pgq_task.finished_slot(q.queue_keep, v_now))
+        using v_now, i_outcome, i_tasks, i_ids, i_versions, i_results, q.queue_id;
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.expire_finished()
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.expire_finished(0)
+--
+--      Empties tables in which no finished task is to be kept any longer, those that nobody is using; of many
+--      some.
+--      pgq_task.sweep() calls it.
+--
+-- Returns:
+--      How many it emptied.
+-- Errors:
+--      PQ012 not in READ COMMITTED
+-- Tables:
+--      truncates the children of pgq_task.finished
+-- ----------------------------------------------------------------------
+declare
+    v_emptied   int4 := 0;
+    v_newest    timestamptz;
+    f           record;
+begin
+    perform pgq.require_read_committed('pgq_task.expire_finished()');
+    for f in
+        select q.queue_keep, c.oid::regclass as name
+          from pg_inherits i
+          join pg_class c on c.oid = i.inhrelid
+          join pgq_task.queue q on q.queue_id = split_part(c.relname, '_', 2)::int4
+         where i.inhparent = 'pgq_task.finished'::regclass and pg_relation_size(c.oid) > 0
+         -- Each is locked until the end, and locks are limited.
+         order by random() limit 100
+    loop
+        execute format('select max(finished) from %s', f.name) into v_newest;
+        continue when v_newest > clock_timestamp() - f.queue_keep;
+        begin
+            execute format('lock table %s in access exclusive mode nowait', f.name);
+        exception when lock_not_available then
+            continue;
+        end;
+        -- Who was writing has committed.
+        execute format('select max(finished) from %s', f.name) into v_newest;
+        continue when v_newest > clock_timestamp() - f.queue_keep;
+        execute format('truncate %s', f.name);
+        v_emptied := v_emptied + 1;
+    end loop;
+    return v_emptied;
+end;
+$$;
+
+create or replace function pgq_task.finished_sql(i_queue_id int4)
+returns text
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.finished_sql(1)
+--
+--      The query for all finished tasks of a queue that has tables for them. Their parent would lock those of all
+--      queues. Internal.
+-- ----------------------------------------------------------------------
+    select string_agg(format('select * from pgq_task.finished_%s_%s', i_queue_id, n), ' union all ')
+      from generate_series(0, 4) n;
+$$;
+
+create or replace function pgq_task.finished_tasks(
+    queue text, max_tasks int4 default 100, ids bigint[] default null,
+    finished_from timestamptz default null, finished_before timestamptz default null,
+    payload jsonb default null, outcome text default null)
+returns setof pgq_task.finished
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.finished_tasks(7)
+--
+--      The finished tasks of a queue that are kept, those that were finished last first.
+--
+-- Parameters:
+--      queue           - its name
+--      max_tasks       - at most so many; null for all
+--      ids             - only these
+--      finished_from, finished_before  - only those that were finished between these times
+--      payload         - only those whose payload contains this, as jsonb's operator @> has it
+--      outcome         - only those that were finished (by finish), popped (by pop) or deleted
+-- Returns:
+--      The tasks as they were at the end, with result and time; none if the queue keeps nothing.
+-- Errors:
+--      PQ070 no such queue, 42501 no right to read it, PQ072 a limit or an outcome that makes no sense
+-- ----------------------------------------------------------------------
+declare
+    v_queue_id  int4;
+    v_keep      interval;
+begin
+    select q.queue_id, q.queue_keep into v_queue_id, v_keep
+      from pgq_task.queue q
+     where q.queue_name = finished_tasks.queue
+       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'read'));
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    elsif max_tasks < 1 then
+        perform pgq_task.raise_invalid(format('a limit of %s tasks', max_tasks), 'Ask for one task or more; null is all.');
+    elsif outcome not in ('finished', 'popped', 'deleted') then
+        perform pgq_task.raise_invalid(format('outcome %L', outcome), 'There are finished, popped and deleted.');
+    end if;
+    if to_regclass(format('pgq_task.finished_%s_0', v_queue_id)) is null then
+        return;
+    end if;
+    return query execute format($sql$
+        select f.*
+          from (%s) f
+         where f.finished > $1
+           and ($2 is null or f.id = any ($2))
+           and ($3 is null or f.finished >= $3)
+           and ($4 is null or f.finished < $4)
+           and ($5 is null or f.payload @> $5)
+           and ($6 is null or f.outcome = $6)
+         order by f.finished desc, f.id desc
+         limit $7$sql$, pgq_task.finished_sql(v_queue_id))
+        using clock_timestamp() - v_keep, ids, finished_from, finished_before, payload, outcome, max_tasks;
+end;
+$$;

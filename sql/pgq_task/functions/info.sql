@@ -1,0 +1,285 @@
+create or replace view pgq_task.task_status as
+-- tasks as the functions see them, whoever may read them
+select t.id, t.version, t.queue_id, t.priority, t.pos, t.lease, t.claimant, t.attempts, t.last_attempt, t.created,
+       t.payload, t.headers, t.error, t.unique_key, t.order_key,
+       case when t.lease > statement_timestamp() then 'claimed'
+            when t.pos is null or pgq_task.is_parked(t.pos) then 'held'
+            when t.pos = 9223372036854775807 then 'stopped'
+            when t.pos > pgq_task.position_of(statement_timestamp()) then 'scheduled'
+            when t.order_key is not null
+             and exists (select from pgq_task.task e
+                          where e.queue_id = t.queue_id and e.order_key = t.order_key and e.id < t.id) then 'held'
+            else 'available' end as status,
+       case when t.lease > statement_timestamp() then t.lease when not pgq_task.is_parked(t.pos) then pgq_task.time_of(t.pos) end as at
+  from pgq_task.task t;
+
+create or replace view pgq_task.tasks with (security_barrier) as
+select s.id, s.version, q.queue_name as queue, s.priority, s.status, s.at, s.claimant, s.attempts, s.last_attempt,
+       s.created, s.payload, s.headers, s.error, s.unique_key, s.order_key
+  from pgq_task.task_status s
+  join pgq_task.queue q using (queue_id)
+ where not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read');
+
+create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000)
+returns table (
+    queue_name text, created timestamptz, paused timestamptz, restricted boolean, lease interval, max_attempts int4,
+    error_queue text, keep interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
+    held bigint, stopped bigint, highest_attempts int4, oldest timestamptz, next_time timestamptz)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.get_queue_info(2)
+--
+--      Settings and sizes of task queues. Counts at most some tasks of each kind and priority, so that it
+--      costs the same however many there are.
+--
+-- Parameters:
+--      queue               - name of a queue, null for all
+--      max_count           - count so many; null for all
+-- Returns:
+--      queue_name, created, paused (since when; null: it is not), restricted, lease, max_attempts, error_queue, keep
+--      total               - tasks; estimated from PostgreSQL's statistics if not exact
+--      exact               - false if there are more than were counted; then the following are at least that many
+--      available           - may be claimed now
+--      claimed             - by somebody whose lease lasts
+--      scheduled           - for later
+--      held                - back by an earlier one with the same order_key, or by as many as may run with the same limit_key
+--      stopped             - for nobody
+--      highest_attempts    - of those that were counted
+--      oldest              - since when the one that has waited longest is available
+--      next_time           - when the next of the scheduled ones is due
+--      The sizes are null of a restricted queue that the caller may not read.
+-- Errors:
+--      PQ070 no such queue, PQ072 a count that is not positive
+-- Tables:
+--      reads pgq_task.queue, pgq_task.lane, pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    max_pos constant bigint := 9223372036854775807;
+    v_now   constant timestamptz := clock_timestamp();
+    v_pos   constant bigint := pgq_task.position_of(v_now);
+    -- To look at a mark takes a lock, and locks are limited: with thousands of lanes it must do without. Marks are
+    -- looked at in sub-selects: in a condition they would not say where the index is entered.
+    v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or get_queue_info.queue is not null;
+    q       pgq_task.queue;
+    s       record;
+begin
+    if max_count < 1 then
+        perform pgq_task.raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
+    elsif get_queue_info.queue is not null then
+        perform pgq_task.require_queues(array[get_queue_info.queue]);
+    end if;
+    for q in
+        select * from pgq_task.queue u
+         where u.queue_name = get_queue_info.queue or get_queue_info.queue is null
+         order by u.queue_name
+    loop
+        s := null;
+        if not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read') then
+            select coalesce(bool_and(now.n < max_count and later.n < max_count and stop.n < max_count and hold.n < max_count), true) as exact,
+                   sum(now.available) as available, sum(now.claimed + later.claimed) as claimed,
+                   sum(later.scheduled) as scheduled, sum(now.held + later.held + hold.n) as held, sum(stop.n) as stopped,
+                   max(greatest(now.attempts, later.attempts, stop.attempts, hold.attempts)) as attempts,
+                   min(now.first) as oldest, min(later.first) as next_time
+              into s
+              from pgq_task.lane l
+             cross join lateral (select case when v_few then pg_sequence_last_value(l.lane_low) else 0 end as low) m
+             cross join lateral (
+                   select count(*) as n, count(*) filter (where c.status = 'available') as available,
+                          count(*) filter (where c.status = 'held') as held, count(*) filter (where c.status = 'claimed') as claimed,
+                          max(c.attempts) as attempts, min(c.pos) filter (where c.status = 'available') as first
+                     from (select c.pos, c.attempts, case
+                                  when c.lease > v_now then 'claimed'
+                                  when c.order_key is not null and exists (
+                                       select from pgq_task.task e
+                                        where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id) then 'held'
+                                  else 'available' end as status
+                             from pgq_task.task c
+                            where c.queue_id = l.queue_id and c.priority = l.priority
+                              and c.pos between m.low and v_pos
+                            order by c.queue_id, c.priority, c.pos limit max_count) c) now
+             cross join lateral (
+                   select count(*) as n, count(*) filter (where c.lease > v_now) as claimed,
+                          count(*) filter (where (c.lease > v_now) is not true and not pgq_task.is_parked(c.pos)) as scheduled,
+                          count(*) filter (where pgq_task.is_parked(c.pos)) as held, max(c.attempts) as attempts,
+                          min(c.pos) filter (where (c.lease > v_now) is not true and not pgq_task.is_parked(c.pos)) as first
+                     from (select c.pos, c.attempts, c.lease
+                             from pgq_task.task c
+                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos > v_pos and c.pos < max_pos
+                            order by c.queue_id, c.priority, c.pos limit max_count) c) later
+             cross join lateral (
+                   select count(*) as n, max(c.attempts) as attempts
+                     from (select c.attempts from pgq_task.task c
+                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos = max_pos limit max_count) c) stop
+             cross join lateral (
+                   select count(*) as n, max(c.attempts) as attempts
+                     from (select c.attempts from pgq_task.task c
+                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold
+             where l.queue_id = q.queue_id;
+            exact := max_count is null or s.exact;
+            total := s.available + s.claimed + s.scheduled + s.held + s.stopped;
+            if not exact then
+                total := greatest(total, pgq_task.estimate_total(q.queue_id));
+            end if;
+            available := s.available;
+            claimed := s.claimed;
+            scheduled := s.scheduled;
+            held := s.held;
+            stopped := s.stopped;
+            highest_attempts := coalesce(s.attempts, 0);
+            oldest := pgq_task.time_of(s.oldest);
+            next_time := pgq_task.time_of(s.next_time);
+        end if;
+        queue_name := q.queue_name;
+        created := q.queue_created;
+        paused := q.queue_paused;
+        restricted := q.queue_restricted;
+        lease := q.queue_lease;
+        max_attempts := q.queue_max_attempts;
+        error_queue := coalesce(q.queue_error_queue, q.queue_name || '.failed');
+        keep := q.queue_keep;
+        return next;
+        total := null; exact := null; available := null; claimed := null; scheduled := null; held := null; stopped := null;
+        highest_attempts := null; oldest := null; next_time := null;
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.estimate_total(i_queue_id int4)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.estimate_total(1)
+--
+--      How many tasks the planner believes that a queue has. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_plan  json;
+begin
+    execute format('explain (format json) select from pgq_task.task where queue_id = %s', i_queue_id) into v_plan;
+    return v_plan -> 0 -> 'Plan' ->> 'Plan Rows';
+end;
+$$;
+
+create or replace function pgq_task.queue_is_empty(queues text[])
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.queue_is_empty(1)
+--
+--      Whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
+--
+-- Parameters:
+--      queues  - names of the queues
+-- Returns:
+--      true if all of them are empty, as the caller's transaction sees them.
+-- Errors:
+--      PQ070 no such queue, PQ072 no queue is named, 42501 no right to read one of them
+-- Tables:
+--      reads pgq_task.queue, pgq_task.lane, pgq_task.task
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.require_readable(queues);
+    -- Quick where there are tasks, whatever is dead before them; then to be sure.
+    return not exists (
+               select from pgq_task.queue q
+                 join pgq_task.lane l using (queue_id)
+                cross join lateral (select pg_sequence_last_value(l.lane_low) as low) m
+                cross join lateral (
+                      select from pgq_task.task t
+                       where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= m.low
+                       limit 1) t
+                where q.queue_name = any (queues))
+       and not exists (
+               select from pgq_task.queue q
+                cross join lateral (select from pgq_task.task t where t.queue_id = q.queue_id limit 1) t
+                where q.queue_name = any (queues));
+end;
+$$;
+
+create or replace function pgq_task.next_time(queues text[])
+returns timestamptz
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.next_time(1)
+--
+--      When the first of the tasks of some queues can be claimed, if all go on that are claimed now.
+--
+-- Parameters:
+--      queues  - names of the queues
+-- Returns:
+--      The time, in the past if there is one that can be claimed now; null if there is none. Whether the
+--      queue is paused is left out of account.
+-- Errors:
+--      PQ070 no such queue, PQ072 no queue is named, 42501 no right to read one of them
+-- Tables:
+--      reads pgq_task.queue, pgq_task.lane, pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    v_now   constant timestamptz := clock_timestamp();
+begin
+    perform pgq_task.require_readable(queues);
+    return pgq_task.time_of(min(t.pos))
+      from pgq_task.queue q
+      join pgq_task.lane l using (queue_id)
+     cross join lateral (select pg_sequence_last_value(l.lane_low) as low) m
+     cross join lateral (
+           select c.pos from pgq_task.task c
+            where c.queue_id = l.queue_id and c.priority = l.priority
+              and c.pos >= m.low and c.pos < 4611686018427387904
+              and (c.lease is null or c.lease <= v_now)
+              and (c.order_key is null or not exists (
+                   select from pgq_task.task e
+                    where e.queue_id = c.queue_id and e.order_key = c.order_key and e.id < c.id))
+            order by c.queue_id, c.priority, c.pos limit 1) t
+     where q.queue_name = any (queues);
+end;
+$$;
+
+create or replace function pgq_task.server_time()
+returns timestamptz
+language sql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.server_time(0)
+--
+--      What time it is for the tasks: leases and schedules go by the server's clock.
+--
+-- Returns:
+--      The time now, also within a transaction.
+-- ----------------------------------------------------------------------
+    select clock_timestamp();
+$$;
+
+create or replace function pgq_task.require_readable(i_queues text[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_readable(1)
+--
+--      Raises PQ070 for the first name that is no task queue's, 42501 if the caller may not read it.
+--      Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.require_queues(i_queues);
+    perform pgq_task.require_right(r.queue_id, 'read')
+       from (select distinct q.queue_id from unnest(i_queues) u (queue_name)
+               join pgq_task.queue q using (queue_name)
+              where q.queue_restricted) r;
+end;
+$$;

@@ -1,0 +1,131 @@
+create or replace function pgq_task.set_limits(
+    queue text, max_running int4 default null, max_running_per_key int4 default null,
+    rate int4 default null, rate_per_key int4 default null, rate_period interval default '1 minute')
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.set_limits(6)
+--
+--      Limits how many tasks of a queue are claimed, whoever claims them. The key of a task is "limit_key" in
+--      its headers; tasks without one are under the limits of the queue only. What is claimed already counts
+--      among what runs, not for a rate.
+--
+-- Parameters:
+--      queue               - its name
+--      max_running         - at most so many are claimed at a time
+--      max_running_per_key - at most so many with the same key
+--      rate                - at most so many are claimed in any period of this length
+--      rate_per_key        - at most so many with the same key
+--      rate_period         - the length
+--      Null is no limit; all of them null takes the limits away.
+-- Errors:
+--      PQ070 no such queue, PQ072 a limit or a period that makes no sense, PQ012 not in READ COMMITTED
+-- Tables:
+--      inserts into, updates or deletes from pgq_task.queue_limit; creates and writes the queue's tables; updates
+--      pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_queue     constant int4 := pgq_task.id_of_queue(set_limits.queue);
+    v_limits    constant int4[] := array_remove(array[set_limits.max_running, set_limits.max_running_per_key,
+                                                      set_limits.rate, set_limits.rate_per_key], null);
+    v_limited   constant boolean := v_limits <> '{}';
+    v_written   int2;
+    v_base      bigint;
+    s           pgq_task.limit_log;
+begin
+    perform pgq.require_read_committed('pgq_task.set_limits()');
+    if 1 > any (v_limits) then
+        perform pgq_task.raise_invalid(format('a limit of %s tasks', (select min(n) from unnest(v_limits) n)),
+                                       'Give 1 or more, or null for no limit; to stop the queue, pause it.');
+    elsif set_limits.max_running > 10000 or set_limits.max_running_per_key > 10000 then
+        perform pgq_task.raise_invalid('more than 10000 tasks at a time', 'Give a lower limit, or null for none.');
+    elsif set_limits.rate_period is null or set_limits.rate_period < interval '1 millisecond'
+            or set_limits.rate_period > interval '100 days' then
+        perform pgq_task.raise_invalid(format('a period of %s', coalesce(set_limits.rate_period::text, 'NULL')),
+                                       'Give an interval between 1 millisecond and 100 days.');
+    end if;
+    perform pg_advisory_xact_lock(1886875922, v_queue);
+    if v_limited then
+        insert into pgq_task.queue_limit as q (queue_id, max_running, max_running_per_key, rate, rate_per_key, rate_period)
+        values (v_queue, set_limits.max_running, set_limits.max_running_per_key, set_limits.rate, set_limits.rate_per_key,
+                set_limits.rate_period)
+        on conflict (queue_id) do update
+           set max_running = excluded.max_running, max_running_per_key = excluded.max_running_per_key, rate = excluded.rate,
+               rate_per_key = excluded.rate_per_key, rate_period = excluded.rate_period, since = excluded.since;
+        for n in 0 .. 1
+        loop
+            continue when to_regclass(format('pgq_task.limit_%s_%s', v_queue, n)) is not null;
+            execute format('create table pgq_task.limit_%s_%s (like pgq_task.limit_log)'
+                           ' with (autovacuum_enabled = off, toast.autovacuum_enabled = off)', v_queue, n);
+            execute format('create index on pgq_task.limit_%s_%s (key, at, total)', v_queue, n);
+        end loop;
+    else
+        delete from pgq_task.queue_limit where queue_id = v_queue;
+    end if;
+    update pgq_task.queue set queue_limited = v_limited where queue_id = v_queue and queue_limited <> v_limited;
+    if coalesce(set_limits.max_running, set_limits.max_running_per_key) is not null then
+        select l.written into v_written from pgq_task.queue_limit l where l.queue_id = v_queue;
+        s := pgq_task.last_of_limit(v_queue, '', v_written);
+        execute format('insert into pgq_task.limit_%s_%s (key, at, total, number, ids, keys, marks, parked)'
+                       ' select %L, $1, $2, 0, array_agg(t.id), array_agg(t.key), array_agg(pgq_task.parking_of(coalesce(t.key, %3$L))), $3'
+                       '   from (select k.id, pgq_task.limit_key_of(k.headers) as key from pgq_task.task k'
+                       '          where k.queue_id = $4 and k.lease > clock_timestamp()) t', v_queue, v_written, '')
+            using greatest(clock_timestamp(), s.at), coalesce(s.total, 0), s.parked, v_queue;
+    end if;
+    -- Those who waited for the limits of before, in their order.
+    v_base := pgq_task.position_now();
+    update pgq_task.task t
+       set pos = v_base + w.nr + w.nr / 255
+      from (select k.id, k.pos, row_number() over (order by not pgq_task.is_parked(k.pos), k.pos) - 1 as nr
+              from pgq_task.task k
+             where k.queue_id = v_queue
+               and (pgq_task.is_parked(k.pos) or k.pos > v_base and pgq_task.is_slot(k.pos))) w
+     where t.id = w.id and t.pos = w.pos;
+    perform pgq_task.wake(v_queue, set_limits.queue);
+end;
+$$;
+
+create or replace function pgq_task.get_limits(queue text default null)
+returns table (queue_name text, max_running int4, max_running_per_key int4, rate int4, rate_per_key int4, rate_period interval,
+               running int4, recent int4)
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.get_limits(1)
+--
+--      The limits of queues, as pgq_task.set_limits(6) has set them, and how much of them is used.
+--
+-- Parameters:
+--      queue   - name of a queue, null for all
+-- Returns:
+--      A row for each queue that has limits.
+--      running - how many are claimed, null where that has no limit
+--      recent  - how many were claimed in the last rate_period
+-- Errors:
+--      PQ070 no such queue
+-- Tables:
+--      reads pgq_task.queue, pgq_task.queue_limit, pgq_task.task, the queue's tables
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    if get_limits.queue is not null then
+        perform pgq_task.require_queues(array[get_limits.queue]);
+    end if;
+    return query
+        select q.queue_name, n.max_running, n.max_running_per_key, n.rate, n.rate_per_key, n.rate_period,
+               case when coalesce(n.max_running, n.max_running_per_key) is not null then (
+                   select count(*)::int4 from pgq_task.task t
+                    where t.id = any (s.ids) and t.queue_id = q.queue_id and t.lease > clock_timestamp()) end,
+               pgq_task.count_limited(q.queue_id, '', clock_timestamp() - n.rate_period, s.total)
+          from pgq_task.queue_limit n
+          join pgq_task.queue q using (queue_id)
+         cross join lateral pgq_task.last_of_limit(q.queue_id, '', n.written) s
+         where q.queue_name = get_limits.queue or get_limits.queue is null
+         order by q.queue_name;
+end;
+$$;

@@ -1,0 +1,182 @@
+create or replace function pgq_task.list_tasks(queue text default null, filter jsonb default null, max_tasks int4 default 100)
+returns setof pgq_task.tasks
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.list_tasks(3)
+--
+--      Tasks as they are now. Locks nothing, and changes nothing.
+--
+-- Parameters:
+--      queue       - name of a queue; null for all that the caller may read
+--      filter      - a JSON object of conditions, all of which are met:
+--                    status              available, claimed, scheduled, held, stopped, or an array of these
+--                    ids                 an array
+--                    payload, headers    what they contain, as by PostgreSQL's operator @>
+--                    error               a part of its text, in capitals or not
+--                    claimant, priority, unique_key, order_key   equal to this
+--                    attempts            at least so many
+--                    created_after, created_before               from this time on, before this time
+--                    at_after, at_before the same of the time from which they are available; of those that
+--                                        are claimed, that is the end of the lease
+--      max_tasks   - at most so many; null for all
+-- Returns:
+--      Tasks, queue by queue, those of the highest priority first, in the order in which they become
+--      available; the ones held back come last.
+-- Errors:
+--      PQ070 no such queue, PQ072 a filter or limit that makes no sense, 42501 no right to read the queue
+-- Tables:
+--      reads pgq_task.queue, pgq_task.lane, pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_where constant text := pgq_task.filter_sql(filter);
+    -- To look at a mark takes a lock, and locks are limited: with thousands of lanes it must do without.
+    v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or list_tasks.queue is not null;
+    v_left  int4 := list_tasks.max_tasks;
+    v_found int4;
+    v_rows  text;
+    v_range text;
+    v_order text;
+    l       record;
+begin
+    perform pgq_task.require_limit(max_tasks);
+    if list_tasks.queue is not null then
+        perform pgq_task.require_readable(array[list_tasks.queue]);
+    end if;
+    for l in
+        select q.queue_id, q.queue_name, n.priority, case when v_few then pg_sequence_last_value(n.lane_low) else 0 end as low,
+               filter ? 'payload' and pgq_task.has_payload_index(q.queue_id) as by_payload
+          from pgq_task.queue q
+          join pgq_task.lane n using (queue_id)
+         where q.queue_name = list_tasks.queue
+            or list_tasks.queue is null and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
+           -- To plan a query costs more than to see that there is nothing.
+           and (v_few or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
+         order by q.queue_name, n.priority desc
+    loop
+        foreach v_order in array '{s.pos,s.id}'::text[]
+        loop
+            v_range := case v_order when 's.pos' then format('s.pos >= %s', l.low) else 's.pos is null' end;
+            exit when v_left <= 0;
+            v_rows := case when l.by_payload then
+                -- Found by the index first, however many the planner believes that there are.
+                format('(with found as materialized (select id from pgq_task.task where queue_id = %s and payload @> %L)'
+                       ' select v.* from found join pgq_task.task_status v using (id))', l.queue_id, filter -> 'payload')
+                else 'pgq_task.task_status' end;
+            return query execute format(
+                'select s.id, s.version, %L::text, s.priority, s.status, s.at, s.claimant, s.attempts, s.last_attempt,'
+                '       s.created, s.payload, s.headers, s.error, s.unique_key, s.order_key'
+                '  from %s s where s.queue_id = %s and s.priority = %s and %s and %s'
+                ' order by s.queue_id, s.priority, %s limit %s',
+                l.queue_name, v_rows, l.queue_id, l.priority, v_range, v_where, v_order, coalesce(v_left::text, 'all'));
+            get diagnostics v_found = row_count;
+            v_left := v_left - v_found;
+        end loop;
+        exit when v_left <= 0;
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.filter_sql(i_filter jsonb)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.filter_sql(1)
+--
+--      The condition on pgq_task.task_status, there named s, that a filter stands for. Internal.
+-- Errors:
+--      PQ072 a filter that makes no sense
+-- ----------------------------------------------------------------------
+declare
+    statuses    constant text[] := '{available,claimed,scheduled,held,stopped}';
+    v_sql       text := 'true';
+    v_now       constant bigint := pgq_task.position_of(statement_timestamp());
+    v_list      text[];
+    v_time      text;
+    k           text;
+    v           jsonb;
+begin
+    if jsonb_typeof(i_filter) <> 'object' then
+        perform pgq_task.raise_invalid('the filter is no JSON object', 'Give one like {"status": "stopped"}.');
+    end if;
+    for k, v in select f.key, f.value from jsonb_each(i_filter) f
+    loop
+        v_list := case jsonb_typeof(v) when 'array' then array(select jsonb_array_elements_text(v)) else array[v #>> '{}'] end;
+        if k in ('status', 'ids') then
+            if k = 'status' and (v_list <@ statuses) is not true or array_position(v_list, null) is not null then
+                perform pgq_task.raise_invalid(format('there is no %s %s', case k when 'ids' then 'id' else k end, v),
+                                               'Status is one or several of: ' || array_to_string(statuses, ', ') || '; ids are an array of numbers.');
+            end if;
+        elsif k not in ('payload', 'headers') and (v = 'null' or jsonb_typeof(v) in ('array', 'object')) then
+            perform pgq_task.raise_invalid(format('the filter''s %s is %s', k, v), 'Give one value, or leave the condition out.');
+        end if;
+        -- Whatever DateStyle is.
+        v_time := case when k ~ '_(after|before)$' then to_jsonb(v_list[1]::timestamptz) #>> '{}' end;
+        v_sql := concat_ws(' and ', v_sql,
+            case when k = 'status' and v_list = '{available}' then format('s.pos <= %s', v_now)
+                 when k = 'status' and v_list = '{scheduled}' then format('s.pos > %s and s.pos < 9223372036854775807', v_now)
+                 when k = 'status' and v_list = '{stopped}' then 's.pos = 9223372036854775807' end,
+            case k
+                when 'status' then format('s.status = any (%L)', v_list)
+                when 'ids' then format('s.id = any (%L)', v_list::bigint[])
+                when 'payload' then format('s.payload @> %L', v)
+                when 'headers' then format('s.headers @> %L', v)
+                when 'error' then format('position(lower(%L) in lower(s.error)) > 0', v_list[1])
+                when 'claimant' then format('s.claimant = %L', v_list[1])
+                when 'unique_key' then format('s.unique_key = %L', v_list[1])
+                when 'order_key' then format('s.order_key = %L', v_list[1])
+                when 'priority' then format('s.priority = %L::int2', v_list[1]::int2)
+                when 'attempts' then format('s.attempts >= %L', v_list[1]::int4)
+                when 'created_after' then format('s.created >= %L', v_time)
+                when 'created_before' then format('s.created < %L', v_time)
+                when 'at_after' then format('s.at >= %L', v_time)
+                when 'at_before' then format('s.at < %L', v_time)
+                else pgq_task.raise_unknown_filter(k) end);
+    end loop;
+    return v_sql;
+exception when data_exception then
+    perform pgq_task.raise_invalid(format('the filter''s %s cannot be read: %s', k, sqlerrm),
+                                   'Numbers are JSON numbers, times are text as PostgreSQL reads it.');
+end;
+$$;
+
+create or replace function pgq_task.raise_unknown_filter(i_key text)
+returns text
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_unknown_filter(1)
+--
+--      Raises PQ072. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.raise_invalid(
+        pg_catalog.format('the filter has an unknown condition %L', i_key),
+        'Conditions: status, ids, payload, headers, error, claimant, priority, unique_key, order_key, attempts, '
+        'created_after, created_before, at_after, at_before.');
+end;
+$$;
+
+create or replace function pgq_task.require_limit(i_max_tasks int4)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_limit(1)
+--
+--      Raises PQ072 unless a limit is null or positive. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if i_max_tasks < 1 then
+        perform pgq_task.raise_invalid(format('a limit of %s tasks', i_max_tasks), 'Give a limit of one task or more, or null for none.');
+    end if;
+end;
+$$;

@@ -1,0 +1,192 @@
+create or replace function pgq_task.modify(
+    claimant text, inserts jsonb default null, changes jsonb default null, deletes jsonb default null,
+    depends jsonb default null, skip_collisions boolean default false, force boolean default false)
+returns table (kind text, nr int4, id bigint, version int4)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.modify(7)
+--
+--      Inserts, changes and deletes any number of tasks, all of them or none: each must be in the version
+--      that is given, and claimed by nobody else. Other tasks can be named that must only be there, in a
+--      version, until the transaction ends.
+--
+-- Parameters:
+--      claimant        - who asks
+--      inserts         - JSON array of {"queue": text}, each with what else pgq_task.push(8) takes: "payload",
+--                        "at", "delay", "priority", "headers", "unique_key", "order_key"; and "id": a negative
+--                        number of one's own, or one that pgq_task.reserve_ids(1) has returned
+--      changes         - JSON array of {"id", "version"}, each with what is to be different: "queue", "at",
+--                        "delay", "priority", "payload", "headers", "attempts", "error", "order_key",
+--                        "unique_key"; "stop": true makes it available to nobody; "keep_lease": true leaves a
+--                        claim as it is
+--      deletes         - JSON array of {"id", "version"}
+--      depends         - JSON array of {"id", "version"}
+--      skip_collisions - leave out inserts whose id or unique_key is taken, instead of failing
+--      force           - for people: versions and claims of others do not count
+-- Returns:
+--      kind            - insert, skip, change, delete
+--      nr              - the place in its list, from 1
+--      id              - of the task; with skip, of the one that is there already
+--      version         - the new one; null if it was deleted
+-- Errors:
+--      PQ071 with a reason for each task that is missing, claimed, or there already; PQ070 no such queue;
+--      PQ072 what is asked for makes no sense; 42501 no right to
+-- Tables:
+--      inserts into, updates, deletes from pgq_task.task
+-- Notes:
+--      A change ends the claim, unless "keep_lease" says otherwise: without a time the task is available at
+--      once. One that was scheduled or stopped stays so. In another queue it begins with no attempts.
+--      Tasks are locked in the order of their ids, so that calls do not deadlock with each other.
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_kinds     text[];
+    v_nrs       int4[];
+    v_ids       bigint[];
+    v_versions  int4[];
+    v_conflicts jsonb;
+    v_changes   jsonb[];
+    w           record;
+begin
+    if coalesce(modify.claimant, '') = '' then
+        perform pgq_task.raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
+    end if;
+    perform pgq_task.require_modification('insert', inserts, force), pgq_task.require_modification('change', changes, force),
+            pgq_task.require_modification('delete', deletes, force), pgq_task.require_modification('depend', depends, force);
+    -- Before the clock is read for a position: see pgq_task.sweep().
+    perform pg_current_xact_id();
+
+    select array_agg(m.kind), array_agg(m.nr), array_agg((m.v ->> 'id')::bigint), array_agg((m.v ->> 'version')::int4)
+      into v_kinds, v_nrs, v_ids, v_versions
+      from (select 'change' as kind, v, nr from jsonb_array_elements(changes) with ordinality c (v, nr)
+            union all
+            select 'delete', v, nr from jsonb_array_elements(deletes) with ordinality d (v, nr)
+            union all
+            select 'depend', v, nr from jsonb_array_elements(depends) with ordinality d (v, nr)) m;
+    perform pgq_task.require_named_once(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind <> 'depend'),
+                                        'changed or deleted');
+    perform pgq_task.lock_tasks(v_ids, array(select k = 'depend' from unnest(v_kinds) k));
+
+    perform pgq_task.require_right(r.queue_id, case r.kind when 'depend' then 'read' else r.kind end)
+       from (select distinct t.queue_id, m.kind
+               from unnest(v_kinds, v_ids) m (kind, id)
+               join pgq_task.task t using (id)
+               join pgq_task.queue q using (queue_id)
+              where q.queue_restricted) r;
+
+    select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+               'kind', m.kind, 'id', m.id, 'version', m.version,
+               'reason', case when t.id is null or t.version <> m.version and c.exact then 'missing' else 'claimed' end,
+               'has_version', t.version, 'claimant', t.claimant, 'lease', t.lease)) order by m.id, m.kind)
+      into v_conflicts
+      from unnest(v_kinds, v_ids, v_versions) m (kind, id, version)
+     cross join lateral (select m.kind = 'depend' or force is not true as exact) c
+      left join pgq_task.task t using (id)
+     where t.id is null
+        or c.exact and t.version <> m.version
+        or c.exact and m.kind <> 'depend' and t.lease > clock_timestamp() and t.claimant is distinct from modify.claimant;
+    if v_conflicts is not null then
+        perform pgq_task.raise_modify_conflict(v_conflicts);
+    end if;
+
+    if deletes is not null then
+        perform pgq_task.delete_locked(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete'));
+    end if;
+    if changes is not null then
+        v_changes := array(select v from jsonb_array_elements(changes) v);
+        return query
+            select 'change', m.nr, a.id, a.version
+              from pgq_task.change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes) a
+              join unnest(v_kinds, v_nrs, v_ids) m (kind, nr, id) on m.id = a.id and m.kind = 'change'
+             order by m.nr;
+    end if;
+    if deletes is not null then
+        return query
+            select m.kind, m.nr, m.id, null::int4 from unnest(v_kinds, v_nrs, v_ids) m (kind, nr, id)
+             where m.kind = 'delete' order by m.nr;
+    end if;
+    if inserts is not null then
+        return query select i.kind, i.nr, i.id, i.version from pgq_task.insert_tasks(inserts, skip_collisions) i order by i.nr;
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.lock_tasks(i_ids bigint[], i_share boolean[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.lock_tasks(2)
+--
+--      Locks tasks in the order of their ids; those that are only to stay as they are, for share. Internal.
+-- ----------------------------------------------------------------------
+declare
+    w   record;
+begin
+    if true <> all (i_share) then
+        perform from pgq_task.task where id = any (i_ids) order by id for update;
+        return;
+    end if;
+    for w in select * from unnest(i_ids, i_share) u (id, share) order by id
+    loop
+        if w.share then
+            perform from pgq_task.task where id = w.id for share;
+        else
+            perform from pgq_task.task where id = w.id for update;
+        end if;
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.raise_modify_conflict(i_conflicts jsonb)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_modify_conflict(1)
+--
+--      Raises PQ071 for what stands in the way of pgq_task.modify(7). Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.raise_conflict((
+        select string_agg(concat_ws(' ', c ->> 'kind', 'of task ' || (c ->> 'id'), 'in version ' || case when c ->> 'kind' <> 'insert' then c ->> 'version' end,
+                          'with unique_key ' || quote_literal(c ->> 'unique_key')) || ': ' || (c ->> 'reason'), ', ' order by n)
+               || case when jsonb_array_length(i_conflicts) > 5 then format(', and %s more', jsonb_array_length(i_conflicts) - 5) else '' end
+          from jsonb_array_elements(i_conflicts) with ordinality j (c, n)
+         where n <= 5), i_conflicts);
+end;
+$$;
+create or replace function pgq_task.delete_locked(i_ids bigint[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.delete_locked(1)
+--
+--      Deletes tasks that the caller has locked. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_tasks     pgq_task.task[];
+    v_queues    int4[];
+begin
+    with gone as (
+        delete from pgq_task.task where id = any (i_ids) returning *)
+    select array_agg(g.queue_id), array_agg(g::pgq_task.task order by g.id) filter (where g.order_key is not null or q.queue_keep > interval '0')
+      into v_queues, v_tasks
+      from gone g
+      join pgq_task.queue q using (queue_id);
+    perform pgq_task.count_each('deleted', v_queues);
+    if v_tasks is not null then
+        perform pgq_task.release_after(v_tasks), pgq_task.keep_finished(v_tasks, 'deleted');
+    end if;
+end;
+$$;
+

@@ -1,0 +1,107 @@
+create or replace function pgq_task.hold_back(i_id bigint)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.hold_back(1)
+--
+--      Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes who
+--      ends the earlier one wait, and see then that this one is to be released. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_queue_id  int4;
+    v_order_key text;
+begin
+    select t.queue_id, t.order_key into v_queue_id, v_order_key from pgq_task.task t where t.id = i_id;
+    perform
+       from pgq_task.task e
+      where e.queue_id = v_queue_id and e.order_key = v_order_key and e.id < i_id
+      order by e.queue_id desc, e.order_key desc, e.id desc
+      limit 1
+        for key share skip locked;
+    if not found then
+        return false;
+    end if;
+    update pgq_task.task t set pos = null where t.id = i_id;
+    return true;
+end;
+$$;
+
+create or replace function pgq_task.release_next(i_queue_id int4, i_order_key text, i_id bigint)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.release_next(3)
+--
+--      A task with an order_key is gone: the next one with the same key is available now if it was held
+--      back. If it was not, it stands in its lane. It waits for nobody: what it cannot do the next sweep
+--      does. Internal.
+-- ----------------------------------------------------------------------
+declare
+    n   record;
+begin
+    if pgq.is_read_committed() then
+        select t.id, t.pos into n
+          from pgq_task.task t
+         where t.queue_id = i_queue_id and t.order_key = i_order_key and t.id > i_id
+         order by t.queue_id, t.order_key, t.id
+         limit 1;
+        if not found or n.pos is not null then
+            return;
+        end if;
+        perform from pgq_task.task t where t.id = n.id and t.pos is null for no key update skip locked;
+        if found then
+            update pgq_task.task t set pos = pgq_task.position_of(clock_timestamp()) where t.id = n.id;
+            return;
+        end if;
+    end if;
+    insert into pgq_task.to_release (queue_id, order_key, id) values (i_queue_id, i_order_key, i_id);
+end;
+$$;
+
+create or replace function pgq_task.release_after(i_tasks pgq_task.task[])
+returns void
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.release_after(1)
+--
+--      pgq_task.release_next(3) for many tasks that are gone, of which only queue, key and id are looked at. What
+--      stood behind any of a key's stood behind the first of them, too. Internal.
+-- ----------------------------------------------------------------------
+    select pgq_task.release_next(g.queue_id, g.order_key, g.id)
+      from (select t.queue_id, t.order_key, min(t.id) as id
+              from unnest(i_tasks) t
+             where t.order_key is not null
+             group by t.queue_id, t.order_key) g;
+$$;
+
+create or replace function pgq_task.release_late()
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.release_late(0)
+--
+--      Does what pgq_task.release_next() could not. Internal.
+-- ----------------------------------------------------------------------
+declare
+    r   record;
+begin
+    for r in delete from pgq_task.to_release returning *
+    loop
+        begin
+            perform pgq_task.release_next(r.queue_id, r.order_key, r.id);
+            perform pgq_task.wake(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
+        exception when lock_not_available then
+            -- The queue is being dropped, or perhaps not.
+            insert into pgq_task.to_release (queue_id, order_key, id) values (r.queue_id, r.order_key, r.id);
+        end;
+    end loop;
+end;
+$$;

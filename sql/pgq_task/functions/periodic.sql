@@ -1,0 +1,285 @@
+create or replace function pgq_task.set_periodic(
+    name text, queue text, cron text, time_zone text, payload jsonb, priority int4 default 0, missed text default 'last',
+    headers jsonb default null, unique_key text default null, order_key text default null)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.set_periodic(10)
+--
+--      Makes or changes a task that is pushed again and again. The runs are pushed by workers of pgqpy, which
+--      also know what a cron expression is: nothing looks at it here.
+--
+-- Parameters:
+--      name        - tells it from others
+--      queue       - where it is pushed
+--      cron        - when: minute, hour, day, month, day of the week
+--      time_zone   - for which place
+--      payload, priority, headers, unique_key, order_key   - of each task, as in pgq_task.push(8): with a
+--                    unique_key a run is left out while the queue still has the one before it
+--      missed      - of runs that were due while no worker was there, push the last one (last), all of them
+--                    (all), or none (skip)
+-- Returns:
+--      1 if it is new, 0 if there was one. That is due from now on, if when it is due has changed; else it goes
+--      on where it was.
+-- Errors:
+--      PQ070 no such queue, PQ072 something that is none of the above, 42501 no right to insert into the queue, or into
+--      the one of before
+-- Tables:
+--      inserts into or updates pgq_task.periodic
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_queue int4;
+    v_new   boolean;
+begin
+    if coalesce(set_periodic.name, '') = '' or coalesce(set_periodic.cron, '') = '' or coalesce(set_periodic.time_zone, '') = '' then
+        perform pgq_task.raise_invalid('a periodic task without name, cron expression or time zone', 'Give all of them.');
+    elsif coalesce(set_periodic.missed, '') not in ('last', 'all', 'skip') then
+        perform pgq_task.raise_invalid(format('missed is %L', set_periodic.missed), 'One of last, all, skip.');
+    end if;
+    perform pgq_task.require_priority(coalesce(set_periodic.priority, 0));
+    perform pgq_task.require_attributes(set_periodic.headers, set_periodic.unique_key, set_periodic.order_key);
+    select q.queue_id into v_queue
+      from pgq_task.queue q
+     where q.queue_name = set_periodic.queue
+       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+    if not found then
+        perform pgq_task.raise_queue_not_found(set_periodic.queue);
+    end if;
+    -- Who changes another's needs the right to push where that was pushed.
+    perform pgq_task.require_right(q.queue_id, 'insert')
+       from pgq_task.periodic p
+       join pgq_task.queue q using (queue_id)
+      where p.periodic_name = set_periodic.name and q.queue_restricted;
+    insert into pgq_task.periodic as p (periodic_name, queue_id, cron, time_zone, payload, priority, headers, unique_key,
+                                        order_key, missed, last_due)
+    values (set_periodic.name, v_queue, set_periodic.cron, set_periodic.time_zone, coalesce(set_periodic.payload, 'null'),
+            coalesce(set_periodic.priority, 0), nullif(set_periodic.headers, 'null'), set_periodic.unique_key,
+            set_periodic.order_key, set_periodic.missed, clock_timestamp())
+    on conflict (periodic_name) do update
+       set queue_id = excluded.queue_id, cron = excluded.cron, time_zone = excluded.time_zone, payload = excluded.payload,
+           priority = excluded.priority, headers = excluded.headers, unique_key = excluded.unique_key,
+           order_key = excluded.order_key, missed = excluded.missed,
+           last_due = case when (p.cron, p.time_zone) = (excluded.cron, excluded.time_zone) then p.last_due else excluded.last_due end
+     where (p.queue_id, p.cron, p.time_zone, p.payload, p.priority, p.headers, p.unique_key, p.order_key, p.missed)
+           is distinct from (excluded.queue_id, excluded.cron, excluded.time_zone, excluded.payload, excluded.priority,
+                             excluded.headers, excluded.unique_key, excluded.order_key, excluded.missed)
+    returning p.xmax = 0 into v_new;
+    return coalesce(v_new, false)::int4;
+end;
+$$;
+
+create or replace function pgq_task.push_periodic(name text, previous timestamptz, last_due timestamptz, due timestamptz[])
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.push_periodic(4)
+--
+--      Pushes runs of a periodic task, unless somebody else has. Workers of pgqpy call it.
+--
+-- Parameters:
+--      name        - which one
+--      previous    - its last_due, as pgq_task.get_periodic_info() has it
+--      last_due    - the last run that is due now
+--      due         - the runs to push; those that are left out are missed
+-- Returns:
+--      False if it is not as the caller knows it any more, or paused; then nothing was done.
+-- Errors:
+--      PQ072 times that make no sense
+-- Tables:
+--      updates pgq_task.periodic, inserts into pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    p   record;
+begin
+    if push_periodic.last_due <= push_periodic.previous or push_periodic.last_due > clock_timestamp() + interval '1 second'
+            or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
+        perform pgq_task.raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
+    end if;
+    update pgq_task.periodic u
+       set last_due = push_periodic.last_due
+      from pgq_task.queue q
+     where u.periodic_name = push_periodic.name and u.last_due = push_periodic.previous and u.paused is null
+       and q.queue_id = u.queue_id
+    returning u.*, q.queue_name into p;
+    if not found then
+        return false;
+    end if;
+    perform pgq_task.push(p.queue_name, p.payload, priority => p.priority, unique_key => p.unique_key, order_key => p.order_key,
+                          headers => coalesce(p.headers, '{}') || jsonb_build_object('periodic', push_periodic.name, 'due', d))
+       from unnest(push_periodic.due) d;
+    return true;
+end;
+$$;
+
+create or replace function pgq_task.run_periodic(name text)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.run_periodic(1)
+--
+--      Pushes a run of a periodic task now, also if it is paused. Nothing else changes about when it is due.
+--
+-- Parameters:
+--      name    - which one
+-- Returns:
+--      The task's id, as pgq_task.push(8) does.
+-- Errors:
+--      PQ072 there is none of that name, 42501 no right to insert into its queue
+-- Tables:
+--      reads pgq_task.periodic, inserts into pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    p   record;
+begin
+    select t.*, q.queue_name into p
+      from pgq_task.periodic t
+      join pgq_task.queue q using (queue_id)
+     where t.periodic_name = run_periodic.name;
+    if not found then
+        perform pgq_task.raise_no_periodic(name);
+    end if;
+    return pgq_task.push(p.queue_name, p.payload, priority => p.priority, unique_key => p.unique_key, order_key => p.order_key,
+                         headers => coalesce(p.headers, '{}') || jsonb_build_object('periodic', name, 'due', now()));
+end;
+$$;
+
+create or replace function pgq_task.get_periodic_info(periodic text default null)
+returns table (name text, queue text, cron text, time_zone text, payload jsonb, priority int2, missed text,
+               last_due timestamptz, paused timestamptz, headers jsonb, unique_key text, order_key text)
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.get_periodic_info(1)
+--
+--      The periodic tasks.
+--
+-- Parameters:
+--      periodic    - name of one, null for all
+-- Returns:
+--      As they were set; last_due is the last run that was pushed or left out, paused since when none is.
+--      payload, headers and keys are null of a restricted queue that the caller may not read.
+-- Errors:
+--      PQ072 there is none of that name
+-- Tables:
+--      reads pgq_task.periodic, pgq_task.queue
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    return query
+        select p.periodic_name, q.queue_name, p.cron, p.time_zone, case when r.may then p.payload end, p.priority, p.missed,
+               p.last_due, p.paused, case when r.may then p.headers end, case when r.may then p.unique_key end,
+               case when r.may then p.order_key end
+          from pgq_task.periodic p
+          join pgq_task.queue q using (queue_id)
+         cross join lateral (select not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read') as may) r
+         where p.periodic_name = get_periodic_info.periodic or get_periodic_info.periodic is null
+         order by p.periodic_name;
+    if not found and get_periodic_info.periodic is not null then
+        perform pgq_task.raise_no_periodic(get_periodic_info.periodic);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.pause_periodic(name text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.pause_periodic(1)
+--
+--      From its commit on no runs of a periodic task are pushed.
+--
+-- Parameters:
+--      name    - which one
+-- Errors:
+--      PQ072 there is none of that name
+-- Tables:
+--      updates pgq_task.periodic
+-- ----------------------------------------------------------------------
+begin
+    update pgq_task.periodic set paused = coalesce(paused, now()) where periodic_name = pause_periodic.name;
+    if not found then
+        perform pgq_task.raise_no_periodic(name);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.resume_periodic(name text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.resume_periodic(1)
+--
+--      Ends a pause. What was due in it is not made up for.
+--
+-- Parameters:
+--      name    - which one
+-- Errors:
+--      PQ072 there is none of that name
+-- Tables:
+--      updates pgq_task.periodic
+-- ----------------------------------------------------------------------
+begin
+    update pgq_task.periodic
+       set paused = null, last_due = case when paused is null then last_due else greatest(last_due, clock_timestamp()) end
+     where periodic_name = resume_periodic.name;
+    if not found then
+        perform pgq_task.raise_no_periodic(name);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.drop_periodic(name text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.drop_periodic(1)
+--
+--      Forgets a periodic task. Tasks that were pushed stay. A worker whose app still has it makes it again
+--      when it starts.
+--
+-- Parameters:
+--      name    - which one
+-- Errors:
+--      PQ072 there is none of that name
+-- Tables:
+--      deletes from pgq_task.periodic
+-- ----------------------------------------------------------------------
+begin
+    delete from pgq_task.periodic where periodic_name = drop_periodic.name;
+    if not found then
+        perform pgq_task.raise_no_periodic(name);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.raise_no_periodic(i_name text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_no_periodic(1)
+--
+--      Raises PQ072. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.raise_invalid(format('there is no periodic task %s', coalesce(quote_literal(i_name), 'NULL')),
+                                   'pgq_task.get_periodic_info() lists those there are.');
+end;
+$$;

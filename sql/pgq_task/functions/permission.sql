@@ -1,0 +1,265 @@
+create or replace function pgq_task.restrict_queue(queue text, restricted boolean default true)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.restrict_queue(2)
+--
+--      From its commit on only roles that were granted it with pgq_task.grant_queue(3) may do something with
+--      the tasks of a queue; and members of pgq_admin. Other queues are open: to pgq_writer for inserting, to
+--      pgq_reader for the rest. The error queue is another queue; created when a task first goes there, it
+--      begins restricted like this one.
+--
+-- Parameters:
+--      queue       - its name
+--      restricted  - false opens it again; what was granted is kept
+-- Errors:
+--      PQ070 no such queue
+-- Tables:
+--      updates pgq_task.queue
+-- ----------------------------------------------------------------------
+begin
+    update pgq_task.queue set queue_restricted = coalesce(restricted, true) where queue_name = restrict_queue.queue;
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.grant_queue(queue text, actions text[], role text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.grant_queue(3)
+--
+--      Lets a role and its members do something with the tasks of a queue once that is restricted. To call
+--      the functions at all they must be members of pgq_writer (push) or pgq_reader (the rest), too.
+--
+-- Parameters:
+--      queue   - its name
+--      actions - some of
+--                insert  push tasks, insert them with modify(), move them there from another queue
+--                claim   claim tasks, and renew, finish, fail and give back those
+--                change  change tasks with modify() or change_tasks(), stop, start and requeue them
+--                delete  delete tasks with modify() or remove_tasks()
+--                read    list tasks, and depend on them in modify()
+--      role    - name of the role
+-- Errors:
+--      PQ070 no such queue, PQ072 no such role or action
+-- Tables:
+--      inserts into or updates pgq_task.queue_grant
+-- ----------------------------------------------------------------------
+declare
+    v_grantee   constant oid := pgq_task.require_role(role);
+    v_queue     int4;
+begin
+    perform pgq_task.require_actions(actions);
+    select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = grant_queue.queue;
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    insert into pgq_task.queue_grant as g (queue_id, grantee, actions)
+    values (v_queue, v_grantee, (select array_agg(distinct a order by a) from unnest(grant_queue.actions) a))
+    on conflict on constraint queue_grant_pkey do update
+       set actions = (select array_agg(distinct a order by a) from unnest(g.actions || excluded.actions) a);
+end;
+$$;
+
+create or replace function pgq_task.revoke_queue(queue text, actions text[], role text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.revoke_queue(3)
+--
+--      Takes back what pgq_task.grant_queue(3) has granted to the role. What it may do as a member of another
+--      role is not changed.
+--
+-- Parameters:
+--      queue   - its name
+--      actions - the same as there
+--      role    - name of the role
+-- Errors:
+--      PQ070 no such queue, PQ072 no such role or action
+-- Tables:
+--      updates or deletes from pgq_task.queue_grant
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_grantee   constant oid := pgq_task.require_role(role);
+    v_queue     int4;
+begin
+    perform pgq_task.require_actions(revoke_queue.actions);
+    select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = revoke_queue.queue;
+    if not found then
+        perform pgq_task.raise_queue_not_found(revoke_queue.queue);
+    end if;
+    update pgq_task.queue_grant g
+       set actions = array(select a from unnest(g.actions) a where a <> all (revoke_queue.actions))
+     where g.queue_id = v_queue and g.grantee = v_grantee;
+    delete from pgq_task.queue_grant g where g.queue_id = v_queue and g.actions = '{}';
+end;
+$$;
+
+create or replace function pgq_task.restrict_as(i_queue text, i_other_id int4)
+returns void
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.restrict_as(2)
+--
+--      Restricts a queue to the roles that may do something in another one. Internal.
+-- ----------------------------------------------------------------------
+    select pgq_task.restrict_queue(i_queue);
+    insert into pgq_task.queue_grant (queue_id, grantee, actions)
+    select q.queue_id, g.grantee, g.actions
+      from pgq_task.queue q, pgq_task.queue_grant g
+     where q.queue_name = i_queue and g.queue_id = i_other_id;
+$$;
+
+create or replace function pgq_task.get_queue_grants(queue text default null)
+returns table (queue_name text, restricted boolean, role text, actions text[])
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.get_queue_grants(1)
+--
+--      What was granted on task queues.
+--
+-- Parameters:
+--      queue       - name of a queue, null for all
+-- Returns:
+--      queue_name  - its name
+--      restricted  - false: the grants have no effect
+--      role        - who may; null if nobody was granted anything on a restricted queue
+--      actions     - what
+-- Errors:
+--      PQ070 no such queue
+-- Tables:
+--      reads pgq_task.queue, pgq_task.queue_grant
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    if get_queue_grants.queue is not null then
+        perform pgq_task.require_queues(array[get_queue_grants.queue]);
+    end if;
+    return query
+        select q.queue_name, q.queue_restricted, r.rolname::text, g.actions
+          from pgq_task.queue q
+          left join (pgq_task.queue_grant g join pg_roles r on r.oid = g.grantee) using (queue_id)
+         where (g.queue_id is not null or q.queue_restricted)
+           and q.queue_name = coalesce(get_queue_grants.queue, q.queue_name)
+         order by q.queue_name, r.rolname;
+end;
+$$;
+
+create or replace function pgq_task.actions()
+returns text[]
+language sql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.actions(0)
+--
+--      What can be granted. Internal.
+-- ----------------------------------------------------------------------
+    select '{insert,claim,change,delete,read}'::text[];
+$$;
+
+create or replace function pgq_task.has_right(i_queue_id int4, i_action text)
+returns boolean
+language sql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.has_right(2)
+--
+--      Whether the caller may do something with the tasks of a queue that is restricted. The caller is who
+--      has SET ROLE or else has connected; within this function current_user would be its owner. Internal.
+-- ----------------------------------------------------------------------
+    select pg_has_role(c.caller, 'pgq_admin', 'usage')
+        or exists (select from pgq_task.queue_grant g
+                    where g.queue_id = i_queue_id and i_action = any (g.actions)
+                      and pg_has_role(c.caller, g.grantee, 'usage'))
+      from (select coalesce(nullif(current_setting('role'), 'none')::name, session_user) as caller) c;
+$$;
+
+create or replace function pgq_task.require_right(i_queue_id int4, i_action text)
+returns boolean
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_right(2)
+--
+--      True; or raises 42501, if the caller may not do this with the tasks of a queue that is restricted.
+--      Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_queue text;
+begin
+    if pgq_task.has_right(i_queue_id, i_action) then
+        return true;
+    end if;
+    select queue_name into v_queue from pgq_task.queue where queue_id = i_queue_id;
+    raise exception using
+        errcode = '42501',
+        message = format('role %I may not %s tasks of queue %L', coalesce(nullif(current_setting('role'), 'none'), session_user),
+                         i_action, v_queue),
+        hint = format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', role).',
+                      v_queue, i_action);
+end;
+$$;
+
+create or replace function pgq_task.require_role(i_role text)
+returns oid
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_role(1)
+--
+--      The role of that name; raises PQ072 if there is none. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_role  constant oid := (select oid from pg_roles where rolname = i_role);
+begin
+    if v_role is null then
+        perform pgq_task.raise_invalid(format('there is no role %s', coalesce(quote_literal(i_role), 'NULL')),
+                                       'Give the name of a role, as pg_roles has it.');
+    end if;
+    return v_role;
+end;
+$$;
+
+create or replace function pgq_task.require_actions(i_actions text[])
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_actions(1)
+--
+--      Raises PQ072 unless these are actions. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_wrong constant text := (select string_agg(coalesce(quote_literal(a), 'NULL'), ', ') from unnest(i_actions) a
+                               where coalesce(a, '') <> all (pgq_task.actions()));
+begin
+    if v_wrong is not null or coalesce(cardinality(i_actions), 0) = 0 then
+        perform pgq_task.raise_invalid(coalesce('there is no action ' || v_wrong, 'no action is given'),
+                                       'Actions: ' || array_to_string(pgq_task.actions(), ', ') || '.');
+    end if;
+end;
+$$;

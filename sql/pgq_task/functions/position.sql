@@ -1,0 +1,99 @@
+create or replace function pgq_task.position_of(i_time timestamptz)
+returns bigint
+language sql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.position_of(1)
+--
+--      The place in a lane of a task that is available from a time on: 256 positions a microsecond, so
+--      that those that come at once still have an order. Simple enough to be inlined. The operators of these
+--      functions fit the types exactly: a view calls them with whatever search_path. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.int8(pg_catalog.date_part('epoch', i_time) * 1000000::double precision) * 256;
+$$;
+
+create or replace function pgq_task.position_now()
+returns bigint
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.position_now(0)
+--
+--      The place of a task that is available at once. The transaction has an id before the clock is read:
+--      pgq_task.sweep() relies on that. Inlined. Internal.
+-- ----------------------------------------------------------------------
+    select case when pg_catalog.pg_current_xact_id() is not null
+                then pg_catalog.int8(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000) * 256 end;
+$$;
+
+create or replace function pgq_task.time_of(i_pos bigint)
+returns timestamptz
+language sql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.time_of(1)
+--
+--      The time that a position stands for; infinity for a task that is stopped. Internal.
+-- ----------------------------------------------------------------------
+    select case when i_pos = 9223372036854775807 then 'infinity'::timestamptz
+                else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
+$$;
+
+create or replace function pgq_task.position_at(i_at timestamptz, i_delay interval)
+returns bigint
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.position_at(2)
+--
+--      The place of a task that shall be available at a time, or after a delay.
+-- Errors:
+--      PQ072 both given, infinite, or more than a minute ago (clocks differ; what is less counts as now)
+--      Internal.
+-- ----------------------------------------------------------------------
+declare
+    -- An id first, then the clock: see pgq_task.position_now().
+    v_xid   constant xid8 := pg_current_xact_id();
+    v_now   constant timestamptz := clock_timestamp();
+    v_at    timestamptz := i_at;
+begin
+    if i_at is not null and i_delay is not null then
+        perform pgq_task.raise_invalid('both a time and a delay are given', 'Give one of them.');
+    elsif i_delay is not null then
+        if i_delay < '0' then
+            perform pgq_task.raise_invalid(format('delay %s is negative', i_delay), 'Give an interval that is not, or none.');
+        end if;
+        if i_delay > '200 years' then
+            perform pgq_task.raise_invalid(format('delay %s is too long', i_delay), 'Give an interval of less than 200 years.');
+        end if;
+        v_at := v_now + i_delay;
+    end if;
+    if not isfinite(v_at) then
+        perform pgq_task.raise_invalid(format('a task cannot be available at %s', v_at),
+                                       'Give a time, or stop the task with pgq_task.stop(id, version).');
+    elsif v_at < v_now - interval '1 minute' then
+        perform pgq_task.raise_invalid(format('%s is in the past: it is %s', v_at, v_now),
+                                       'Leave the time out for a task that is available at once.');
+    elsif v_at > v_now + interval '200 years' then
+        perform pgq_task.raise_invalid(format('%s is too far in the future', v_at), 'Give a time in the next 200 years.');
+    end if;
+    return pgq_task.position_of(greatest(v_at, v_now));
+end;
+$$;
+
+create or replace function pgq_task.is_parked(i_pos bigint)
+returns boolean
+language sql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.is_parked(1)
+--
+--      Whether a position is one of pgq_task.parking_of(1), and not a time. Inlined. Internal.
+-- ----------------------------------------------------------------------
+    select i_pos between 4611686018427387904 and 9223372036854775806;
+$$;

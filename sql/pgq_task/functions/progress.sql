@@ -1,0 +1,96 @@
+create or replace function pgq_task.attend(
+    claimant text, ids bigint[], progress_ids bigint[] default '{}', done float8[] default '{}', total float8[] default '{}',
+    notes text[] default '{}')
+returns table (id bigint, reason text)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.attend(6)
+--
+--      A worker says how far its tasks are, and asks which of them shall end.
+--
+-- Parameters:
+--      claimant        - the worker
+--      ids             - the tasks that it works on
+--      progress_ids    - those that have gone on
+--      done, total, notes  - how far they are, one for each: so many, of how many, of what
+-- Returns:
+--      The tasks that were cancelled, and why.
+-- Tables:
+--      inserts into or updates pgq_task.progress, reads pgq_task.cancellation
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    if cardinality(progress_ids) > 0 then
+        insert into pgq_task.progress as p (id, claimant, done, total, note, at)
+        select t.id, attend.claimant, n.done, n.total, n.note, clock_timestamp()
+          from unnest(attend.progress_ids, attend.done, attend.total, attend.notes) n (id, done, total, note)
+          join pgq_task.task t on t.id = n.id and t.claimant = attend.claimant
+         order by t.id
+        on conflict (id) do update
+           set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
+        -- now and then, those of tasks that are gone
+        if random() < 0.01 then
+            delete from pgq_task.progress p
+             where p.id = any (array(select o.id from pgq_task.progress o
+                                      where not exists (select from pgq_task.task t where t.id = o.id)
+                                      limit 10000 for update skip locked));
+        end if;
+    end if;
+    if exists (select from pgq_task.cancellation) then
+        delete from pgq_task.cancellation c
+         where c.id = any (array(select o.id from pgq_task.cancellation o
+                                  where not exists (select from pgq_task.task t where t.id = o.id and t.queue_id = o.queue_id)
+                                    for update skip locked));
+        return query
+            select c.id, c.reason
+              from pgq_task.cancellation c
+              join pgq_task.task t on t.id = c.id and t.claimant = attend.claimant
+             where c.id = any (attend.ids);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.get_progress(queue_name text default null, ids bigint[] default null)
+returns table (id bigint, queue text, claimant text, lease timestamptz, done float8, total float8, note text, at timestamptz,
+               cancelled text)
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.get_progress(2)
+--
+--      How far tasks are that somebody works on, of those that have said so, or were cancelled.
+--
+-- Parameters:
+--      queue_name  - only those of this queue; null for all that the caller may read
+--      ids         - only these
+-- Returns:
+--      The tasks; done of total, a note, when that was said; why it was cancelled, null if it was not.
+-- Errors:
+--      PQ070 no such queue, 42501 no right to read it
+-- Tables:
+--      reads pgq_task.task, pgq_task.progress, pgq_task.cancellation
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    if get_progress.queue_name is not null then
+        perform pgq_task.require_readable(array[get_progress.queue_name]);
+    end if;
+    return query
+        select t.id, q.queue_name, t.claimant, t.lease, p.done, p.total, p.note, p.at, c.reason
+          from (select o.id from pgq_task.progress o union select o.id from pgq_task.cancellation o) w
+          join pgq_task.task t on t.id = w.id and t.lease > clock_timestamp()
+          join pgq_task.queue q on q.queue_id = t.queue_id
+          left join pgq_task.progress p on p.id = t.id and p.claimant = t.claimant
+          left join pgq_task.cancellation c on c.id = t.id
+         where (q.queue_name = get_progress.queue_name or get_progress.queue_name is null)
+           and (t.id = any (get_progress.ids) or get_progress.ids is null)
+           and (p.id is not null or c.id is not null)
+           and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
+         order by t.id;
+end;
+$$;

@@ -1,0 +1,203 @@
+create or replace function pgq_task.push(
+    queue text, payload jsonb, at timestamptz default null, delay interval default null,
+    priority int4 default 0, headers jsonb default null,
+    unique_key text default null, order_key text default null)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.push(8)
+--
+--      Puts a task into a queue, in the caller's transaction.
+--
+-- Parameters:
+--      queue       - name of the queue
+--      payload     - what is to be done, JSON
+--      at          - not before this time
+--      delay       - not before so long from now
+--      priority    - higher ones are claimed first; a smallint
+--      headers     - what is to be known of it besides, a JSON object
+--      unique_key  - while the queue has a task with the same key, this one is not inserted
+--      order_key   - tasks with the same key are worked off one after the other, in the order of their ids
+-- Returns:
+--      The task's id; of the task that is there already, if that has the unique_key.
+-- Errors:
+--      PQ070 no such queue, 42501 no right to insert into it, PQ072 a time, priority, headers or key that make no sense
+-- Tables:
+--      inserts into pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_id        bigint;
+    v_queue     int4;
+    v_pushed    regclass;
+    v_waiting   regclass;
+begin
+    -- What is usual pays for one look.
+    if push.priority is distinct from 0 or push.unique_key is not null or push.order_key is not null or push.headers is not null then
+        perform pgq_task.require_priority(priority);
+        if push.unique_key is not null then
+            return pgq_task.push_once(queue, payload, at, delay, priority, headers, unique_key, order_key);
+        end if;
+        perform pgq_task.require_attributes(headers, null, order_key);
+    end if;
+    select q.queue_id, q.queue_pushed, q.queue_waiting into v_queue, v_pushed, v_waiting
+      from pgq_task.queue q
+     where q.queue_name = push.queue
+       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+    -- An old snapshot may show a queue that was dropped, see pgq_task.sequence_of(1).
+    if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    v_id := nextval('pgq_task.task_id_seq');
+    insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
+    values (v_id, v_queue, push.priority,
+            case when push.at is null and push.delay is null then pgq_task.position_now()
+                 else pgq_task.position_at(push.at, push.delay) end,
+            push.payload, push.headers, push.order_key);
+    if priority <> 0 then
+        perform pgq_task.add_lane(v_queue, priority::int2);
+    end if;
+    -- Count it, and look whether a worker waits: as one expression, since each costs to be prepared.
+    if nextval(v_pushed) is not null and pg_sequence_last_value(v_waiting) <> 0 then
+        perform pgq_task.wake(v_queue, queue, v_id);
+    end if;
+    return v_id;
+end;
+$$;
+
+create or replace function pgq_task.push_once(
+    queue text, payload jsonb, at timestamptz, delay interval,
+    priority int4, headers jsonb, unique_key text, order_key text)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.push_once(8)
+--
+--      As pgq_task.push(8), for tasks with a unique_key. Internal.
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_id    bigint;
+    v_queue int4;
+begin
+    select q.queue_id into v_queue
+      from pgq_task.queue q
+     where q.queue_name = push_once.queue
+       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    perform pgq_task.require_attributes(headers, unique_key, order_key);
+    loop
+        insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
+        select nextval('pgq_task.task_id_seq'), v_queue, push_once.priority,
+               case when push_once.at is null and push_once.delay is null then pgq_task.position_now()
+                    else pgq_task.position_at(push_once.at, push_once.delay) end,
+               push_once.payload, push_once.headers, push_once.unique_key, push_once.order_key
+        on conflict (queue_id, unique_key) where unique_key is not null do nothing
+        returning id into v_id;
+        if v_id is not null then
+            exit;
+        end if;
+        select t.id into v_id from pgq_task.task t
+         where t.queue_id = v_queue and t.unique_key = push_once.unique_key;
+        if found then
+            return v_id;
+        end if;
+        -- It was finished in between; a snapshot of before would show neither.
+        perform pgq.require_read_committed('push() with a unique_key that was finished meanwhile');
+    end loop;
+    if priority <> 0 then
+        perform pgq_task.add_lane(v_queue, priority::int2);
+    end if;
+    perform pgq_task.count_up('pushed', v_queue);
+    perform pgq_task.wake(v_queue, queue, v_id);
+    return v_id;
+end;
+$$;
+
+create or replace function pgq_task.push_many(
+    queue text, payloads jsonb[], at timestamptz default null, delay interval default null,
+    priority int4 default 0, headers jsonb default null, order_keys text[] default null)
+returns setof bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.push_many(7)
+--
+--      Puts many tasks into a queue, in the caller's transaction.
+--
+-- Parameters:
+--      queue       - name of the queue
+--      payloads    - one for each task
+--      order_keys  - one for each task, or null
+--      others      - as in pgq_task.push(8), for all of them
+-- Returns:
+--      The tasks' ids, in the order of their payloads.
+-- Errors:
+--      PQ070 no such queue, 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; a time, priority, headers or key that make no sense
+-- Tables:
+--      inserts into pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_queue int4;
+    v_tasks constant int4 := coalesce(cardinality(payloads), 0);
+    v_pos   bigint;
+begin
+    select q.queue_id into v_queue
+      from pgq_task.queue q
+     where q.queue_name = push_many.queue
+       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    if cardinality(order_keys) <> v_tasks then
+        perform pgq_task.raise_invalid(
+            format('%s payloads and %s order_keys', v_tasks, cardinality(order_keys)),
+            'Give one order_key for each task, null for those that need none.');
+    end if;
+    perform pgq_task.require_priority(priority);
+    perform pgq_task.require_attributes(headers, null, (
+        select k from unnest(order_keys) k where octet_length(k) not between 1 and 1000 limit 1));
+    -- The first one has the place of now, the others stand behind it: a microsecond for 255, see
+    -- pgq_task.is_slot(1).
+    v_pos := pgq_task.position_at(at, delay) - 1;
+    return query
+        insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
+        select nextval('pgq_task.task_id_seq'), v_queue, push_many.priority, v_pos + p.nr + (p.nr - 1) / 255,
+               p.payload, push_many.headers, push_many.order_keys[p.nr]
+          from unnest(payloads) with ordinality p (payload, nr)
+        returning id;
+    if priority <> 0 and v_tasks > 0 then
+        perform pgq_task.add_lane(v_queue, priority::int2);
+    end if;
+    perform pgq_task.count_up('pushed', v_queue, v_tasks);
+    perform pgq_task.wake(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
+end;
+$$;
+
+create or replace function pgq_task.require_priority(i_priority int4)
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_priority(1)
+--
+--      Raises PQ072 unless this is a smallint. (The parameters are not, because that would find no function
+--      for the literal 5.) Internal.
+-- ----------------------------------------------------------------------
+begin
+    if i_priority is null or i_priority not between -32768 and 32767 then
+        perform pgq_task.raise_invalid(format('priority %s', coalesce(i_priority::text, 'NULL')),
+                                       'Give a whole number between -32768 and 32767.');
+    end if;
+end;
+$$;

@@ -1,0 +1,289 @@
+create or replace function pgq_task.create_queue(queue text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.create_queue(1)
+--
+--      Creates a task queue.
+--
+-- Parameters:
+--      queue   - its name
+-- Returns:
+--      1 if it was created, 0 if it existed.
+-- Errors:
+--      PQ003 invalid name, PQ072 a name of more than 248 bytes
+-- Tables:
+--      inserts into pgq_task.queue, pgq_task.lane; creates the queue's sequences
+-- ----------------------------------------------------------------------
+declare
+    v_id    int4;
+begin
+    perform pgq.check_name('task queue', queue);
+    if octet_length(queue) > 248 and queue !~ '\.failed$' then
+        perform pgq_task.raise_invalid(format('the name of a task queue has %s bytes', octet_length(queue)),
+                                       'Give one of at most 248 bytes, so that its error queue can be named after it.');
+    end if;
+    insert into pgq_task.queue (queue_name) values (queue)
+    on conflict do nothing
+    returning queue_id into v_id;
+    if v_id is null then
+        return 0;
+    end if;
+    execute format('create sequence pgq_task.waiting_%s minvalue 0 start 0', v_id);
+    perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 0);
+    perform pgq_task.add_lane(v_id, 0::int2);
+    perform pgq_task.add_counters(v_id);
+    update pgq_task.queue
+       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = format('pgq_task.pushed_%s', v_id),
+           queue_claimed = format('pgq_task.claimed_%s', v_id), queue_finished = format('pgq_task.finished_%s', v_id)
+     where queue_id = v_id;
+    return 1;
+end;
+$$;
+
+create or replace function pgq_task.add_lane(i_queue_id int4, i_priority int2)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.add_lane(2)
+--
+--      Makes the lane for a priority unless the queue has it. Waits for a transaction that makes the same
+--      one. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_lane  constant text := format('%s_%s', i_queue_id, replace(i_priority::text, '-', 'm'));
+begin
+    -- Whatever the caller's snapshot is: sequences are looked up in the newest one.
+    if to_regclass('pgq_task.low_' || v_lane) is not null then
+        return;
+    end if;
+    perform pg_advisory_xact_lock(1886875920, hashtext(v_lane));
+    if exists (select from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority) then
+        return;
+    end if;
+    begin
+        execute format('create sequence pgq_task.ahead_%s minvalue 0 start 0', v_lane);
+        execute format('create sequence pgq_task.low_%s minvalue 0 start 0', v_lane);
+        insert into pgq_task.lane (queue_id, priority, lane_ahead, lane_low)
+        values (i_queue_id, i_priority, format('pgq_task.ahead_%s', v_lane), format('pgq_task.low_%s', v_lane));
+        perform setval(lane_ahead, 0), setval(lane_low, 0)
+           from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority;
+    exception
+        when duplicate_table then
+            null; -- The transaction that was waited for has made it, and the snapshot is older.
+        when foreign_key_violation then
+            raise exception using
+                errcode = 'PQ070',
+                message = 'the task queue was dropped meanwhile',
+                hint = 'pgq_task.get_queue_info() lists the task queues there are.';
+    end;
+end;
+$$;
+
+create or replace function pgq_task.drop_queue(queue text, force boolean default false)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.drop_queue(2)
+--
+--      Drops a task queue. Waits for open transactions that have used it; pushes behind it fail. If its payloads are
+--      indexed, it waits for all that have used any tasks, and others wait behind it: drop the index first, when
+--      there is little to do.
+--
+-- Parameters:
+--      queue   - its name
+--      force   - also if it has tasks, which are lost
+-- Returns:
+--      1
+-- Errors:
+--      PQ070 no such queue, PQ073 it has tasks, PQ012 not in READ COMMITTED
+-- Tables:
+--      deletes from pgq_task.queue, pgq_task.lane, pgq_task.task; drops the queue's sequences and what it keeps
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_id    int4;
+    v_tasks bigint;
+    s       regclass;
+begin
+    perform pgq.require_read_committed('pgq_task.drop_queue()');
+    -- Claims that look at its limits are over before these are dropped, or find that they are gone.
+    perform pg_advisory_xact_lock(1886875922, q.queue_id) from pgq_task.queue q where q.queue_name = drop_queue.queue and q.queue_limited;
+    select q.queue_id into v_id from pgq_task.queue q where q.queue_name = drop_queue.queue for no key update;
+    if v_id is null then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    perform pgq_task.drop_payload_index_of(v_id);
+    -- Waits for transactions that have pushed; those that push later miss it: see pgq_task.wake().
+    execute format('drop sequence pgq_task.pushed_%s, pgq_task.waiting_%s', v_id, v_id);
+    -- Not before: who adds a lane to it waits for that.
+    delete from pgq_task.queue where queue_id = v_id;
+    select count(*) into v_tasks from (select from pgq_task.task t where t.queue_id = v_id limit 1000) t;
+    if v_tasks > 0 and drop_queue.force is not true then
+        raise exception using
+            errcode = 'PQ073',
+            message = format('task queue %L has %s', queue, case v_tasks when 1 then 'a task' when 1000 then '1000 tasks or more'
+                                                             else v_tasks || ' tasks' end),
+            hint = 'Finish or move them, or drop it with force => true, which deletes them.';
+    end if;
+    delete from pgq_task.task t where t.queue_id = v_id;
+    for s in
+        select c.oid from pg_class c
+         where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'S'
+           and c.relname ~ format('^([a-z]+(16)?_%s|(ahead|low)_%s_m?\d+)$', v_id, v_id)
+    loop
+        execute format('drop sequence %s', s);
+    end loop;
+    for s in
+        select c.oid from pg_class c
+         where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'r' and c.relname ~ format('^(finished|limit)_%s_\d$', v_id)
+    loop
+        execute format('drop table %s', s);
+    end loop;
+    return 1;
+end;
+$$;
+
+create or replace function pgq_task.set_queue_config(queue text, param text, value text)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.set_queue_config(3)
+--
+--      Sets one parameter of a task queue.
+--
+-- Parameters:
+--      queue   - its name
+--      param   - lease         how long a claim holds unless it says otherwise
+--                max_attempts  a task that was tried so often goes to the error queue; null: never
+--                error_queue   name of that; null: <queue>.failed
+--                keep          how long finished tasks are kept; 0: not at all
+--      value   - as text
+-- Returns:
+--      1
+-- Errors:
+--      PQ070 no such queue, PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
+-- Tables:
+--      updates pgq_task.queue
+-- ----------------------------------------------------------------------
+declare
+    params  constant text[] := '{lease,max_attempts,error_queue,keep}';
+    q       pgq_task.queue;
+begin
+    if param is null or param <> all (params) then
+        perform pgq_task.raise_invalid(format('there is no task queue parameter %s', coalesce(quote_literal(param), 'NULL')),
+                                       'Parameters: ' || array_to_string(params, ', ') || '.');
+    end if;
+    begin
+        execute format('update pgq_task.queue set %I = %L where queue_name = %L returning *', 'queue_' || param, value, queue) into q;
+    exception when data_exception or not_null_violation then
+        perform pgq_task.raise_invalid(
+            format('task queue parameter %s cannot be %s', param, coalesce(quote_literal(value), 'NULL')),
+            'Intervals are written like ''30 seconds'', numbers of attempts like 5.');
+    end;
+    if q.queue_id is null then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    perform pgq_task.require_lease(q.queue_lease);
+    if q.queue_max_attempts < 1 then
+        perform pgq_task.raise_invalid(format('a limit of %s attempts', q.queue_max_attempts), 'Give 1 or more, or null for no limit.');
+    elsif q.queue_keep < interval '0' or q.queue_keep > interval '10 years' then
+        perform pgq_task.raise_invalid(format('finished tasks cannot be kept for %s', q.queue_keep),
+                                       'Give an interval like 7 days, or 0 to keep none.');
+    elsif param in ('error_queue', 'max_attempts') then
+        perform pgq_task.require_end_of_errors(q.queue_name);
+    end if;
+    return 1;
+end;
+$$;
+
+create or replace function pgq_task.require_end_of_errors(i_queue text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_end_of_errors(1)
+--
+--      Raises PQ072 if tasks that fail come back to the queue by its error queue, or that one's. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_queue text := i_queue;
+    v_error text;
+    v_seen  text[] := '{}';
+begin
+    while v_queue <> all (v_seen)
+    loop
+        v_seen := v_seen || v_queue;
+        select q.queue_error_queue into v_error from pgq_task.queue q where q.queue_name = v_queue;
+        -- One that is not there may be created. What a name is too long for cannot.
+        exit when not found and octet_length(v_queue) > 248;
+        v_queue := coalesce(v_error, v_queue || '.failed');
+        perform pgq.check_name('error queue', v_queue);
+        if v_queue = i_queue then
+            perform pgq_task.raise_invalid(format('what fails in task queue %L would come back to it', i_queue),
+                                           'Name an error queue whose own error queue is another one.');
+        end if;
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.pause_queue(queue text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.pause_queue(1)
+--
+--      From its commit on nobody gets tasks of the queue. Those that are claimed are finished as usual, and
+--      tasks are pushed as usual.
+--
+-- Parameters:
+--      queue   - its name
+-- Errors:
+--      PQ070 no such queue
+-- Tables:
+--      updates pgq_task.queue
+-- ----------------------------------------------------------------------
+begin
+    update pgq_task.queue set queue_paused = coalesce(queue_paused, now()) where queue_name = pause_queue.queue;
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.resume_queue(queue text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.resume_queue(1)
+--
+--      Ends a pause.
+--
+-- Parameters:
+--      queue   - its name
+-- Errors:
+--      PQ070 no such queue
+-- Tables:
+--      updates pgq_task.queue
+-- ----------------------------------------------------------------------
+begin
+    update pgq_task.queue set queue_paused = null where queue_name = resume_queue.queue;
+    if not found then
+        perform pgq_task.raise_queue_not_found(queue);
+    end if;
+    perform pg_notify('pgq_task', queue);
+end;
+$$;

@@ -1,0 +1,73 @@
+create or replace function pgq_task.raise_queue_not_found(i_queue text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_queue_not_found(1)
+--
+--      Raises PQ070. Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using
+        errcode = 'PQ070',
+        message = pg_catalog.format('task queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue), 'NULL')),
+        hint = 'Create it with pgq_task.create_queue(name); pgq_task.get_queue_info() lists the task queues there are.';
+end;
+$$;
+
+create or replace function pgq_task.raise_conflict(i_message text, i_conflicts jsonb)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_conflict(2)
+--
+--      Raises PQ071: nothing was changed, because some tasks are not as their changer knows them. The
+--      detail is JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision.
+--      Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using
+        errcode = 'PQ071',
+        message = i_message,
+        detail = i_conflicts::text,
+        hint = 'Nothing was changed. Drop what was done for these tasks and claim again: whoever changed them '
+               'has them now, or finished them.';
+end;
+$$;
+
+create or replace function pgq_task.raise_invalid(i_message text, i_hint text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.raise_invalid(2)
+--
+--      Raises PQ072: an argument that makes no sense. Internal.
+-- ----------------------------------------------------------------------
+begin
+    raise exception using errcode = 'PQ072', message = i_message, hint = i_hint;
+end;
+$$;
+
+create or replace function pgq_task.require_attributes(i_headers jsonb, i_unique_key text, i_order_key text)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_attributes(3)
+--
+--      Raises PQ072 for headers that are no JSON object, and for keys that are empty or too long. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_bad   constant text := case
+        when pg_catalog.octet_length(i_unique_key) not between 1 and 1000 then 'a unique_key of ' || pg_catalog.octet_length(i_unique_key)
+        when pg_catalog.octet_length(i_order_key) not between 1 and 1000 then 'an order_key of ' || pg_catalog.octet_length(i_order_key) end;
+begin
+    if pg_catalog.jsonb_typeof(i_headers) not in ('object', 'null') then
+        perform pgq_task.raise_invalid('the headers are no JSON object', 'Give an object like {"lang": "de"}, or none.');
+    elsif v_bad is not null then
+        perform pgq_task.raise_invalid(v_bad || ' bytes', 'A key has 1 to 1000 bytes. A task without one has NULL.');
+    end if;
+end;
+$$;

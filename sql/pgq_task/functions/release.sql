@@ -1,0 +1,66 @@
+create or replace function pgq_task.release(claimant text, ids bigint[], versions int4[], delays interval[] default null)
+returns setof bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.release(4)
+--
+--      The claimant gives tasks back as if it had not claimed them: the attempt does not count.
+--
+-- Parameters:
+--      claimant    - who claimed them
+--      ids         - their ids
+--      versions    - their versions, as claim() or renew() returned them
+--      delays      - one for each: how long until it is available again; null for where it was
+-- Returns:
+--      The ids of those that were not given back, because somebody else has them, or had them and finished
+--      them.
+-- Errors:
+--      PQ072 lists of different length, a delay that is negative
+-- Tables:
+--      updates pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_now       constant bigint := pgq_task.position_now();
+    v_done      bigint[];
+    v_queues    int4[];
+begin
+    perform pgq_task.require_same_length(ids, versions);
+    with given as (
+        select t.id, d.delay
+          from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
+          join pgq_task.task t on t.id = d.id and t.version = d.version
+          join pgq_task.queue q
+            on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+         where t.claimant = release.claimant and t.lease is not null
+         order by t.id
+           for no key update of t),
+    back as (
+        update pgq_task.task t
+           set version = t.version + 1, lease = null, claimant = null, attempts = greatest(t.attempts - 1, 0),
+               pos = case when given.delay > interval '0' then pgq_task.position_at(null, given.delay)
+                          else least(t.pos, v_now) end
+          from given
+         where t.id = given.id
+        returning t.id, t.queue_id, t.priority, t.pos),
+    -- Claims are to look for them where they are.
+    ahead as (
+        select setval(l.lane_ahead, b.pos)
+          from (select queue_id, priority, min(pos) as pos from back where pos <= v_now group by queue_id, priority) b
+          join pgq_task.lane l using (queue_id, priority)
+         where b.pos < pg_sequence_last_value(l.lane_ahead)),
+    woken as (
+        select pgq_task.wake(q.queue_id, q.queue_name)
+          from pgq_task.queue q
+         where q.queue_id in (select queue_id from back))
+    select array_agg(back.id), array_agg(back.queue_id) into v_done, v_queues
+      from back, (select count(*) from ahead) a, (select count(*) from woken) w;
+    perform pgq_task.count_each('released', v_queues);
+    if coalesce(cardinality(v_done), 0) < cardinality(ids) then
+        return query select d.id from unnest(ids) d (id) where d.id <> all (coalesce(v_done, '{}'));
+    end if;
+end;
+$$;

@@ -1,0 +1,146 @@
+create or replace function pgq_task.add_counters(i_queue_id int4)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.add_counters(1)
+--
+--      Makes the sequences that count what is done with a queue's tasks. A sequence adds one at a time, so
+--      what often comes in hundreds has a second one, for sixteens. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_name  text;
+begin
+    foreach v_name in array '{pushed,pushed16,claimed,claimed16,finished,finished16,popped,failed,buried,released,moved,deleted}'::text[]
+    loop
+        execute format('create sequence pgq_task.%s_%s minvalue 0 start 0', v_name, i_queue_id);
+        perform setval(format('pgq_task.%s_%s', v_name, i_queue_id)::regclass, 0);
+    end loop;
+end;
+$$;
+
+create or replace function pgq_task.sequence_of(i_name text)
+returns regclass
+language sql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.sequence_of(1)
+--
+--      A queue's sequence; null if the queue is gone. Waits for who is dropping it: whoever goes on to use the
+--      sequence would, too, and then fail with an internal error. Internal.
+-- ----------------------------------------------------------------------
+    select s.seq
+      from (select to_regclass('pgq_task.' || i_name) as seq) s
+     where case when pg_relation_is_updatable(s.seq, false) is not null then pg_relation_filenode(s.seq) is not null end;
+$$;
+
+create or replace function pgq_task.count_up(i_what text, i_queue_id int4, i_tasks bigint default 1)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.count_up(3)
+--
+--      Counts what was done with so many tasks. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_left      bigint := i_tasks;
+    v_ones      constant regclass := pgq_task.sequence_of(i_what || '_' || i_queue_id);
+    v_sixteens  constant regclass := pg_catalog.to_regclass('pgq_task.' || i_what || '16_' || i_queue_id);
+begin
+    if v_left >= 16 and v_sixteens is not null then
+        perform pg_catalog.nextval(v_sixteens) from pg_catalog.generate_series(1, v_left / 16);
+        v_left := v_left % 16;
+    end if;
+    perform pg_catalog.nextval(v_ones) from pg_catalog.generate_series(1, v_left);
+end;
+$$;
+
+create or replace function pgq_task.count_each(i_what text, i_queue_ids int4[])
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.count_each(2)
+--
+--      Counts what was done with tasks of these queues, each named as often as it was. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.count_up(i_what, q.id, q.tasks)
+       from (select u.id, count(*) as tasks from unnest(i_queue_ids) u (id) where u.id is not null group by u.id) q;
+end;
+$$;
+
+create or replace function pgq_task.counters_of(i_queue_id int4)
+returns bigint[]
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.counters_of(1)
+--
+--      What has been counted of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is looked at
+--      is locked, and locks are limited: what is rolled back gives them back. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_counted   bigint[];
+begin
+    execute (select format('select array[%s]', string_agg(format(
+                        case when c.what in ('pushed', 'claimed', 'finished')
+                             then '(select last_value from pgq_task.%1$s_%2$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
+                             else '(select last_value from pgq_task.%s_%s)' end, c.what, i_queue_id), ', ' order by c.nr))
+               from unnest('{pushed,claimed,finished,popped,failed,buried,released,moved,deleted}'::text[])
+                    with ordinality c (what, nr))
+       into v_counted;
+    raise no_data_found;
+exception when no_data_found then
+    return v_counted;
+end;
+$$;
+
+create or replace function pgq_task.get_statistics(queue text default null)
+returns table (
+    queue_name text, pushed bigint, claimed bigint, finished bigint, popped bigint, failed bigint, buried bigint,
+    released bigint, moved bigint, deleted bigint)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.get_statistics(1)
+--
+--      How often each thing was done with tasks of a queue since the queue was created.
+--
+-- Parameters:
+--      queue       - its name; null for all queues that the caller may read
+-- Returns:
+--      queue_name
+--      pushed      - tasks put into it: by push(), push_many(), modify() and replay()
+--      claimed     - attempts: claims, and pops
+--      finished    - by finish()
+--      popped      - by pop()
+--      failed      - attempts that failed, the last ones included
+--      buried      - tasks that went to the error queue: their attempts were used up, or were not to be repeated
+--      released    - tasks that were given back untried
+--      moved       - tasks moved to another queue by modify() and what uses it
+--      deleted     - by modify() and remove_tasks()
+--      The counters are sequences: nobody waits for them and they leave nothing to vacuum. So they also count
+--      what was rolled back; and a crash of the server makes them jump ahead, by up to 32 (pushed, claimed and
+--      finished: 544).
+-- Errors:
+--      PQ070 no such queue, 42501 no right to read it
+-- ----------------------------------------------------------------------
+begin
+    if queue is not null then
+        perform pgq_task.require_queues(array[queue]);
+    end if;
+    return query
+        select q.queue_name, n.c[1], n.c[2], n.c[3], n.c[4], n.c[5], n.c[6], n.c[7], n.c[8], n.c[9]
+          from pgq_task.queue q
+         cross join lateral (select pgq_task.counters_of(q.queue_id) as c) n
+         where q.queue_name = get_statistics.queue and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'read'))
+            or get_statistics.queue is null and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
+         order by q.queue_name;
+end;
+$$;

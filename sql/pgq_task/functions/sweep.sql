@@ -1,0 +1,304 @@
+create or replace function pgq_task.sweep()
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set lock_timeout = '100ms'
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.sweep(0)
+--
+--      Moves the lanes' marks low over what is dead, and takes out of the way what stands before them:
+--      claims that last stand at the end of their lease from then on, tasks held back by an earlier one
+--      with the same order_key stand nowhere until that is gone, and tasks whose attempts are used up go
+--      to the error queue. Workers call it when they have nothing to do, and about once a second when they
+--      have; and the ticker. What came to light behind the marks can be claimed after it.
+--
+--      A mark must not pass a task that comes to light later. So it stays behind the time of the sweep
+--      before this one. Who writes a position draws a transaction id first and reads the clock then; so
+--      does each sweep. What stands before the last sweep's time and is not visible yet therefore belongs
+--      to a transaction with a lower id than that sweep's, which this one's snapshot shows as running.
+--      Those are remembered; when one has ended, the lanes are walked again from where it may have been at
+--      work. Tasks that somebody has locked are passed, too, and their holders remembered in the same way.
+--
+--      A task whose lease has ended stands behind all that was pushed before that. Where tasks wait it is put
+--      before them; only once, as it may be what brings workers down.
+--
+--      Marks change at once, what is remembered does when the sweep commits. So each sweep draws its number
+--      first: if the one before left no row, then it did not commit, or the server has crashed, or the
+--      database was restored, and all marks begin anew.
+--
+--      To look at a mark takes a lock, and locks are limited. So a call sees to 500 lanes at most, and the
+--      next one goes on from there; "a sweep" above is a round of calls.
+--
+-- Returns:
+--      False if another sweep is under way, or there was one just before.
+-- Errors:
+--      PQ012 not in READ COMMITTED
+-- Tables:
+--      inserts into and deletes from pgq_task.sweep; updates pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    v_now       timestamptz;
+    v_id        bigint;
+    v_xid       xid8;
+    v_began     timestamptz;
+    v_anew      boolean;
+    v_pushed    bigint;
+    v_busy      bigint;
+    v_bound     bigint;
+    v_from      bigint;
+    v_ahead     bigint;
+    v_was_low   bigint;
+    v_low       bigint;
+    v_stop      bigint;
+    v_free      boolean;
+    v_open      xid8[];
+    v_open_pos  bigint[];
+    v_holders   xid8[];
+    v_held      xid8[];
+    p           pgq_task.sweep;
+    l           record;
+    c           record;
+    t           pgq_task.task;
+    at_once     constant int4 := 500;
+    v_lanes     int4 := 0;
+begin
+    perform pgq.require_read_committed('pgq_task.sweep()');
+    if not pg_try_advisory_xact_lock(1886875921, 0) then
+        return false;
+    end if;
+    v_now := clock_timestamp();
+    select * into p from pgq_task.sweep order by sweep_id desc limit 1;
+    -- Thousands of lanes take their time: not all of it.
+    if v_now >= p.sweep_time
+            and v_now < p.sweep_time + least(greatest(interval '100 milliseconds', 10 * p.sweep_took), interval '1 second') then
+        return false;
+    end if;
+
+    v_id := nextval('pgq_task.sweep_id_seq');
+    v_xid := pg_current_xact_id();
+    v_pushed := pg_sequence_last_value('pgq_task.task_id_seq');
+    v_busy := coalesce(case when v_pushed is not distinct from p.sweep_pushed then p.sweep_busy end,
+                       pgq_task.position_of(v_now));
+    v_anew := p.sweep_id is distinct from v_id - 1 or p.sweep_time > v_now;
+    if p.sweep_time > v_now + interval '1 second' then
+        perform pgq_task.set_clock_back(p.sweep_time);
+    end if;
+    perform pgq_task.release_late();
+
+    if p.sweep_queue is not null and not v_anew then
+        v_began := p.sweep_began;
+        v_bound := p.sweep_bound;
+        v_open := p.sweep_open;
+        v_open_pos := p.sweep_open_pos;
+        v_from := p.sweep_from;
+    else
+        p.sweep_queue := null;
+        v_anew := v_anew or p.sweep_anew not between v_now - interval '10 minutes' and v_now;
+        v_began := v_now;
+        v_bound := case when p.sweep_began <= v_now then pgq_task.position_of(p.sweep_began) else 0 end;
+        -- A database that was restored in another cluster may remember ids that are not drawn yet.
+        select coalesce(array_agg(o.xid) filter (where o.open), '{}'), coalesce(array_agg(o.pos) filter (where o.open), '{}'),
+               case when v_anew then 0 else min(o.pos) filter (where not o.open) end
+          into v_open, v_open_pos, v_from
+          from (select x.xid, min(x.pos) as pos, x.xid < v_xid and coalesce(pg_xact_status(x.xid) = 'in progress', false) as open
+                  from (select * from unnest(p.sweep_open, p.sweep_open_pos)
+                        union all
+                        select xid, coalesce(p.sweep_bound, 0) from pg_snapshot_xip(pg_current_snapshot()) xid) x (xid, pos)
+                 group by x.xid) o;
+    end if;
+
+    for l in
+        select n.queue_id, n.priority, n.lane_ahead, n.lane_low, coalesce(q.queue_max_attempts, 2147483647) as max_attempts
+          from pgq_task.lane n
+          join pgq_task.queue q using (queue_id)
+         where p.sweep_queue is null or (n.queue_id, n.priority) > (p.sweep_queue, p.sweep_priority)
+         order by n.queue_id, n.priority
+         limit at_once
+    loop
+        v_lanes := v_lanes + 1;
+        begin
+            v_ahead := pg_sequence_last_value(l.lane_ahead);
+            v_was_low := pg_sequence_last_value(l.lane_low);
+        exception when lock_not_available or undefined_table or internal_error then
+            -- The queue is being dropped, or was just now. Should that be undone, the next round has to catch up.
+            v_open := v_open || v_xid;
+            v_open_pos := v_open_pos || coalesce(v_from, v_bound);
+            continue;
+        end;
+        if v_ahead < v_bound then
+            for t in
+                select * from pgq_task.task k
+                 where k.queue_id = l.queue_id and k.priority = l.priority
+                   and k.pos between greatest(v_bound, pgq_task.position_of(v_now - interval '1 minute')) and pgq_task.position_of(v_now)
+                   and k.lease <= v_now and (k.attempts = 1 or k.attempts >= l.max_attempts)
+                   for no key update skip locked
+            loop
+                if t.attempts >= l.max_attempts then
+                    exit when not pgq_task.bury_lost(t.id);
+                else
+                    update pgq_task.task k set pos = greatest(v_ahead, v_was_low) where k.id = t.id;
+                end if;
+            end loop;
+        end if;
+        v_low := v_bound;
+        v_stop := null;
+        v_free := false;
+        v_held := '{}';
+        for c in
+            select k.id, k.pos, k.lease, k.last_attempt, k.attempts, k.order_key, k.xmax <> '0' as touched
+              from pgq_task.task k
+             where k.queue_id = l.queue_id and k.priority = l.priority
+               and k.pos >= least(v_was_low, v_from) and k.pos < v_bound
+             order by k.queue_id, k.priority, k.pos
+        loop
+            v_low := c.pos;
+            v_free := c.lease is null or c.lease <= v_now and c.attempts < l.max_attempts;
+            exit when v_free and c.order_key is null and not c.touched;
+            if c.lease > v_now and c.last_attempt between v_now - interval '1 second' and v_now then
+                -- Claimed just now, it may be gone soon. The next one with its key will be claimed just now then:
+                -- those are to be held back.
+                exit when c.order_key is null;
+                v_stop := coalesce(v_stop, c.pos);
+                v_low := v_bound;
+                v_free := false;
+                continue;
+            end if;
+            select * into t from pgq_task.task k where k.id = c.id for no key update skip locked;
+            if not found then
+                v_holders := pgq_task.holders_of(c.id);
+                exit when v_holders = '{}';
+                if not v_holders <@ v_held then
+                    v_open := v_open || v_holders;
+                    v_open_pos := v_open_pos || array_fill(c.pos, array[cardinality(v_holders)]);
+                    v_held := v_held || v_holders;
+                end if;
+            elsif t.pos is distinct from c.pos or t.queue_id <> l.queue_id or t.priority <> l.priority then
+                null; -- it stands somewhere else by now
+            elsif t.lease > v_now then
+                update pgq_task.task k set pos = pgq_task.position_of(k.lease) where k.id = t.id;
+            elsif t.lease is not null and t.attempts >= l.max_attempts then
+                exit when not pgq_task.bury_lost(t.id);
+            elsif t.order_key is not null and pgq_task.hold_back(t.id) then
+                null;
+            else
+                v_free := true;
+                exit;
+            end if;
+            v_low := v_bound;
+            v_free := false;
+        end loop;
+        if v_free and v_low < v_ahead then
+            perform setval(l.lane_ahead, v_low);
+        end if;
+        v_low := least(v_low, v_stop);
+        -- While nothing happens the marks need not move.
+        if v_low < v_was_low or v_low > v_was_low and v_was_low < greatest(v_busy, v_ahead) then
+            perform setval(l.lane_low, v_low);
+        end if;
+    end loop;
+
+    insert into pgq_task.sweep (sweep_id, sweep_time, sweep_took, sweep_began, sweep_bound, sweep_from, sweep_queue,
+                                sweep_priority, sweep_open, sweep_open_pos, sweep_pushed, sweep_busy, sweep_anew)
+    values (v_id, v_now, greatest(clock_timestamp() - v_now, '0'), v_began, v_bound, v_from,
+            case when v_lanes = at_once then l.queue_id end, case when v_lanes = at_once then l.priority end,
+            v_open, v_open_pos, v_pushed, v_busy, case when v_anew then v_now else p.sweep_anew end);
+    -- Not from the beginning, where the dead are.
+    delete from pgq_task.sweep s
+     where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
+    if v_id % 20 = 0 then
+        perform pgq_task.expire_finished();
+    end if;
+    return true;
+end;
+$$;
+
+create or replace function pgq_task.holders_of(i_id bigint)
+returns xid8[]
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.holders_of(1)
+--
+--      The running transactions that have locked a task; null if it does not exist any more. An xmax is 32
+--      bits of a transaction id, or the number of a multixact, and does not say which of them. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_xmax      xid;
+    v_members   xid[];
+    v_id        text;
+    v_holders   xid8[] := '{}';
+begin
+    select t.xmax into v_xmax from pgq_task.task t where t.id = i_id;
+    if not found then
+        return null;
+    end if;
+    v_members := array[v_xmax];
+    for n in 1 .. 2 loop
+        for v_id in select pgq_task.full_xid(m) from unnest(v_members) m
+        loop
+            begin
+                if pg_xact_status(v_id::xid8) = 'in progress' then
+                    v_holders := v_holders || v_id::xid8;
+                end if;
+            exception when invalid_parameter_value then
+                null; -- no transaction has it yet
+            end;
+        end loop;
+        exit when n = 2 or v_holders <> '{}';
+        begin
+            v_members := array(select m.xid from pg_get_multixact_members(v_xmax) m);
+        exception when invalid_parameter_value or internal_error then
+            exit; -- no multixact has it
+        end;
+    end loop;
+    return v_holders;
+end;
+$$;
+
+create or replace function pgq_task.full_xid(i_xid xid, i_next xid8 default null)
+returns xid8
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.full_xid(2)
+--
+--      Of the transaction ids with these 32 bits the one nearest to i_next, before or behind it: without it
+--      nearest to now. Internal.
+-- ----------------------------------------------------------------------
+    select greatest(n.next + ((i_xid::text::bigint - n.next + 2147483648) & 4294967295) - 2147483648, 0)::text::xid8
+      from (select coalesce(i_next, pg_snapshot_xmax(pg_current_snapshot()))::text::bigint as next) n;
+$$;
+
+create or replace function pgq_task.set_clock_back(i_was timestamptz)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.set_clock_back(1)
+--
+--      The server's clock has gone back: tasks that were available are so again, and leases end as long after
+--      their claims as they should. Tasks that are locked are left alone. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_now   constant timestamptz := clock_timestamp();
+    v_back  constant bigint := pgq_task.position_of(i_was) - pgq_task.position_of(v_now);
+begin
+    update pgq_task.task t
+       set lease = v_now + (t.lease - t.last_attempt),
+           pos = case when t.lease is null then t.pos - v_back
+                      when t.pos > pgq_task.position_of(v_now) then pgq_task.position_of(v_now + (t.lease - t.last_attempt))
+                      else t.pos end
+      from (select c.id from pgq_task.task c
+             where c.lease is null and c.created > v_now
+               and c.pos between pgq_task.position_of(v_now) and pgq_task.position_of(i_was)
+                or c.lease is not null and c.last_attempt > v_now
+               for no key update skip locked) c
+     where t.id = c.id;
+end;
+$$;

@@ -1,0 +1,120 @@
+create or replace function pgq_task.wake(i_queue_id int4, i_queue text, i_id bigint default null)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.wake(3)
+--
+--      Notifies the channel pgq_task, with the queue's name, if a worker waits that was not told yet. Who has
+--      put a task into a queue calls it: looking at the sequence holds up drop_queue() until the task has
+--      come to light, and after drop_queue() it is gone, whichever snapshot the caller has.
+--
+--      The sequence says 0 if nobody waits, 1 if somebody does, or else the transaction that has notified
+--      those who wait. What it has told they know when it has committed, and not before; if it rolls back,
+--      never. When they find nothing left to do they say that they wait, and it is 1 again.
+--
+-- Parameters:
+--      i_id    - a task that the caller has just inserted. Where it belongs to a subtransaction, or is not
+--                given, others notify again: it could be rolled back alone, and what it notified with it.
+--      Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_seq       constant regclass := pgq_task.sequence_of('waiting_' || i_queue_id);
+    v_waiting   constant bigint := pg_sequence_last_value(v_seq);
+    v_own       bigint;
+begin
+    if v_waiting is null then
+        perform pgq_task.raise_queue_not_found(i_queue);
+    elsif v_waiting = 0 then
+        return;
+    end if;
+    v_own := pg_current_xact_id()::text::bigint;
+    if v_waiting > 1 and v_waiting < v_own and pg_xact_status(v_waiting::text::xid8) = 'committed' then
+        return;
+    end if;
+    perform pg_notify('pgq_task', i_queue);
+    if i_id is not null
+       and exists (select from pgq_task.task t where t.id = i_id and t.xmin::text::bigint = v_own & 4294967295) then
+        perform setval(v_seq, v_own);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.set_waiting(queues text[])
+returns interval
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.set_waiting(1)
+--
+--      Says that a worker waits for tasks: the next push notifies the channel pgq_task, with the queue's name
+--      as payload; pushes behind that do not until a worker says again that it waits. Who is going to wait
+--      listens, says so, in a transaction of its own, then claims once more, then waits: what is pushed after
+--      that claim is notified. Transactions that had pushed before and commit later are not, so a worker
+--      looks again soon, and then from time to time; and when the next task is due.
+--
+-- Parameters:
+--      queues  - names of the queues
+-- Returns:
+--      How long until the next task of these queues is due, or the rate of one allows claims again; null for neither.
+-- Errors:
+--      PQ070 no such queue, PQ072 no queues at all, 42501 no right to claim from one of them
+-- Tables:
+--      reads pgq_task.queue, pgq_task.lane, pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    v_now   constant timestamptz := clock_timestamp();
+    v_next  bigint;
+begin
+    perform pgq_task.require_queues(queues);
+    perform pgq_task.require_right(q.queue_id, 'claim')
+       from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
+    perform setval(w.seq, 1)
+       from pgq_task.queue q
+      cross join lateral (select pgq_task.sequence_of('waiting_' || q.queue_id) as seq) w
+      where q.queue_name = any (queues) and pg_sequence_last_value(w.seq) <> 1;
+    select min(next.pos) into v_next
+      from pgq_task.queue q
+      join pgq_task.lane l using (queue_id)
+     cross join lateral (
+           select t.pos from pgq_task.task t
+            where t.queue_id = l.queue_id and t.priority = l.priority
+              and t.pos > pgq_task.position_of(v_now) and t.pos < 4611686018427387904
+            order by t.queue_id, t.priority, t.pos limit 1) next
+     where q.queue_name = any (queues) and q.queue_paused is null;
+    if exists (select from pgq_task.queue_limit n where n.rate is not null) then
+        select least(v_next, min(pgq_task.position_of(pgq_task.rate_free_at(q.queue_id)))) into v_next
+          from pgq_task.queue q
+         where q.queue_name = any (queues) and q.queue_limited and q.queue_paused is null;
+    end if;
+    return pgq_task.time_of(v_next) - v_now;
+end;
+$$;
+
+create or replace function pgq_task.require_queues(i_queues text[])
+returns void
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_queues(1)
+--
+--      Raises PQ070 for the first name that is no task queue's, PQ072 for none at all. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_name  text;
+begin
+    if coalesce(cardinality(i_queues), 0) = 0 then
+        perform pgq_task.raise_invalid('no queues are given', 'Name one or more task queues.');
+    end if;
+    foreach v_name in array i_queues
+    loop
+        if not exists (select from pgq_task.queue where queue_name = v_name) then
+            perform pgq_task.raise_queue_not_found(v_name);
+        end if;
+    end loop;
+end;
+$$;

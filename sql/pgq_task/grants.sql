@@ -1,0 +1,102 @@
+-- Who may do what. Whatever is not named here, nobody but the owner may execute.
+
+grant usage on schema pgq_task to public;
+revoke execute on all functions in schema pgq_task from public;
+
+grant execute on function
+    pgq_task.push(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
+    pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[]),
+    pgq_task.run_periodic(text)
+to pgq_writer;
+
+grant execute on function
+    pgq_task.claim(text[], text, interval, int4, boolean),
+    pgq_task.pop(text, int4, text),
+    pgq_task.get_statistics(text),
+    pgq_task.finished_tasks(text, int4, bigint[], timestamptz, timestamptz, jsonb, text),
+    pgq_task.set_waiting(text[]),
+    pgq_task.sweep(),
+    pgq_task.renew(text, bigint[], int4[], interval),
+    pgq_task.release(text, bigint[], int4[], interval[]),
+    pgq_task.held(text, bigint[], boolean),
+    pgq_task.finish(text, bigint, int4, jsonb),
+    pgq_task.finish_many(text, bigint[], int4[], jsonb[]),
+    pgq_task.finish_and_claim(text, bigint, int4, text[], jsonb, interval, int4, boolean),
+    pgq_task.fail(text, bigint, int4, text, interval, boolean),
+    pgq_task.fail_many(text, bigint[], int4[], text[], interval[], boolean[]),
+    pgq_task.modify(text, jsonb, jsonb, jsonb, jsonb, boolean, boolean),
+    pgq_task.stop(bigint, int4),
+    pgq_task.start(bigint, int4),
+    pgq_task.list_tasks(text, jsonb, int4),
+    pgq_task.change_tasks(text, jsonb, jsonb, int4, boolean),
+    pgq_task.remove_tasks(text, jsonb, int4, boolean),
+    pgq_task.requeue(text, jsonb, int4),
+    pgq_task.queue_is_empty(text[]),
+    pgq_task.next_time(text[]),
+    pgq_task.cancel(bigint, text),
+    pgq_task.get_result(bigint),
+    pgq_task.attend(text, bigint[], bigint[], float8[], float8[], text[]),
+    pgq_task.get_progress(text, bigint[])
+to pgq_reader;
+
+grant execute on function
+    pgq_task.reserve_ids(int4),
+    pgq_task.get_queue_info(text, int4),
+    pgq_task.server_time(),
+    -- workers of an application tell of its periodic tasks
+    pgq_task.set_periodic(text, text, text, text, jsonb, int4, text, jsonb, text, text),
+    pgq_task.get_periodic_info(text),
+    pgq_task.push_periodic(text, timestamptz, timestamptz, timestamptz[])
+to pgq_reader, pgq_writer;
+
+grant execute on function
+    pgq_task.create_queue(text),
+    pgq_task.set_limits(text, int4, int4, int4, int4, interval),
+    pgq_task.get_limits(text),
+    pgq_task.pause_periodic(text),
+    pgq_task.resume_periodic(text),
+    pgq_task.drop_periodic(text),
+    pgq_task.replay(text, text, bigint[], timestamptz, timestamptz, jsonb, text, int4),
+    pgq_task.drop_queue(text, boolean),
+    pgq_task.set_queue_config(text, text, text),
+    pgq_task.pause_queue(text),
+    pgq_task.resume_queue(text),
+    pgq_task.restrict_queue(text, boolean),
+    pgq_task.grant_queue(text, text[], text),
+    pgq_task.revoke_queue(text, text[], text),
+    pgq_task.get_queue_grants(text),
+    pgq_task.index_payload(text),
+    pgq_task.payload_index_sql(text),
+    pgq_task.drop_payload_index(text)
+to pgq_admin;
+
+grant select on pgq_task.tasks to pgq_reader;
+-- The functions of a view run as whoever reads it.
+grant execute on function
+    pgq_task.position_of(timestamptz),
+    pgq_task.time_of(bigint),
+    pgq_task.is_parked(bigint),
+    pgq_task.has_right(int4, text)
+to pgq_reader;
+
+-- For tables that applications have: these run as whoever calls them, with that role's rights on the table.
+grant execute on function
+    pgq_task.add_columns(regclass, jsonb, boolean, boolean, boolean),
+    pgq_task.remove_columns(regclass, jsonb, boolean),
+    pgq_task.table_index_sql(regclass, jsonb, boolean),
+    pgq_task.describe_table(regclass, jsonb),
+    pgq_task.table_sizes(regclass, jsonb),
+    pgq_task.column_names(jsonb),
+    pgq_task.require_key(regclass),
+    pgq_task.require_types(regclass, jsonb),
+    pgq_task.has_index(regclass, text),
+    pgq_task.raise_table(text, text),
+    pgq_task.raise_invalid(text, text),
+    pgq_task.notify_workers(regclass, jsonb),
+    pgq_task.drop_notify_triggers(regclass, text),
+    pgq_task.notify_of_table(),
+    pgq_task.quiet_sequence(regclass, text),
+    pgq_task.table_signal(regclass, text),
+    pgq_task.was_left(xid, xid),
+    pgq_task.want_quiet(regclass, text)
+to pgq_reader, pgq_writer;

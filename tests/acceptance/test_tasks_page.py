@@ -1,0 +1,89 @@
+"""What docs/tasks.md and the README show of tasks is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy.tasks import Tasks, TaskWorker
+from tests.fixtures.fix_db import Connection
+
+pytestmark = pytest.mark.any_pg
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "tasks.md").read_text()
+
+
+def blocks(text: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def run(block: str, names: dict[str, Any]) -> None:
+    # Who reads the page leaves it running.
+    exec(block.replace(".run()", ".run(until_empty=True)"), names)
+
+
+def test_the_page(
+    conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    tasks = Tasks(conn)
+    # without, classes in the page would be of no module
+    page: dict[str, Any] = {"__name__": __name__}
+    first, pushing, ways, outcomes, alone = blocks(PAGE)
+
+    run(first, page)
+    assert capsys.readouterr().out == "mail to ann@example.org\n"
+    assert tasks.is_empty("mails")
+
+    run(pushing, page)
+    (info,) = tasks.queues("mails", max_count=None)
+    assert (info.available, info.scheduled) == (10_003, 2)
+    assert tasks.try_claim("mails")[0].payload == {"to": "bob@example.org"}
+
+    conn.execute("create table invoice (order_id int)")
+    conn.execute("create table counter as select 0 as n")
+    for queue in ("orders", "clicks", "views", "audit"):
+        tasks.create_queue(queue)
+    tasks.push("orders", {"id": 7})
+    tasks.push("clicks")
+    tasks.push("views")
+    run(ways, page)
+    page["Invoicing"](dsn).run(until_empty=True)
+    page["Counting"](dsn).run(until_empty=True)
+    assert conn.execute("select order_id, n from invoice, counter").fetchall() == [(7, 2)]
+
+    run(outcomes, page)
+    tasks.push("audit", {"spam": True})
+    tasks.push("audit", {"ok": 1})
+    TaskWorker(dsn, "audit", page["check"]).run(until_empty=True)
+    (spam,) = tasks.list("audit.failed")
+    assert spam.error == "spam"
+    (later,) = tasks.list("audit")
+    assert (later.payload, later.status, later.attempts) == ({"ok": 1}, "scheduled", 0)
+
+    before = len(tasks.list("mails", max_tasks=None))
+    run(alone, page)
+    assert len(tasks.list("mails", max_tasks=None)) == before - 10
+
+    pushed, claimed = blocks(PAGE, "sql")
+    conn.execute(pushed.encode())
+    claim, _, finish = claimed.partition(";")
+    conn.execute(claim.encode())
+    (mine, *_) = tasks.list("mails", {"claimant": "me"})
+    conn.execute(finish.replace("17, 2", f"{mine.id}, {mine.version}").encode())
+    assert tasks.list(filter={"ids": [mine.id]}) == []
+
+
+def test_the_readme(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    (block,) = [b for b in blocks((ROOT / "README.md").read_text()) if "TaskWorker" in b]
+    page: dict[str, Any] = {"__name__": __name__, "pgqpy": pgqpy, "deliver": print}
+    run(block, page)
+    assert capsys.readouterr().out == "{'to': 'ann@example.org'}\n"

@@ -1,0 +1,81 @@
+"""Workers for a table killed at any moment: nothing is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import PATIENCE
+
+WORKER = """
+import random, sys, time
+from pgqpy.retry_policy import FixedDelay
+from pgqpy.tasks import TableWorker
+
+def send(conn, row):
+    conn.execute("insert into sent values (%s)", [row["id"]])
+    time.sleep(random.random() / 100)
+    if random.random() < 0.1:
+        raise RuntimeError("bad luck")
+
+print("started", flush=True)
+TableWorker(
+    sys.argv[1], "mail", send,
+    batch_size=int(sys.argv[2]), concurrency=2, retry_policy=FixedDelay(0, attempts=None),
+).run()
+"""
+ROWS = 1500
+KILLS = 12
+
+
+def start(dsn: str, number: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, dsn, str(1 + 9 * (number % 2))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_rows_are_done_once_whoever_is_killed(conn: Connection, dsn: str) -> None:
+    conn.execute("create table mail (id int primary key)")
+    # Whatever is done twice is an error here, and the row would never be done.
+    conn.execute("create table sent (id int primary key)")
+    conn.execute("select pgq_task.add_columns('mail'), pgq_task.notify_workers('mail')")
+    workers = [start(dsn, number) for number in range(3)]
+    try:
+        for kill in range(KILLS):
+            conn.execute(
+                "insert into mail select n from generate_series(%s + 1, %s) n",
+                [kill * ROWS // KILLS, (kill + 1) * ROWS // KILLS],
+            )
+            number = kill % len(workers)
+            out = workers[number].stdout
+            assert out is not None
+            assert out.readline()
+            before = ops.value(conn, "select count(*) from sent")
+            deadline = time.monotonic() + PATIENCE
+            while ops.value(conn, "select count(*) from sent") < before + random.randint(1, 40):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            workers[number].kill()
+            workers[number].communicate()
+            workers[number] = start(dsn, kill)
+        deadline = time.monotonic() + PATIENCE
+        while ops.value(conn, "select count(*) from mail where next_attempt is not null"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+    assert ops.value(conn, "select count(*) from sent") == ROWS
+    assert ops.value(conn, "select count(*) from mail where status = 'succeeded'") == ROWS
+    assert ops.value(conn, "select sum(attempts) from mail") > ROWS

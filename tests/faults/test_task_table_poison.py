@@ -1,0 +1,61 @@
+"""A row that kills whoever works on it: it is given up, and costs no other row anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import PATIENCE
+
+WORKER = """
+import os, signal, sys
+from pgqpy.retry_policy import FixedDelay
+from pgqpy.tasks import TableWorker
+
+def send(conn, row):
+    conn.execute("insert into sent values (%s)", [row["id"]])
+    if row["id"] in (3, 7):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+TableWorker(
+    sys.argv[1], "mail", send, batch_size=int(sys.argv[2]), concurrency=int(sys.argv[3]),
+    retry_policy=FixedDelay(0, attempts=3),
+).run(until_empty=True)
+"""
+
+
+def killed(arguments: list[str]) -> bool:
+    worker = subprocess.run(
+        [sys.executable, "-c", WORKER, *arguments], check=False, timeout=PATIENCE
+    )
+    return worker.returncode != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("batch_size", "concurrency"), [(1, 1), (4, 1), (100, 1), (2, 3)])
+def test_a_row_that_kills_its_process_is_given_up(
+    conn: Connection, dsn: str, batch_size: int, concurrency: int
+) -> None:
+    conn.execute("create table mail (id int primary key)")
+    conn.execute("create table sent (id int primary key)")
+    conn.execute("select pgq_task.add_columns('mail')")
+    conn.execute("insert into mail select n from generate_series(1, 20) n")
+    arguments = [dsn, str(batch_size), str(concurrency)]
+    deaths = 0
+    while killed(arguments):
+        deaths += 1
+        # Each of the two is given up after three attempts; the first that killed is not known.
+        assert deaths <= 2 * (3 + 1)
+    assert deaths >= 3
+    assert ops.value(conn, "select array_agg(id order by id) from sent") == [
+        number for number in range(1, 21) if number not in (3, 7)
+    ]
+    found = conn.execute(
+        "select id, status, next_attempt is null, attempts, last_error like 'RowLost: %'"
+        " from mail where status <> 'succeeded' order by id"
+    ).fetchall()
+    assert found == [(number, "failed", True, 3, True) for number in (3, 7)]

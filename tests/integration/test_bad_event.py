@@ -1,0 +1,553 @@
+"""One bad event in a batch costs that event, and the effects of the others happen exactly once."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import psycopg
+import pytest
+from psycopg.pq import TransactionStatus
+
+import pgqpy
+from pgqpy import (
+    Admin,
+    Batch,
+    BatchStats,
+    Consumer,
+    DeadLetter,
+    Event,
+    ExponentialBackoff,
+    FixedDelay,
+    Producer,
+    Retry,
+    RetryPolicy,
+)
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from tests.fixtures.fix_client import Tick
+from tests.fixtures.fix_db import Connect, Connection, drop_database
+
+
+class Picky(Consumer):
+    """Writes each event's data down, and then fails for those that begin with "bad"."""
+
+    consumer_name = "picky"
+    retry_policy: RetryPolicy | None = FixedDelay(0, attempts=1)
+    listen = False
+
+    def __init__(self, dsn: str, queue: str) -> None:
+        super().__init__(dsn, queue_name=queue)
+        self.calls: list[str] = []
+        self.stats: list[BatchStats] = []
+        self.failed: list[tuple[str | None, Exception, float | timedelta | None]] = []
+
+    def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+        assert event.data is not None
+        self.calls.append(event.data)
+        conn.execute("insert into seen (data) values (%s)", [event.data])
+        if event.data.startswith("bad"):
+            self.fail(conn, event)
+
+    def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+        raise ValueError(f"no good: {event.data}")
+
+    def on_batch(self, stats: BatchStats) -> None:
+        self.stats.append(stats)
+
+    def on_event_failed(
+        self, event: Event, error: Exception, after: float | timedelta | None
+    ) -> None:
+        self.failed.append((event.data, error, after))
+
+
+@pytest.fixture(autouse=True)
+def seen(conn: Connection, queue: str) -> None:
+    conn.execute("create table seen (nr serial, data text not null)")
+    Admin(conn).register_consumer(queue, "picky")
+
+
+def insert(conn: Connection, queue: str, tick: Tick, *data: str) -> None:
+    """One transaction, one batch."""
+    Producer(queue).insert_events(conn, [("t", each) for each in data])
+    tick()
+
+
+def written(conn: Connection) -> list[str]:
+    """In the order of their being written."""
+    return [data for (data,) in conn.execute("select data from seen order by nr")]
+
+
+def dead(conn: Connection) -> dict[str, str]:
+    """Data and reason of each dead letter."""
+    return dict(conn.execute("select ev_data, dl_reason from pgq.dead_letter").fetchall())
+
+
+def test_the_others_take_effect_once_and_the_bad_one_is_a_dead_letter(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    data = [f"good {n}" for n in range(600)]
+    data.insert(400, "bad one")
+    insert(conn, queue, tick, *data)
+    consumer = Picky(dsn, queue)
+    assert consumer.run_once()
+    data.remove("bad one")
+    assert written(conn) == data
+    assert dead(conn) == {"bad one": "ValueError: no good: bad one"}
+    (stats,) = consumer.stats
+    assert (stats.events, stats.retried, stats.dead_letters) == (601, 0, 1)
+    ((failed, error, after),) = consumer.failed
+    assert (failed, type(error), after) == ("bad one", ValueError, None)
+    assert not consumer.run_once()
+
+
+@pytest.mark.parametrize("bad_of_ten", [1, 3, 5, 9, 10])
+def test_many_bad_events_cost_no_more_than_a_few_runs_of_each(
+    dsn: str, conn: Connection, queue: str, tick: Tick, bad_of_ten: int
+) -> None:
+    data = [f"{'bad' if n * 7 % 10 < bad_of_ten else 'good'} {n}" for n in range(400)]
+    insert(conn, queue, tick, *data)
+    consumer = Picky(dsn, queue)
+    consumer.run_once()
+    assert written(conn) == [each for each in data if each.startswith("good")]
+    assert list(dead(conn)) == [each for each in data if each.startswith("bad")]
+    assert len(consumer.calls) <= 3 * len(data)
+
+
+def test_without_a_bad_event_there_is_no_savepoint(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    """Each event's transaction id is the batch's own."""
+
+    class Plain(Picky):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            conn.execute("insert into seen (data) select pg_current_xact_id()")
+
+    insert(conn, queue, tick, "a", "b", "c")
+    assert Plain(dsn, queue).run_once()
+    rows = conn.execute("select data, xmin::text from seen").fetchall()
+    assert len(rows) == 3
+    assert {own for _, own in rows} == {data for data, _ in rows}
+    assert len({data for data, _ in rows}) == 1
+
+
+def test_without_a_policy_the_batch_comes_again(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Strict(Picky):
+        retry_policy = None
+
+    insert(conn, queue, tick, "a", "bad", "b")
+    consumer = Strict(dsn, queue)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no good"):
+            consumer.run_once()
+    assert consumer.calls == ["a", "bad"] * 2
+    assert written(conn) == []
+    assert dead(conn) == {}
+
+
+class Deliberate(Picky):
+    retry_policy = None
+
+    def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+        if event.data == "bad later" and event.retry == 0:
+            raise Retry(after=0)
+        if event.data == "bad for good":
+            try:
+                raise ZeroDivisionError("cause")
+            except ZeroDivisionError as error:
+                raise DeadLetter("cannot be divided") from error
+
+
+def test_an_event_is_put_back_or_given_up_on_purpose_also_without_a_policy(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    insert(conn, queue, tick, "a", "bad later", "bad for good", "b")
+    consumer = Deliberate(dsn, queue)
+    consumer.run_once()
+    assert written(conn) == ["a", "b"]
+    assert dead(conn) == {"bad for good": "cannot be divided"}
+    (traceback,) = conn.execute("select dl_traceback from pgq.dead_letter").fetchone() or ()
+    assert "ZeroDivisionError: cause" in traceback
+    assert [(data, after) for data, _, after in consumer.failed] == [
+        ("bad later", 0),
+        ("bad for good", None),
+    ]
+    Admin(conn).maint_retry_events()
+    tick()
+    consumer.run_once()
+    assert written(conn) == ["a", "b", "bad later"]
+
+
+def test_process_batch_gives_events_up_and_keeps_what_it_has_written(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Whole(Picky):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            for event in batch:
+                conn.execute("insert into seen (data) values (%s)", [event.data])
+                if event.data == "bad":
+                    event.retry(60)
+                    event.dead_letter("looked at by hand")
+
+    insert(conn, queue, tick, "a", "bad")
+    consumer = Whole(dsn, queue)
+    consumer.run_once()
+    assert written(conn) == ["a", "bad"]
+    assert dead(conn) == {"bad": "looked at by hand"}
+    assert (consumer.stats[0].retried, consumer.stats[0].dead_letters) == (0, 1)
+
+
+def test_what_is_written_around_the_events_is_written_once(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Around(Picky):
+        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
+            conn.execute("insert into seen (data) values ('begin')")
+            super().process_batch(conn, batch)
+            conn.execute("insert into seen (data) values ('end')")
+
+    insert(conn, queue, tick, "a", "bad", "b")
+    Around(dsn, queue).run_once()
+    assert written(conn) == ["begin", "a", "b", "end"]
+
+
+def test_a_bad_event_that_fails_before_anything_is_written_makes_nobody_run_twice(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Elsewhere(Picky):
+        """Its effects are not in this database."""
+
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            assert event.data is not None
+            self.calls.append(event.data)
+            if event.data.startswith("bad"):
+                raise ValueError
+
+    data = ["a", "bad 1", "b", "bad 2", "c"]
+    insert(conn, queue, tick, *data)
+    consumer = Elsewhere(dsn, queue)
+    consumer.run_once()
+    assert consumer.calls == data
+    assert dead(conn) == {"bad 1": "ValueError", "bad 2": "ValueError"}
+
+
+def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Careless(Picky):
+        def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+            with suppress(psycopg.Error):
+                conn.execute("select 1 / 0")
+
+    for data in (["a", "b", "bad", "c", "d"], ["e", "bad"]):
+        conn.execute("truncate seen; truncate pgq.dead_letter")
+        insert(conn, queue, tick, *data)
+        Careless(dsn, queue).run_once()
+        assert written(conn) == [each for each in data if each != "bad"]
+        ((bad, reason),) = dead(conn).items()
+        assert bad == "bad"
+        assert "a statement failed" in reason
+
+
+@pytest.mark.parametrize("bad", [0, 40, 99])
+def test_looking_for_who_ignored_a_failed_statement_costs_no_more_than_a_few_runs_of_each(
+    dsn: str, conn: Connection, queue: str, tick: Tick, bad: int
+) -> None:
+    """Nobody raised, so halves are tried."""
+
+    class Careless(Picky):
+        def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+            with suppress(psycopg.Error):
+                conn.execute("select 1 / 0")
+
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            if conn.info.transaction_status == TransactionStatus.INERROR:
+                self.calls.append(event.data or "")
+            else:
+                super().process_event(conn, event)
+
+    data = [f"{'bad' if n == bad else 'good'} {n}" for n in range(100)]
+    insert(conn, queue, tick, *data)
+    consumer = Careless(dsn, queue)
+    consumer.run_once()
+    assert written(conn) == [each for each in data if each.startswith("good")]
+    assert list(dead(conn)) == [f"bad {bad}"]
+    assert len(consumer.calls) <= 5 * len(data)
+
+
+class Circumstances(Picky):
+    """What is no event's fault, once."""
+
+    error: ClassVar[Exception | None] = None
+
+    def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+        error, type(self).error = self.error, None
+        if error is not None:
+            raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.SerializationFailure("concurrent update"),
+        psycopg.errors.DeadlockDetected("deadlock"),
+        psycopg.errors.LockNotAvailable("lock timeout"),
+        psycopg.errors.DiskFull("no space"),
+        psycopg.OperationalError("another database is away"),
+        pgqpy.errors.ConnectionFailed("the same"),
+        ConnectionError("told by the class"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_is_no_events_fault_makes_the_batch_come_again(
+    dsn: str, conn: Connection, queue: str, tick: Tick, error: Exception
+) -> None:
+    class Once(Circumstances):
+        outages = (ConnectionError,)
+
+    Once.error = error
+    insert(conn, queue, tick, "a", "bad", "b")
+    consumer = Once(dsn, queue)
+    with pytest.raises(type(error)):
+        consumer.run_once()
+    assert written(conn) == []
+    assert consumer.run_once()
+    assert written(conn) == ["a", "bad", "b"]
+    assert dead(conn) == {}
+    assert consumer.failed == []
+
+
+def test_a_real_serialization_failure_in_the_second_run_makes_the_batch_come_again(
+    dsn: str, conn: Connection, connect: Connect, queue: str, tick: Tick
+) -> None:
+    class Updating(Picky):
+        isolation_level = pgqpy.IsolationLevel.REPEATABLE_READ
+        overtaken = False
+
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            super().process_event(conn, event)
+            if len(self.calls) > 3 and not self.overtaken:
+                self.overtaken = True
+                other.execute("update counter set n = n + 1")
+            conn.execute("update counter set n = n + 1")
+
+    other = connect()
+    conn.execute("create table counter as select 0 as n")
+    insert(conn, queue, tick, "a", "b", "bad", "c")
+    consumer = Updating(dsn, queue)
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        consumer.run_once()
+    assert consumer.overtaken
+    assert written(conn) == []
+    consumer.run_once()
+    assert written(conn) == ["a", "b", "c"]
+    assert conn.execute("select n from counter").fetchone() == (4,)
+
+
+def test_losing_the_session_is_not_the_events_fault(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Cut(Picky):
+        cut = False
+
+        def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+            if not self.cut:
+                self.cut = True
+                outside.execute("select pg_terminate_backend(%s, 10000)", [conn.info.backend_pid])
+                try:
+                    conn.execute("select 1")
+                except psycopg.Error:
+                    raise LookupError("an error that does not say what has happened") from None
+
+    outside = conn
+    insert(conn, queue, tick, "a", "bad", "b")
+    consumer = Cut(dsn, queue)
+    with pytest.raises(LookupError):
+        consumer.run_once()
+    consumer.run_once()
+    assert written(conn) == ["a", "bad", "b"]
+    assert dead(conn) == {}
+
+
+def test_retries_that_were_noted_before_the_second_run_are_not_kept(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Noting(Picky):
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            if self.calls.count(event.data or "") == 0:
+                event.retry(0)
+            super().process_event(conn, event)
+
+    insert(conn, queue, tick, *(f"good {n}" for n in range(600)), "bad")
+    consumer = Noting(dsn, queue)
+    consumer.run_once()
+    (stats,) = consumer.stats
+    assert (stats.retried, stats.dead_letters) == (0, 1)
+    assert Admin(conn).maint_retry_events() == 0
+
+
+def test_attempts_are_counted_and_the_last_one_makes_a_dead_letter(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    asked: list[tuple[int, str]] = []
+
+    class Trying(Picky):
+        def retry_policy(self, attempt: int, error: Exception) -> float | None:
+            asked.append((attempt, str(error)))
+            return 0 if attempt < 3 else None
+
+    insert(conn, queue, tick, "a", "bad")
+    consumer = Trying(dsn, queue)
+    for _ in range(4):
+        consumer.run(until_empty=True)
+        Admin(conn).maint_retry_events()
+        tick()
+    assert asked == [(attempt, "no good: bad") for attempt in (1, 2, 3)]
+    assert [after for _, _, after in consumer.failed] == [0, 0, None]
+    assert conn.execute("select dl_attempts, ev_retry from pgq.dead_letter").fetchall() == [(3, 2)]
+
+
+def test_a_dead_letter_has_the_whole_event_and_says_why_where_and_when(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    event = ("a type", "bad data", "1", "2", None, "4")
+    Producer(queue).insert_events(conn, [event])
+    tick()
+    consumer = Picky(dsn, queue)
+    consumer.run_once()
+    (row,) = conn.execute(
+        "select ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, dl_queue,"
+        " dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,"
+        " now() - dl_time < '1 hour', ev_time <= dl_time, ev_id, ev_txid"
+        " from pgq.dead_letter"
+    )
+    assert row[:6] == event
+    assert row[6:11] == (
+        queue,
+        "picky",
+        consumer.stats[0].batch_id,
+        1,
+        "ValueError: no good: bad data",
+    )
+    assert 'in fail\n    raise ValueError(f"no good: {event.data}")' in row[11]
+    assert row[12:14] == (True, True)
+    found = conn.execute("select ev_id, ev_txid from pgq.event_template").fetchall()
+    assert row[14:] in found
+
+
+RUDE = "NUL \0, half a pair \ud800, an arrow → and " + "x" * 100_000
+
+
+@pytest.fixture
+def unlogged(caplog: pytest.LogCaptureFixture) -> None:
+    """What is captured goes between processes in UTF-8, when tests run in parallel."""
+    caplog.set_level(logging.CRITICAL, "pgqpy")
+
+
+class Rude(Picky):
+    def fail(self, conn: pgqpy.Connection, event: Event) -> None:
+        raise ValueError(RUDE)
+
+
+@pytest.mark.usefixtures("unlogged")
+def test_any_error_text_can_be_stored(dsn: str, conn: Connection, queue: str, tick: Tick) -> None:
+    insert(conn, queue, tick, "bad")
+    Rude(dsn, queue).run_once()
+    (reason,) = dead(conn).values()
+    assert reason.startswith(r"ValueError: NUL \x00, half a pair \ud800, an arrow → and xxx")
+    assert len(reason) < 3000
+    assert conn.execute("select length(dl_traceback) < 10000 from pgq.dead_letter").fetchone() == (
+        True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("unlogged")
+def test_any_error_text_can_be_stored_in_a_database_of_another_encoding(
+    server: Server, connect: Connect
+) -> None:
+    name = "test_latin"
+    with connect(server.dsn) as conn:
+        conn.execute(f"drop database if exists {name}".encode())
+        conn.execute(
+            f"create database {name} template template0 encoding 'LATIN1' locale 'C'".encode()
+        )
+    try:
+        dsn = server.dsn_of(name)
+        with connect(dsn) as conn:
+            conn.execute(schema_sql().encode())
+            conn.execute("create table seen (nr serial, data text not null)")
+            Admin(conn).create_queue("q")
+            Admin(conn).register_consumer("q", "picky")
+            Producer("q").insert_event(conn, "t", "bad: é")
+            Admin(conn).force_tick("q")
+            Admin(conn).ticker("q")
+            Rude(dsn, "q").run_once()
+            ((data, reason),) = dead(conn).items()
+        assert data == "bad: é"
+        assert reason.startswith(r"ValueError: NUL \x00, half a pair \ud800, an arrow \u2192 and x")
+    finally:
+        drop_database(server, name)
+
+
+def test_hooks_and_logs_tell_of_each_failure(
+    dsn: str, conn: Connection, queue: str, tick: Tick, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Twice(Picky):
+        retry_policy = ExponentialBackoff(first=0, attempts=2)
+
+    insert(conn, queue, tick, "a", "bad")
+    consumer = Twice(dsn, queue)
+    consumer.run_once()
+    Admin(conn).maint_retry_events()
+    tick()
+    consumer.run_once()
+    warning, error = (r for r in caplog.records if r.levelno >= logging.WARNING)
+    assert (warning.levelno, error.levelno) == (logging.WARNING, logging.ERROR)
+    fields: list[dict[str, Any]] = [warning.__dict__, error.__dict__]
+    assert [(f["queue"], f["consumer"], f["attempt"]) for f in fields] == [
+        (queue, "picky", 1),
+        (queue, "picky", 2),
+    ]
+    assert fields[0]["event_id"] == fields[1]["event_id"]
+    assert error.exc_info
+    assert isinstance(error.exc_info[1], ValueError)
+
+
+def test_on_event_failed_can_have_the_whole_batch_again(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Alarmed(Picky):
+        def on_event_failed(
+            self, event: Event, error: Exception, after: float | timedelta | None
+        ) -> None:
+            raise error
+
+    insert(conn, queue, tick, "a", "bad")
+    with pytest.raises(ValueError, match="no good"):
+        Alarmed(dsn, queue).run_once()
+    assert written(conn) == []
+    assert dead(conn) == {}
+
+
+def test_a_policy_that_makes_no_sense_is_told_so_and_loses_nothing(
+    dsn: str, conn: Connection, queue: str, tick: Tick
+) -> None:
+    class Unbound(Picky):
+        retry_policy = lambda attempt, error: 1  # type: ignore[assignment] # noqa: E731
+
+    class Negative(Picky):
+        retry_policy = staticmethod(lambda attempt, error: -1.0)
+
+    insert(conn, queue, tick, "a", "bad")
+    with pytest.raises(TypeError, match="staticmethod"):
+        Unbound(dsn, queue).run_once()
+    with pytest.raises(ValueError, match="negative"):
+        Negative(dsn, queue).run_once()
+    assert written(conn) == []
+    Picky(dsn, queue).run_once()
+    assert written(conn) == ["a"]

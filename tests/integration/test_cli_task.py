@@ -1,0 +1,587 @@
+"""``pgqpy task``: queues, pushes, lists, changes, history, grants and workers from a shell."""
+
+from __future__ import annotations
+
+import runpy
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_cli import Cli, Spawn
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import PATIENCE, eventually
+
+
+@pytest.fixture
+def mails(cli: Cli) -> str:
+    cli.ok("task", "create", "mails")
+    return "mails"
+
+
+def pushed(cli: Cli, *args: str) -> int:
+    return int(cli.ok("task", "push", *args).rpartition(" ")[2])
+
+
+def fail(conn: Connection, queue: str, *, error: str = "timeout", final: bool = True) -> int:
+    ((task, version),) = ops.claim(conn, queue)
+    conn.execute(
+        "select pgq_task.fail('w', %s, %s, %s, final => %s)", [task, version, error, final]
+    )
+    return task
+
+
+# --- queues
+
+
+def test_queues_are_created_configured_paused_and_dropped(cli: Cli) -> None:
+    said = cli.ok("task", "create", "mails", "--set", "lease=5min", "--set", "max_attempts=8")
+    assert said == "created task queue mails\n"
+    assert cli.ok("task", "create", "mails") == "task queue mails exists already\n"
+    assert cli.json("task", "config", "mails") == {
+        "lease": 300.0,
+        "max_attempts": 8,
+        "error_queue": "mails.failed",
+        "keep": 0.0,
+    }
+    cli.ok("task", "config", "mails", "max_attempts", "null")
+    assert cli.json("task", "config", "mails", "max_attempts") == {"max_attempts": None}
+    cli.ok("task", "pause", "mails")
+    assert "mails (paused)" in cli.ok("task", "queues")
+    cli.ok("task", "resume", "mails")
+    (queue,) = cli.json("task", "queues")
+    assert queue["paused"] is None
+    pushed(cli, "mails", "1")
+    assert "--force" in cli.fails("task", "drop", "mails")
+    cli.ok("task", "drop", "mails", "--force")
+    assert cli.ok("task", "queues").startswith("no task queues yet")
+
+
+def test_what_makes_no_sense_for_a_queue_is_refused_with_what_does(cli: Cli, mails: str) -> None:
+    assert "pgqpy task create" in cli.fails("task", "pause", "nosuch")
+    assert "Parameters: lease" in cli.fails("task", "create", "x", "--set", "colour=red")
+    assert cli("task", "config", "x").exit_code == 1
+    for parameter, value in [("lease", "0"), ("max_attempts", "0"), ("keep", "forever")]:
+        assert "hint: " in cli.fails("task", "config", mails, parameter, value)
+
+
+def test_sizes_are_listed_by_status(cli: Cli, conn: Connection, mails: str) -> None:
+    pushed(cli, mails, "1", "--order-key", "a")
+    pushed(cli, mails, "2", "--order-key", "a")
+    pushed(cli, mails, "3", "--in", "1 hour")
+    pushed(cli, mails, "4")
+    ops.claim(conn, mails)
+    (queue,) = cli.json("task", "queues")
+    names = ("total", "available", "claimed", "scheduled", "held", "stopped")
+    assert [queue[name] for name in names] == [4, 1, 1, 1, 1, 0]
+    heading, _, row = cli.ok("task", "queues").splitlines()
+    assert heading.split() == [
+        "Queue",
+        "Available",
+        "Waiting",
+        "Claimed",
+        "Scheduled",
+        "Held",
+        "Stopped",
+    ]
+    assert row.startswith("mails")
+
+
+def test_operations_are_counted(cli: Cli, conn: Connection, mails: str) -> None:
+    pushed(cli, mails, "1")
+    fail(conn, mails)
+    (stats,) = cli.json("task", "stats", mails)
+    assert (stats["pushed"], stats["claimed"], stats["buried"]) == (1, 1, 1)
+    assert "buried" in cli.ok("task", "stats", mails)
+    assert "mails.failed" in cli.ok("task", "stats")
+
+
+# --- push
+
+
+def test_a_payload_comes_as_it_was_written(cli: Cli, conn: Connection, mails: str) -> None:
+    task = pushed(
+        cli, mails, '{"n": 12345678901234567890.10}', "--priority", "-3", "--headers", "{}"
+    )
+    row = conn.execute(
+        "select payload::text, priority, headers from pgq_task.tasks where id = %s", [task]
+    ).fetchone()
+    assert row == ('{"n": 12345678901234567890.10}', -3, {})
+    assert int(cli.ok("task", "push", mails, "-", stdin='"ä"').rpartition(" ")[2]) > task
+
+
+def test_the_lines_of_a_file_are_pushed_or_none(
+    cli: Cli, conn: Connection, mails: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "mails.jsonl"
+    file.write_text('{"to": "ann"}\n\n12\nnull\n')
+    assert cli.ok("task", "push", mails, "--file", str(file)) == "pushed 3 tasks into mails\n"
+    said = cli.ok("task", "push", mails, "--file", "-", stdin="1\n" * 2500)
+    assert said == "pushed 2,500 tasks into mails\n"
+    file.write_text("1\n" * 1500 + "hello\n")
+    said = cli.fails("task", "push", mails, "--file", str(file))
+    assert "mails.jsonl, line 1501: this is not JSON" in said
+    assert "quotes" in said
+    assert conn.execute("select count(*) from pgq_task.tasks").fetchone() == (2503,)
+
+
+def test_a_key_pushes_once(cli: Cli, mails: str) -> None:
+    first = pushed(cli, mails, "1", "--key", "k")
+    assert pushed(cli, mails, "2", "--key", "k") == first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["hello"], 2, "this is not JSON"),
+        (["NaN"], 2, "JSON has no NaN"),
+        (["1", "--at", "2020-01-01"], 1, "is in the past"),
+        (["1", "--in", "infinity"], 1, "infin"),
+        (["1", "--in", "-1 hour"], 1, "is negative"),
+        (["1", "--at", "2030-01-01", "--in", "1h"], 2, "not both"),
+        (["1", "--headers", "[]"], 2, "no JSON object"),
+        (["1", "--priority", "40000"], 2, "is not in the range"),
+        (["1", "--file", "-"], 2, "not for --file"),
+    ],
+)
+def test_what_cannot_be_pushed_says_why(
+    cli: Cli, mails: str, arguments: list[str], exit_code: int, said: str
+) -> None:
+    assert said in cli.fails("task", "push", mails, *arguments, exit_code=exit_code)
+
+
+# --- lists
+
+
+def test_lists_are_filtered(cli: Cli, conn: Connection, mails: str) -> None:
+    ann = pushed(cli, mails, '{"to": "ann", "n": 1}', "--key", "first")
+    bob = pushed(cli, mails, '{"to": "bob"}', "--in", "1 hour")
+    eve = pushed(cli, mails, '{"to": "eve"}', "--priority", "9")
+
+    def ids(*options: str) -> list[int]:
+        return [each["id"] for each in cli.json_lines("task", "list", mails, *options)]
+
+    assert ids() == [eve, ann, bob]
+    assert ids("--payload", '{"to": "ann"}') == [ann]
+    assert ids("--status", "scheduled") == [bob]
+    assert ids("--status", "scheduled", "--status", "claimed") == [bob]
+    assert ids("--key", "first") == [ann]
+    assert ids("--priority", "9") == [eve]
+    assert ids("--older-than", "1 hour") == []
+    assert ids("--older-than", "0") == [eve, ann, bob]
+    assert "and more" in cli.ok("task", "list", mails, "-n", "2")
+    assert cli.ok("task", "list", mails, "--attempts", "1") == "no such tasks\n"
+    fail(conn, mails, error="no route\nto host")
+    table = cli.ok("task", "list", "mails.failed")
+    assert "no route" in table
+    assert "to host" not in table
+
+
+def test_a_task_is_shown_in_full(cli: Cli, conn: Connection, mails: str) -> None:
+    task = pushed(cli, mails, '{"to": "ann"}', "--headers", '{"trace": 7}')
+    fail(conn, mails, error="ValueError: bad\n\nTraceback:\n  line 1")
+    said = cli.ok("task", "show", str(task))
+    assert 'payload       {"to": "ann"}' in said
+    assert "error         ValueError: bad\n" in said
+    assert "line 1" in said
+    (shown,) = cli.json_lines("task", "show", str(task))
+    assert shown["headers"]["origin"] == mails
+    assert "there is no task 99" in cli.fails("task", "show", "99")
+
+
+def test_control_characters_of_payloads_and_errors_do_not_reach_the_terminal(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    task = pushed(cli, mails, r'"\u001b[31mred"')
+    fail(conn, mails, error="\x1b[31mred")
+    for said in (cli.ok("task", "list"), cli.ok("task", "show", str(task))):
+        assert "\x1b" not in said
+
+
+# --- changes
+
+
+def test_tasks_are_stopped_and_started_by_id_or_by_filter(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    one, two = (pushed(cli, mails, f'{{"n": {n}}}') for n in (1, 2))
+    assert cli.ok("task", "stop", str(one), str(two)) == "stopped 2 tasks\n"
+    assert "stopped" in cli.ok("task", "list")
+    assert "status        stopped\n" in cli.ok("task", "show", str(one))
+    assert ops.claim(conn, mails) == []
+    dry = cli.ok("task", "start", "--queue", mails, "--payload", '{"n": 2}', "--dry-run")
+    assert dry == "1 task would be started\n"
+    assert ops.claim(conn, mails) == []
+    cli.ok("task", "start", "--queue", mails, "--payload", '{"n": 2}', "--set-priority", "5")
+    assert [task for task, _ in ops.claim(conn, mails)] == [two]
+    cli.ok("task", "start", str(one), "--in", "1 hour")
+    assert ops.statuses(conn)[one] == "scheduled"
+
+
+def test_tasks_move_and_are_removed(cli: Cli, conn: Connection, mails: str) -> None:
+    one, two = (pushed(cli, mails, "1") for _ in range(2))
+    cli.ok("task", "create", "slow")
+    assert cli.ok("task", "move", "slow", str(one)) == "moved 1 task\n"
+    assert (ops.task(conn, one) or {})["queue"] == "slow"
+    assert cli.ok("task", "remove", "--queue", mails, "--all", "--dry-run").startswith(
+        "1 task would"
+    )
+    assert ops.task(conn, two)
+    assert cli.ok("task", "remove", "--queue", mails, "--all") == "removed 1 task\n"
+    assert ops.statuses(conn).keys() == {one}
+
+
+def test_what_is_claimed_is_left_to_its_worker_unless_one_insists(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    one, two = (pushed(cli, mails, "1") for _ in range(2))
+    ops.claim(conn, mails, claimant="worker 7")
+    assert "is claimed by worker 7" in cli.fails("task", "remove", str(two), str(one))
+    assert ops.statuses(conn).keys() == {one, two}
+    assert cli.ok("task", "stop", "--queue", mails, "--all") == "stopped 1 task\n"
+    assert cli.ok("task", "remove", str(one), "--claimed") == "removed 1 task\n"
+
+
+def test_failed_tasks_go_back_to_where_they_failed(cli: Cli, conn: Connection, mails: str) -> None:
+    one = pushed(cli, mails, "1")
+    fail(conn, mails)
+    command = ("task", "retry", "--queue", "mails.failed", "--error", "TIME")
+    assert cli.ok(*command, "--dry-run") == "1 task would be sent back\n"
+    assert cli.ok(*command) == "sent back 1 task\n"
+    assert (ops.task(conn, one) or {})["queue"] == mails
+    assert "came from no other queue" in cli.fails("task", "retry", str(one))
+
+
+def test_a_task_is_finished_by_hand(cli: Cli, conn: Connection, mails: str) -> None:
+    cli.ok("task", "config", mails, "keep", "1 day")
+    one = pushed(cli, mails, "1")
+    assert cli.ok("task", "finish", str(one), "--result", '"by hand"') == "finished 1 task\n"
+    (row,) = cli.json_lines("task", "history", mails)
+    assert (row["id"], row["result"], row["outcome"]) == (one, "by hand", "finished")
+    two = pushed(cli, mails, "2")
+    ops.claim(conn, mails)
+    assert "is claimed by w" in cli.fails("task", "finish", str(two))
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--all"], ["17", "--all"], ["--queue", "mails"], ["17", "--queue", "mails"]]
+)
+def test_changes_must_say_which(cli: Cli, mails: str, arguments: list[str]) -> None:
+    assert "Give ids" in cli.fails("task", "remove", *arguments, exit_code=2)
+
+
+def test_a_task_that_is_not_there_leaves_the_others_as_they_are(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    one = pushed(cli, mails, "1")
+    assert "there is no task 99" in cli.fails("task", "stop", str(one), "99")
+    assert ops.statuses(conn) == {one: "available"}
+
+
+# --- history
+
+
+def test_finished_tasks_are_listed_and_replayed(cli: Cli, mails: str) -> None:
+    cli.ok("task", "config", mails, "keep", "1 day")
+    tasks = [pushed(cli, mails, f'{{"n": {n}}}') for n in range(3)]
+    cli.ok("task", "finish", *map(str, tasks))
+    assert len(cli.json_lines("task", "history", mails)) == 3
+    (row,) = cli.json_lines("task", "history", mails, "--payload", '{"n": 1}')
+    assert row["id"] == tasks[1]
+    assert cli.ok("task", "history", mails, "--before", "2020-01-01").startswith("task queue mails")
+    said = cli.ok("task", "replay", mails, str(tasks[0]), "--dry-run")
+    assert said == "1 task would be pushed\n"
+    assert cli.ok("task", "list", mails) == "no tasks\n"
+    cli.ok("task", "create", "again")
+    said = cli.ok("task", "replay", mails, "--all", "--to", "again")
+    assert said == "pushed 3 tasks into again\n"
+    assert len(cli.json_lines("task", "list", "again")) == 3
+    assert "or --all" in cli.fails("task", "replay", mails, exit_code=2)
+
+
+# --- limits
+
+
+def test_limits_are_set_one_by_one_and_shown_with_what_is_used(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    assert cli.ok("task", "limits").startswith("no task queue has limits")
+    said = cli.ok("task", "limit", mails, "--running", "20", "--running-per-key", "3")
+    assert said == "task queue mails: at most 20 at a time, 3 at a time per key\n"
+    said = cli.ok("task", "limit", mails, "--rate", "1000", "--period", "1h")
+    assert said == "task queue mails: at most 20 at a time, 3 at a time per key, 1,000 in 1 h\n"
+    pushed(cli, mails, "1")
+    ops.claim(conn, mails)
+    (limits,) = cli.json("task", "limits", mails)
+    assert limits == {
+        "queue": mails,
+        "max_running": 20,
+        "max_running_per_key": 3,
+        "rate": 1000,
+        "rate_per_key": None,
+        "rate_period": 3600.0,
+        "running": 1,
+        "recent": 1,
+    }
+    row = cli.ok("task", "limits").splitlines()[-1]
+    assert row.split("  ")[0] == mails
+    assert "1 of 20" in row
+    assert "1 of 1,000 in 1 h" in row
+    said = cli.ok("task", "limit", mails, "--running", "none", "--rate", "none")
+    assert said == "task queue mails: at most 3 at a time per key\n"
+    assert cli.ok("task", "limit", mails, "--off") == "task queue mails has no limits\n"
+    assert cli.ok("task", "limits", mails).startswith("task queue mails has no limits")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["mails"], 2, "Say which limits"),
+        (["mails", "--off", "--rate", "1"], 2, "Say which limits"),
+        (["mails", "--rate", "0"], 2, "is no number of tasks"),
+        (["mails", "--running", "many"], 2, "is no number of tasks"),
+        (["mails", "--running", "1", "--period", "1h"], 2, "--period is for"),
+        (["mails", "--rate", "1", "--period", "-1 hour"], 1, "a period of"),
+        (["mails", "--running", "20000"], 1, "more than 10000"),
+        (["nosuch", "--rate", "1"], 1, "pgqpy task create"),
+    ],
+)
+@pytest.mark.usefixtures("mails")
+def test_limits_that_make_no_sense_say_why(
+    cli: Cli, arguments: list[str], exit_code: int, said: str
+) -> None:
+    assert said in cli.fails("task", "limit", *arguments, exit_code=exit_code)
+
+
+# --- schedules
+
+
+@pytest.mark.usefixtures("mails")
+def test_schedules_are_listed_run_paused_and_dropped(cli: Cli, conn: Connection) -> None:
+    assert cli.ok("task", "periodic", "list").startswith("nothing is pushed by itself")
+    conn.execute(
+        "select pgq_task.set_periodic('clean up', 'mails', '30 2 * * *', 'Europe/Berlin', '7'),"
+        "       pgq_task.set_periodic('odd', 'mails', 'nonsense', 'UTC', '7')"
+    )
+    clean_up, odd = cli.json("task", "periodic", "list")
+    assert (clean_up["name"], clean_up["cron"], clean_up["payload"]) == (
+        "clean up",
+        "30 2 * * *",
+        7,
+    )
+    assert datetime.now(UTC) < datetime.fromisoformat(clean_up["next"])
+    assert odd["next"] is None
+    assert cli.ok("task", "periodic", "pause", "clean up") == "paused clean up\n"
+    assert "paused" in cli.ok("task", "periodic", "list")
+    task = int(cli.ok("task", "periodic", "run", "clean up").rpartition(" ")[2])
+    assert (ops.task(conn, task) or {})["payload"] == 7
+    cli.ok("task", "periodic", "resume", "clean up")
+    assert "paused" not in cli.ok("task", "periodic", "list")
+    assert cli.ok("task", "periodic", "drop", "clean up") == "dropped clean up\n"
+    for command in ("run", "pause", "resume", "drop"):
+        assert "pgqpy task periodic list" in cli.fails("task", "periodic", command, "clean up")
+
+
+# --- progress and cancellation
+
+
+def attend(conn: Connection, task: int, *said: object) -> None:
+    conn.execute(
+        "select * from pgq_task.attend('w', array[%s], array[%s], array[%s::float8],"
+        " array[%s::float8], array[%s])",
+        [task, task, *said],
+    )
+
+
+def test_how_far_tasks_are_is_shown(cli: Cli, conn: Connection, mails: str) -> None:
+    assert "has said how far" in cli.ok("task", "progress")
+    one, two = pushed(cli, mails, "1"), pushed(cli, mails, "2")
+    ops.claim(conn, mails, number=2)
+    attend(conn, one, 40, 100, "pages\x1b[31m")
+    attend(conn, two, 2.5, None, None)
+    first, second = cli.ok("task", "progress", mails).splitlines()[2:]
+    assert "40 of 100 (40 %)" in first
+    assert "pages" in first
+    assert "\x1b" not in first
+    assert "2.50" in second
+    assert [each["done"] for each in cli.json("task", "progress")] == [40, 2.5]
+    assert "progress      40 of 100 (40 %) pages" in cli.ok("task", "show", str(one))
+
+
+def test_progress_is_watched_until_it_is_interrupted(
+    cli: Cli, conn: Connection, mails: str, spawn: Spawn
+) -> None:
+    task = pushed(cli, mails, "1")
+    ops.claim(conn, mails)
+    attend(conn, task, 1, 2, None)
+    watching = spawn("task", "progress", "--watch", "--every", "0.1", "--json")
+    assert watching.stdout is not None
+    assert '"done": 1.0' in watching.stdout.readline()
+    attend(conn, task, 2, 2, None)
+    while '"done": 2.0' not in watching.stdout.readline():
+        pass
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate(timeout=PATIENCE)
+    assert "Traceback" not in said
+
+
+def test_tasks_are_cancelled_whoever_has_them(cli: Cli, conn: Connection, mails: str) -> None:
+    ids = [pushed(cli, mails, f'{{"n": {n}}}') for n in range(4)]
+    ops.claim(conn, mails)
+    said = cli.ok("task", "cancel", str(ids[0]), str(ids[1]), "--reason", "too late", "--dry-run")
+    assert said == "1 task would be deleted\n1 task would be ended by who works on them\n"
+    assert len(ops.statuses(conn)) == 4
+    said = cli.ok("task", "cancel", str(ids[0]), str(ids[1]), "--reason", "too late")
+    assert said.startswith("1 task deleted\n1 task shall be ended by who works on them")
+    assert "too late" in cli.ok("task", "progress")
+    assert "cancelled     too late" in cli.ok("task", "show", str(ids[0]))
+    said = cli.ok("task", "cancel", "--queue", mails, "--payload", '{"n": 2}')
+    assert said == "1 task deleted\n"
+    assert ops.statuses(conn).keys() == {ids[0], ids[3]}
+    assert "there is no task" in cli.fails("task", "cancel", str(ids[3]), str(ids[1]))
+    assert ops.statuses(conn).keys() == {ids[0], ids[3]}
+    assert "Give ids" in cli.fails("task", "cancel", exit_code=2)
+
+
+HANGS = """
+import signal, time
+def hang(task):
+    before = signal.getsignal(signal.SIGINT)
+    print("begun", flush=True)
+    while signal.getsignal(signal.SIGINT) is before:
+        time.sleep(0.01)
+    print("told", flush=True)
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.any_pg
+@pytest.mark.parametrize("concurrency", ["1", "2"])
+def test_a_second_interrupt_ends_a_worker_whose_handlers_do_not(
+    cli: Cli, spawn: Spawn, mails: str, tmp_path: Path, concurrency: str
+) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+    pushed(cli, mails, "1")
+    worker = spawn(
+        "task", "work", f"{tmp_path / 'hangs.py'}:hang", mails, "--concurrency", concurrency
+    )
+    assert worker.stdout is not None
+    for line in ("begun\n", "told\n"):
+        assert worker.stdout.readline() == line
+        worker.send_signal(signal.SIGINT)
+    _, said = worker.communicate(timeout=PATIENCE)
+    assert worker.returncode == 130
+    assert "Traceback" not in said
+
+
+# --- grants
+
+
+def test_queues_are_restricted_to_who_was_granted_it(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
+    assert cli.ok("task", "grants") == "no task queue is restricted\n"
+    cli.ok("task", "restrict", mails)
+    cli.ok("task", "grant", mails, "pgq_reader", "claim", "read")
+    assert cli.json("task", "grants", mails) == [
+        {
+            "queue_name": mails,
+            "restricted": True,
+            "role": "pgq_reader",
+            "actions": ["claim", "read"],
+        }
+    ]
+    cli.ok("task", "revoke", mails, "pgq_reader", "claim")
+    assert "read" in cli.ok("task", "grants")
+    cli.ok("task", "restrict", mails, "--off")
+    assert "nobody" in cli.fails("task", "grant", mails, "nobody", "read")
+
+
+# --- workers
+
+CODE = """
+from pgqpy.tasks import TaskWorker
+from pgqpy.tasks.app import TaskApp
+
+app = TaskApp("jobs")
+
+@app.task
+def add(one: int, two: int) -> int:
+    return one + two
+
+class Mailer(TaskWorker):
+    queues = "mails"
+
+    def process_task(self, conn, task):
+        conn.execute("insert into sent values (%s)", [task.payload])
+
+def send(task):
+    open(task.payload, "w").close()
+
+class Nothing:
+    pass
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> str:
+    file = tmp_path / "shop_tasks.py"
+    file.write_text(CODE)
+    return str(file)
+
+
+def test_a_class_works_on_its_queues(cli: Cli, conn: Connection, mails: str, code: str) -> None:
+    conn.execute("create table sent (nr int)")
+    pushed(cli, mails, "7")
+    cli.ok("task", "work", f"{code}:Mailer", "--until-empty", "--batch-size", "1")
+    assert conn.execute("select nr from sent").fetchall() == [(7,)]
+    assert cli.ok("task", "list") == "no tasks\n"
+
+
+def test_a_function_works_on_the_queues_that_are_named(
+    cli: Cli, mails: str, code: str, tmp_path: Path
+) -> None:
+    pushed(cli, mails, f'"{tmp_path}/sent"')
+    assert "Name the queues" in cli.fails("task", "work", f"{code}:send", exit_code=2)
+    cli.ok("task", "work", f"{code}:send", mails, "--until-empty")
+    assert (tmp_path / "sent").exists()
+
+
+def test_a_worker_goes_on_until_sigterm(
+    cli: Cli, conn: Connection, mails: str, code: str, tmp_path: Path, spawn: Spawn
+) -> None:
+    worker = spawn("task", "work", f"{code}:send", mails, "--log-format", "text")
+    for name in ("one", "two"):
+        pushed(cli, mails, f'"{tmp_path}/{name}"')
+        eventually(conn, "select pgq_task.queue_is_empty(array['mails'])")
+        assert (tmp_path / name).exists()
+    worker.terminate()
+    _, said = worker.communicate(timeout=PATIENCE)
+    assert worker.returncode == 0
+    assert "stopped" in said
+    assert "Traceback" not in said
+
+
+def test_an_application_works_on_its_jobs(cli: Cli, conn: Connection, code: str) -> None:
+    cli.ok("task", "create", "jobs", "--set", "keep=1 day")
+    shop = runpy.run_path(code, run_name="shop_tasks")
+    shop["add"].push(conn, 1, 2)
+    cli.ok("task", "work", f"{code}:app", "--until-empty")
+    (row,) = cli.json_lines("task", "history", "jobs")
+    assert row["result"] == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Nothing", "has no worker named Nothing"),
+        ("nosuch", "has no worker named nosuch"),
+    ],
+)
+def test_what_is_no_worker_is_refused_with_what_is(
+    cli: Cli, code: str, name: str, said: str
+) -> None:
+    assert said in cli.fails("task", "work", f"{code}:{name}")
+    assert "write it as" in cli.fails("task", "work", "shop")

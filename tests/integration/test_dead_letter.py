@@ -1,0 +1,336 @@
+"""Dead letters: written with their batch, listed, replayed to one consumer, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from pgqpy import Admin, DeadLetterFilter, DeadLetters, PgqError, Producer, errors
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import Tick
+from tests.fixtures.fix_db import Connect, Connection
+
+CONSUMER, OTHER = "consumer", "other"
+
+
+@pytest.fixture(autouse=True)
+def registered(conn: Connection, queue: str) -> None:
+    for name in (CONSUMER, OTHER):
+        ops.register(conn, queue, name)
+
+
+NEXT_BATCH = "select pgq_coop.next_batch(%s, 'group', %s)"
+
+
+def give_up(conn: Connection, queue: str, *data: str, consumer: str = CONSUMER) -> list[int]:
+    """Insert events, and let the consumer give up all it gets; their ids."""
+    Producer(queue).insert_events(conn, [("t", each) for each in data])
+    ops.tick(conn, queue)
+    ids: list[int] = []
+    while (batch := ops.value(conn, "select pgq.next_batch(%s, %s)", queue, consumer)) is not None:
+        rows = ops.events(conn, batch)
+        ids += [row[0] for row in rows]
+        conn.execute(
+            "select pgq.event_dead_letter_many(%s, %s, %s)",
+            [batch, [row[0] for row in rows], [f"reason {row[5]}" for row in rows]],
+        )
+        ops.finish(conn, batch)
+    return ids
+
+
+def retried(conn: Connection, queue: str, consumer: str) -> list[tuple[int, str, int]]:
+    """Ids, payloads and counts of what comes again to a consumer."""
+    conn.execute("select pgq.maint_retry_events()")
+    ops.tick(conn, queue)
+    found = []
+    while (batch := ops.value(conn, "select pgq.next_batch(%s, %s)", queue, consumer)) is not None:
+        found += [(row[0], row[5], row[3]) for row in ops.events(conn, batch)]
+        ops.finish(conn, batch)
+    return found
+
+
+def left(conn: Connection) -> list[str]:
+    return [data for (data,) in conn.execute("select ev_data from pgq.dead_letter order by dl_id")]
+
+
+def test_dead_letters_are_rolled_back_with_their_batch(
+    conn: Connection, queue: str, tick: Tick
+) -> None:
+    ops.insert(conn, queue, "a")
+    tick()
+    with conn.transaction(force_rollback=True):
+        batch = ops.next_batch(conn, queue, CONSUMER)
+        ((event,),) = conn.execute("select ev_id from pgq.get_batch_events(%s)", [batch])
+        conn.execute("select pgq.event_dead_letter(%s, %s, 'bad')", [batch, event])
+        ops.finish(conn, batch)
+    assert left(conn) == []
+    assert ops.drain(conn, queue, CONSUMER) == ["a"]
+
+
+def test_a_consumers_dead_letter_is_nobody_elses(conn: Connection, queue: str) -> None:
+    give_up(conn, queue, "a", "b")
+    assert left(conn) == ["a", "b"]
+    assert ops.drain(conn, queue, OTHER) == ["a", "b"]
+
+
+def test_a_replayed_event_comes_once_to_its_consumer_alone_and_starts_over(
+    conn: Connection, queue: str
+) -> None:
+    first, _ = give_up(conn, queue, "a", "b")
+    ops.drain(conn, queue, OTHER)
+    letters = DeadLetters(conn)
+    assert letters.replay(DeadLetterFilter(reason="REASON A")) == 1
+    assert left(conn) == ["b"]
+    assert retried(conn, queue, OTHER) == []
+    assert retried(conn, queue, CONSUMER) == [(first, "a", 0)]
+    assert retried(conn, queue, CONSUMER) == []
+
+
+def test_two_dead_letters_of_one_event_make_it_come_once(conn: Connection, queue: str) -> None:
+    tick = ops.value(conn, "select max(tick_id) from pgq.tick")
+    (first,) = give_up(conn, queue, "a")
+    Admin(conn).register_consumer_at(queue, CONSUMER, tick)
+    give_up(conn, queue)
+    assert left(conn) == ["a", "a"]
+    assert DeadLetters(conn).replay(DeadLetterFilter()) == 1
+    assert left(conn) == []
+    assert retried(conn, queue, CONSUMER) == [(first, "a", 0)]
+
+
+def test_an_event_that_waits_already_is_not_doubled_by_a_replay(
+    conn: Connection, queue: str
+) -> None:
+    tick = ops.value(conn, "select max(tick_id) from pgq.tick")
+    (first,) = give_up(conn, queue, "a")
+    Admin(conn).register_consumer_at(queue, CONSUMER, tick)
+    batch = ops.next_batch(conn, queue, CONSUMER)
+    conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, first])
+    ops.finish(conn, batch)
+    DeadLetters(conn).replay(DeadLetterFilter())
+    assert left(conn) == []
+    assert [(event, data) for event, data, _ in retried(conn, queue, CONSUMER)] == [(first, "a")]
+
+
+def test_of_two_replays_at_once_one_has_the_event(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    give_up(conn, queue, "a")
+    (letter,) = DeadLetters(conn).find(DeadLetterFilter())
+    second = connect()
+    with conn.transaction():
+        assert DeadLetters(conn).replay(DeadLetterFilter(ids=[letter.id])) == 1
+        second.execute("set lock_timeout = '10ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            second.execute("select pgq.replay_dead_letters(%s)", [[letter.id]])
+    assert DeadLetters(second).replay(DeadLetterFilter(ids=[letter.id])) == 0
+    assert len(retried(conn, queue, CONSUMER)) == 1
+
+
+def test_dead_letters_outlive_their_consumer_and_wait_for_it(conn: Connection, queue: str) -> None:
+    (first,) = give_up(conn, queue, "a")
+    Admin(conn).unregister_consumer(queue, CONSUMER)
+    assert left(conn) == ["a"]
+    with pytest.raises(errors.ConsumerNotRegistered) as info:
+        DeadLetters(conn).replay(DeadLetterFilter())
+    assert info.value.hint
+    assert left(conn) == ["a"]
+    ops.register(conn, queue, CONSUMER)
+    assert DeadLetters(conn).replay(DeadLetterFilter()) == 1
+    assert retried(conn, queue, CONSUMER) == [(first, "a", 0)]
+
+
+def test_the_dead_letter_of_a_worker_is_its_groups_and_replayed_to_whoever_is_there(
+    conn: Connection, queue: str, tick: Tick
+) -> None:
+    for name in ("first", "second"):
+        conn.execute("select pgq_coop.register_subconsumer(%s, 'group', %s)", [queue, name])
+    ops.insert(conn, queue, "a")
+    tick()
+    batch = ops.value(conn, NEXT_BATCH, queue, "first")
+    conn.execute("select pgq.event_dead_letter(%s, 1, 'bad')", [batch])
+    conn.execute("select pgq_coop.finish_batch(%s)", [batch])
+    conn.execute("select pgq_coop.unregister_subconsumer(%s, 'group', 'first', 0)", [queue])
+    (letter,) = DeadLetters(conn).find(DeadLetterFilter())
+    assert letter.consumer == "group"
+    assert DeadLetters(conn).replay(DeadLetterFilter(consumer="group")) == 1
+    conn.execute("select pgq.maint_retry_events()")
+    tick()
+    assert ops.payloads(conn, ops.value(conn, NEXT_BATCH, queue, "second")) == ["a"]
+
+
+def test_a_queue_is_not_dropped_with_dead_letters_unless_forced_and_made_anew_it_has_none(
+    conn: Connection, queue: str
+) -> None:
+    give_up(conn, queue, "a")
+    Admin(conn).create_queue("another")
+    ops.register(conn, "another", CONSUMER)
+    give_up(conn, "another", "b")
+    for name in (CONSUMER, OTHER):
+        Admin(conn).unregister_consumer(queue, name)
+    with pytest.raises(errors.QueueInUse, match="1 dead letter"):
+        Admin(conn).drop_queue(queue)
+    Admin(conn).drop_queue(queue, force=True)
+    Admin(conn).create_queue(queue)
+    assert left(conn) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("which", "expected"),
+    [
+        (DeadLetterFilter(), ["a", "b", "c"]),
+        (DeadLetterFilter(queue="another"), ["c"]),
+        (DeadLetterFilter(queue="another", consumer=OTHER), []),
+        (DeadLetterFilter(consumer=OTHER), ["b"]),
+        (DeadLetterFilter(event_type="none"), []),
+        (DeadLetterFilter(event_type="t"), ["a", "b", "c"]),
+        (DeadLetterFilter(reason="son A"), ["a"]),
+        (DeadLetterFilter(reason="%"), []),
+        (DeadLetterFilter(ids=[]), []),
+        (DeadLetterFilter(older_than="1 day"), ["a"]),
+    ],
+    ids=repr,
+)
+def test_a_filter_says_which(
+    conn: Connection, queue: str, which: DeadLetterFilter, expected: list[str]
+) -> None:
+    Admin(conn).create_queue("another")
+    ops.register(conn, "another", CONSUMER)
+    give_up(conn, queue, "a")
+    conn.execute("update pgq.dead_letter set dl_time = now() - interval '25 hours'")
+    give_up(conn, "another", "c")
+    ops.drain(conn, queue, OTHER)
+    give_up(conn, queue, "b", consumer=OTHER)
+    letters = DeadLetters(conn)
+    assert sorted(str(each.event.data) for each in letters.find(which)) == expected
+    assert letters.count(which) == len(expected)
+    assert letters.purge(which) == len(expected)
+    assert sorted(left(conn)) == sorted({"a", "b", "c"} - set(expected))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sqlstate"),
+    [
+        ("0, array[{id}], array['r']", "PQ004"),
+        ("null, array[{id}], array['r']", "PQ004"),
+        ("{batch}, array[{id}, 0], array['r', 'r']", "PQ005"),
+        ("{batch}, array[{id}, null], array['r', 'r']", "PQ005"),
+        ("{batch}, null, null", "PQ005"),
+        ("{batch}, array[{id}], array[null]", "PQ011"),
+        ("{batch}, array[{id}], array['r', 's']", "PQ011"),
+        ("{batch}, array[{id}], null", "PQ011"),
+        ("{batch}, array[{id}], array['r'], array['t', 'u']", "PQ011"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_hint(
+    conn: Connection, queue: str, tick: Tick, arguments: str, sqlstate: str
+) -> None:
+    ops.insert(conn, queue, "a")
+    tick()
+    batch = ops.next_batch(conn, queue, CONSUMER)
+    ((event,),) = conn.execute("select ev_id from pgq.get_batch_events(%s)", [batch])
+    call = f"select pgq.event_dead_letter_many({arguments.format(batch=batch, id=event)})"
+    with pytest.raises(psycopg.Error) as info:
+        conn.execute(call.encode())
+    assert info.value.sqlstate == sqlstate
+    assert info.value.diag.message_hint
+    assert left(conn) == []
+
+
+def test_readers_see_dead_letters_and_make_them_and_only_administrators_replay_and_purge(
+    conn: Connection, connect: Connect, queue: str, role: Callable[[str], Connection]
+) -> None:
+    give_up(conn, queue, "a")
+    reader, writer, admin = (role(name) for name in ("pgq_reader", "pgq_writer", "pgq_admin"))
+    everything = DeadLetterFilter()
+    assert DeadLetters(reader).count(everything) == 1
+    for user in (reader, writer):
+        for change in (DeadLetters(user).replay, DeadLetters(user).purge):
+            with pytest.raises(errors.PermissionDenied):
+                change(everything)
+    with pytest.raises(errors.PermissionDenied):
+        DeadLetters(writer).find(everything)
+    for statement in ("delete from pgq.dead_letter", "update pgq.dead_letter set dl_reason = ''"):
+        for user in (reader, writer, admin):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                user.execute(statement.encode())
+    ops.drain(conn, queue, OTHER)
+    give_up(conn, queue, "b")
+    assert DeadLetters(admin).replay(DeadLetterFilter(reason="reason a")) == 1
+    assert DeadLetters(admin).purge(everything) == 1
+
+
+@pytest.fixture
+def role(conn: Connection, connect: Connect) -> Callable[[str], Connection]:
+    """``role("pgq_reader")``: a connection that has those rights and no others."""
+
+    def as_role(name: str) -> Connection:
+        user = connect()
+        user.execute(sql.SQL("set role {}").format(sql.Identifier(name)))
+        return user
+
+    return as_role
+
+
+# --- the command line
+
+
+def test_commands_list_show_replay_and_purge(
+    cli: Cli, dsn: str, conn: Connection, queue: str
+) -> None:
+    assert cli.ok("dead-letter", "list") == "no dead letters\n"
+    give_up(conn, queue, "a", "b\x1b[1m", "c", "d")
+    shown = cli.ok("dead-letter", "list", "-n", "3")
+    assert "reason b\\x1b[1m" in shown
+    assert "reason a" not in shown
+    assert shown.endswith("and 1 more\n")
+    assert shown.split("\n")[0].split() == ["Id", "Age", "Queue", "Consumer", "Attempts", "Reason"]
+    rows = cli.json_lines("dead-letter", "list", "--queue", queue, "--consumer", CONSUMER)
+    assert [(row["id"], row["reason"], row["event"]["data"]) for row in rows][2:] == [
+        (2, "reason b\x1b[1m", "b\x1b[1m"),
+        (1, "reason a", "a"),
+    ]
+    assert "reason       reason a" in cli.ok("dead-letter", "show", "1")
+    assert cli.ok("dead-letter", "replay", "1") == "replayed 1 event\n"
+    assert cli.ok("dead-letter", "purge", "--reason", "reason b") == "purged 1 dead letter\n"
+    assert left(conn) == ["c", "d"]
+    assert cli.ok("dead-letter", "purge", "--all") == "purged 2 dead letters\n"
+    assert len(retried(conn, queue, CONSUMER)) == 1
+
+
+def test_a_shown_event_can_be_inserted_as_a_new_one(
+    cli: Cli, dsn: str, conn: Connection, queue: str
+) -> None:
+    import json
+
+    give_up(conn, queue, "a")
+    ops.drain(conn, queue, OTHER)
+    (row,) = cli.json_lines("dead-letter", "show", "1")
+    cli.ok("event", "insert", queue, "--file", "-", stdin=json.dumps(row["event"]))
+    ops.tick(conn, queue)
+    assert ops.drain(conn, queue, OTHER) == ["a"]
+
+
+@pytest.mark.parametrize("command", ["replay", "purge"])
+def test_commands_that_change_want_to_be_told_which(
+    cli: Cli, conn: Connection, queue: str, command: str
+) -> None:
+    give_up(conn, queue, "a", "b")
+    cli.fails("dead-letter", command, exit_code=2)
+    cli.fails("dead-letter", command, "1", "--all", exit_code=2)
+    cli.fails("dead-letter", command, "1", "--queue", queue, exit_code=2)
+    assert "no dead letter 3" in cli.fails("dead-letter", command, "1", "3")
+    assert "interval" in cli.fails("dead-letter", command, "--older-than", "soon")
+    for named in (command, "list"):
+        said = cli.fails("dead-letter", named, "--queue", "x")
+        assert "queue 'x' does not exist" in said
+        assert "`pgqpy queue list`" in said
+    assert left(conn) == ["a", "b"]
+
+
+def test_a_filter_with_a_text_that_cannot_be_is_refused(conn: Connection) -> None:
+    with pytest.raises(PgqError, match="NUL"):
+        DeadLetters(conn).find(DeadLetterFilter(reason="\0"))

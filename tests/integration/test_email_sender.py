@@ -1,0 +1,408 @@
+"""The email sender, against a real SMTP server that fails at times."""
+
+from __future__ import annotations
+
+import json
+import signal
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from aiosmtpd.smtp import AuthResult, LoginPassword
+
+from pgqpy_consumers.email_sender import EmailSender
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Spawn
+from tests.fixtures.fix_client import PATIENCE, Background, Tick
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import StartTicker, eventually
+from tests.fixtures.mail_server import MailServer
+
+pytestmark = pytest.mark.any_pg
+
+Put = Callable[..., int]
+Sender = Callable[..., EmailSender]
+
+
+@pytest.fixture
+def mails() -> Iterator[MailServer]:
+    """A mail server on loopback."""
+    made = MailServer()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def put(conn: Connection, queue: str, tick: Tick) -> Put:
+    """``put("subject")``: a mail in a batch of its own; more fields by name."""
+    conn.execute("select pgq.register_consumer(%s, 'email_sender')", [queue])
+
+    def put_now(subject: str, **fields: Any) -> int:
+        mail = {"to": "ann@shop.example", "subject": subject, "body": "Hello"} | fields
+        ev_id = ops.insert(conn, queue, json.dumps(mail))
+        tick()
+        return ev_id
+
+    return put_now
+
+
+@pytest.fixture
+def sender(dsn: str, queue: str, mails: MailServer) -> Sender:
+    """``sender(...)``: one that runs in this process, with these settings."""
+
+    def make(**settings: Any) -> EmailSender:
+        usual: dict[str, Any] = {
+            "dsn": dsn,
+            "queue": queue,
+            "sender": "The shop <shop@shop.example>",
+            "host": "127.0.0.1",
+            "port": mails.port,
+            "security": "none",
+            "first_pause": 0.0,
+            "timeout": PATIENCE,
+        }
+        return EmailSender.from_config(EmailSender.Config(**usual | settings))
+
+    return make
+
+
+def again(conn: Connection, queue: str, sender: EmailSender) -> None:
+    """Retried events that are due come again, and are processed."""
+    eventually(conn, "select pgq.maint_retry_events() > 0")
+    ops.tick(conn, queue)
+    sender.run(until_empty=True)
+
+
+def dead_letters(conn: Connection) -> list[str]:
+    return [r for (r,) in conn.execute("select dl_reason from pgq.dead_letter order by 1")]
+
+
+def test_each_event_is_a_mail_with_all_that_it_says(
+    put: Put, sender: Sender, mails: MailServer
+) -> None:
+    put(
+        "Grüße",
+        to=["Änn <ann@shop.example>", "bob@shop.example"],
+        cc="cy@shop.example",
+        bcc=["dee@shop.example", "ann@shop.example"],
+        body="Schöne Grüße\n.\n.end",
+        html="<p>Schöne Grüße</p>",
+        reply_to="help@shop.example",
+        headers={"X-Order": "17"},
+    )
+    sender().run(until_empty=True)
+    (message,), (envelope,) = mails.handler.messages, mails.handler.envelopes
+    assert message["To"] == "Änn <ann@shop.example>, bob@shop.example"
+    assert (message["Cc"], message["Bcc"]) == ("cy@shop.example", None)
+    assert message["From"] == "The shop <shop@shop.example>"
+    assert (message["Subject"], message["X-Order"]) == ("Grüße", "17")
+    assert message["Reply-To"] == "help@shop.example"
+    text, html = message.get_body(("plain",)), message.get_body(("html",))
+    assert text is not None
+    assert html is not None
+    assert text.get_content().splitlines() == ["Schöne Grüße", ".", ".end"]
+    assert html.get_content().strip() == "<p>Schöne Grüße</p>"
+    assert envelope.mail_from == "shop@shop.example"
+    everyone = [f"{name}@shop.example" for name in ("ann", "bob", "cy", "dee")]
+    assert envelope.rcpt_tos == everyone
+
+
+def test_captured_rows_become_mails_by_templates(
+    conn: Connection, queue: str, put: Put, tick: Tick, sender: Sender, mails: MailServer
+) -> None:
+    conn.execute("create table orders (id int primary key, email text, name text, price numeric)")
+    conn.execute("select pgq.capture_table('orders', %s)", [queue])
+    conn.execute(
+        "insert into orders values (17, 'ann@shop.example', 'A<i>', 1.50), (18, null, 'Bob', 2)"
+    )
+    conn.execute("update orders set name = 'x'")
+    tick()
+    sender(
+        to="{email}", subject="Order {id}", body="Dear {name}, {price} EUR", html="<b>{name}</b>"
+    ).run(until_empty=True)
+    (message,) = mails.handler.messages
+    assert (message["To"], message["Subject"]) == ("ann@shop.example", "Order 17")
+    text, html = message.get_body(("plain",)), message.get_body(("html",))
+    assert text is not None
+    assert html is not None
+    assert text.get_content().strip() == "Dear A<i>, 1.50 EUR"
+    assert html.get_content().strip() == "<b>A&lt;i&gt;</b>"
+    (reason,) = dead_letters(conn)
+    assert "'' is no address" in reason
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("no json", "no mail can be made of it: Expecting value"),
+        ("[1]", "no JSON object"),
+        ('{"to": "a@b.example", "body": "x"}', "subject missing"),
+        ('{"to": [], "subject": "x", "body": "x"}', "to missing"),
+        ('{"to": "nobody", "subject": "x", "body": "x"}', "'nobody' is no address"),
+        ('{"to": 1, "subject": "x", "body": "x"}', "to is neither an address nor a list"),
+        ('{"to": "a@b.example", "subject": "x\\nBcc: c@d.example", "body": "x"}', "linefeed"),
+        (
+            '{"to": "a@b.example", "subject": "x", "body": "x", "headers": {"Bcc": "c@d.example"}}',
+            "'Bcc' is no header",
+        ),
+        ('{"to": "a@b.example", "subject": "x", "body": "x", "txt": 1}', "a mail has no txt"),
+    ],
+)
+def test_an_event_that_makes_no_mail_becomes_a_dead_letter_and_the_others_are_sent(
+    conn: Connection,
+    queue: str,
+    put: Put,
+    sender: Sender,
+    mails: MailServer,
+    data: str,
+    said: str,
+) -> None:
+    ops.insert(conn, queue, data)
+    put("good")
+    sender().run(until_empty=True)
+    assert mails.handler.subjects == ["good"]
+    (reason,) = dead_letters(conn)
+    assert said in reason
+
+
+def test_what_the_server_refuses_for_now_comes_again_and_holds_nobody_up(
+    conn: Connection, queue: str, put: Put, sender: Sender, mails: MailServer
+) -> None:
+    put("first", to="busy@shop.example")
+    put("second")
+    refusals = ["450 4.2.1 mailbox busy"]
+    mails.handler.recipient = lambda address: (
+        refusals.pop() if address.startswith("busy") and refusals else None
+    )
+    each = sender()
+    each.run(until_empty=True)
+    assert mails.handler.subjects == ["second"]
+    again(conn, queue, each)
+    assert mails.handler.subjects == ["second", "first"]
+    assert dead_letters(conn) == []
+
+
+def test_what_it_refuses_for_good_becomes_a_dead_letter_and_nobody_gets_a_part(
+    conn: Connection, put: Put, sender: Sender, mails: MailServer
+) -> None:
+    put("to both", to=["ann@shop.example", "gone@shop.example"])
+    put("spam")
+    put("good")
+    mails.handler.recipient = lambda address: (
+        "550 5.1.1 no such user" if address.startswith("gone") else None
+    )
+    mails.handler.data = lambda text: "554 5.7.1 spam" if "Subject: spam" in text else None
+    sender().run(until_empty=True)
+    assert mails.handler.subjects == ["good"]
+    assert dead_letters(conn) == [
+        "refused: 550 gone@shop.example: 5.1.1 no such user",
+        "refused: 554 5.7.1 spam",
+    ]
+
+
+def test_after_so_many_attempts_a_mail_becomes_a_dead_letter(
+    conn: Connection, queue: str, put: Put, sender: Sender, mails: MailServer
+) -> None:
+    put("never")
+    mails.handler.data = lambda text: "451 try again"
+    each = sender(attempts=2)
+    each.run(until_empty=True)
+    again(conn, queue, each)
+    assert dead_letters(conn) == ["MailRefused: 451 try again"]
+
+
+def test_a_connection_that_breaks_in_the_middle_costs_an_attempt_and_no_mail(
+    conn: Connection, queue: str, put: Put, sender: Sender, mails: MailServer
+) -> None:
+    for subject in ("first", "lost", "doubtful", "last"):
+        put(subject)
+    drops = {"Subject: lost": "drop", "Subject: doubtful": "250 drop"}
+    mails.handler.data = lambda text: next(
+        (drops.pop(line) for line in text.splitlines() if line in drops), None
+    )
+    each = sender()
+    each.run(until_empty=True)
+    assert mails.handler.subjects == ["first", "doubtful", "last"]
+    again(conn, queue, each)
+    # One was taken, but nobody told us. Whoever gets both sees that they are one.
+    assert Counter(mails.handler.subjects) == {"first": 1, "lost": 1, "doubtful": 2, "last": 1}
+    twice = [m for m in mails.handler.messages if m["Subject"] == "doubtful"]
+    assert twice[0]["Message-ID"] == twice[1]["Message-ID"]
+    assert twice[0].as_bytes() == twice[1].as_bytes()
+    assert len({m["Message-ID"] for m in mails.handler.messages}) == 4
+
+
+def test_while_the_server_is_away_mails_wait_without_using_up_attempts(
+    conn: Connection, put: Put, sender: Sender, mails: MailServer, background: Background
+) -> None:
+    put("first")
+    each = sender(attempts=1)
+    each.backoff_first = each.backoff_cap = 0.05
+    failures: list[Exception] = []
+    each.on_error = lambda error, batch: failures.append(error)  # type: ignore[method-assign]
+    mails.stop()
+    background(each)
+    eventually_true(lambda: len(failures) > 3)
+    assert {type(error).__name__ for error in failures} == {"ServerAway"}
+    mails.start()
+    mails.handler.wait_for(1, PATIENCE)
+    # Nor does it mind that the connection it keeps is closed under it.
+    mails.stop()
+    mails.start()
+    put("second")
+    mails.handler.wait_for(2, PATIENCE)
+    assert mails.handler.subjects == ["first", "second"]
+    assert dead_letters(conn) == []
+
+
+def eventually_true(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_one_connection_serves_many_mails(put: Put, sender: Sender, mails: MailServer) -> None:
+    for number in range(5):
+        put(f"{number}")
+    sender().run(until_empty=True)
+    assert mails.handler.subjects == ["0", "1", "2", "3", "4"]
+    assert mails.handler.sessions == 1
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> tuple[trustme.CA, str]:
+    ca = trustme.CA()
+    file = tmp_path / "ca.pem"
+    ca.cert_pem.write_to_path(file)
+    return ca, str(file)
+
+
+# Of the server, which does not see that what it is behind is TLS.
+@pytest.mark.filterwarnings("ignore:Requiring AUTH")
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_it_logs_in_over_an_encrypted_connection_to_the_right_server(
+    put: Put, sender: Sender, authority: tuple[trustme.CA, str], security: str
+) -> None:
+    ca, ca_file = authority
+
+    def encrypted(host: str) -> MailServer:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        ca.issue_cert(host).configure_cert(context)
+        options: dict[str, Any] = (
+            {"tls_context": context, "require_starttls": True}
+            if security == "starttls"
+            else {"ssl_context": context}
+        )
+
+        def authenticate(*arguments: Any) -> AuthResult:
+            given = arguments[-1]
+            assert isinstance(given, LoginPassword)
+            return AuthResult(success=given == LoginPassword(b"shop", b"secret"), handled=False)
+
+        return MailServer(
+            authenticator=authenticate,
+            auth_required=True,
+            auth_require_tls=security == "starttls",
+            **options,
+        )
+
+    right, wrong = encrypted("127.0.0.1"), encrypted("elsewhere.example")
+    try:
+        put("secret")
+        settings = {"security": security, "ca_file": ca_file, "user": "shop"}
+        # Neither a wrong server nor a wrong password cost an attempt.
+        with pytest.raises(Exception, match="certificate verify failed"):
+            sender(port=wrong.port, password="secret", **settings).run(until_empty=True)
+        with pytest.raises(Exception, match="535"):
+            sender(port=right.port, password="wrong", **settings).run(until_empty=True)
+        sender(port=right.port, password="secret", **settings).run(until_empty=True)
+        assert right.handler.subjects == ["secret"]
+        assert wrong.handler.messages == []
+    finally:
+        right.stop()
+        wrong.stop()
+
+
+def test_a_server_that_cannot_encrypt_gets_no_mail(
+    put: Put, sender: Sender, mails: MailServer
+) -> None:
+    put("secret")
+    with pytest.raises(Exception, match="STARTTLS"):
+        sender(security="starttls").run(until_empty=True)
+    assert mails.handler.messages == []
+
+
+KILLS = 4
+
+
+@pytest.mark.slow
+def test_a_sender_that_is_killed_loses_none_and_sends_at_most_one_twice_a_kill(
+    conn: Connection,
+    dsn: str,
+    queue: str,
+    put: Put,
+    mails: MailServer,
+    spawn: Spawn,
+    start_ticker: StartTicker,
+    tmp_path: Path,
+) -> None:
+    start_ticker(dsn, retry_period=0.05)
+    file = tmp_path / "mails.toml"
+    file.write_text(
+        f'dsn = "{dsn}"\nqueue = "{queue}"\nsender = "shop@shop.example"\nhost = "127.0.0.1"\n'
+        f'port = {mails.port}\nsecurity = "none"\nfirst_pause = 0.1\n'
+    )
+    seen: Counter[str] = Counter()
+
+    def failing(text: str) -> str | None:
+        seen["mails"] += 1
+        return {3: "451 later", 7: "drop"}.get(seen["mails"] % 10)
+
+    mails.handler.data = failing
+    count = 40
+    for number in range(count):
+        put(f"{number}")
+    for life in range(KILLS):
+        process = spawn("run", "email_sender", str(file), "--log-format", "json")
+        mails.handler.wait_for((life + 1) * 6, PATIENCE)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+    process = spawn("run", "email_sender", str(file), "--log-format", "json")
+    eventually_true(lambda: len(set(mails.handler.subjects)) == count)
+    eventually(
+        conn,
+        "select pending_events = 0 and current_batch is null"
+        "  from pgq.get_consumer_info(%s, 'email_sender')",
+        queue,
+        patience=PATIENCE,
+    )
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    taken = Counter(mails.handler.subjects)
+    assert sum(taken.values()) <= count + KILLS
+    assert len({m["Message-ID"] for m in mails.handler.messages}) == count
+
+
+def test_without_a_dsn_it_is_the_environments_database(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", "service=shop")
+    assert (each := sender(dsn=None)).dsn == each.target_dsn == "service=shop"
+    monkeypatch.delenv("PGQPY_DSN")
+    assert (each := sender(dsn=None)).dsn == each.target_dsn == ""
+
+
+def test_settings_that_make_no_sense_are_refused(sender: Sender) -> None:
+    with pytest.raises(ValueError, match="a template has to, subject and body"):
+        sender(subject="Order {id}")
+    with pytest.raises(ValueError, match="'shop' is no address"):
+        sender(sender="shop")
+    with pytest.raises(ValueError, match="a password without a user"):
+        sender(password="x")

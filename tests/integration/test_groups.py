@@ -1,0 +1,878 @@
+"""Consumer groups: the SQL functions, and the invariants in sql/pgq/structure/group.sql."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Any, NamedTuple
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel, errors
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import eventually
+
+GROUP = "g"
+AGES = "1 day"
+
+
+class Batch(NamedTuple):
+    partition: int
+    generation: int
+    id: int
+    sql: str
+
+
+def create(conn: Connection, queue: str, partitions: int = 4, key: str = "ev_extra1") -> None:
+    assert ops.value(conn, "select pgq.create_group(%s, %s, %s, %s)", queue, GROUP, partitions, key)
+
+
+def join(conn: Connection, queue: str, name: str = "w") -> int:
+    member: int = ops.value(
+        conn, "select member_id from pgq.join_group(%s, %s, %s)", queue, GROUP, name
+    )
+    return member
+
+
+def take(conn: Connection, member: int, *, after: int = -1) -> Batch | None:
+    """The member's next batch."""
+    row = conn.execute(
+        "select partition, generation, batch_id, batch_sql"
+        " from pgq.next_group_batch(%s, 1000, i_after => %s)",
+        [member, after],
+    ).fetchone()
+    assert row is not None
+    return None if row[2] is None else Batch(*row)
+
+
+def must_take(conn: Connection, member: int) -> Batch:
+    batch = take(conn, member)
+    assert batch is not None
+    return batch
+
+
+def read(conn: Connection, batch: Batch) -> list[tuple[str | None, str | None]]:
+    """(key, data) of its events."""
+    return [(row[6], row[5]) for row in conn.execute(batch.sql.encode()).fetchall()]
+
+
+def finish(conn: Connection, batch: Batch) -> int:
+    parked: int = ops.value(
+        conn, "select pgq.finish_group_batch(%s, %s)", batch.id, batch.generation
+    )
+    return parked
+
+
+def fail(conn: Connection, batch: Batch, event: int) -> int:
+    """Finish it, but for an event that failed."""
+    parked: int = ops.value(
+        conn,
+        "select pgq.finish_group_batch(%s, %s, array[%s], array['bad'], array['0 s'::interval])",
+        batch.id,
+        batch.generation,
+        event,
+    )
+    return parked
+
+
+def drain(conn: Connection, member: int) -> dict[int, list[tuple[str | None, str | None]]]:
+    """All that there is for a member, by partition."""
+    found: dict[int, list[tuple[str | None, str | None]]] = defaultdict(list)
+    while (batch := take(conn, member)) is not None:
+        found[batch.partition] += read(conn, batch)
+        finish(conn, batch)
+    return dict(found)
+
+
+def insert(conn: Connection, queue: str, key: str | None, data: str = "") -> int:
+    ev_id: int = ops.value(
+        conn, "select pgq.insert_event(%s, 't', %s, %s, null, null, null)", queue, data, key
+    )
+    return ev_id
+
+
+def beat(conn: Connection, member: int) -> bool:
+    alive: bool = ops.value(conn, "select pgq.group_heartbeat(%s)", member)
+    return alive
+
+
+def owned(conn: Connection, member: int) -> list[int]:
+    return [
+        number
+        for (number,) in conn.execute(
+            "select part_nr from pgq.group_partition where part_member = %s order by 1", [member]
+        )
+    ]
+
+
+def silence(conn: Connection, member: int, ages: str = AGES) -> None:
+    """The member gave its last sign of life a day ago."""
+    conn.execute(
+        "select pgq.append_position(-%s, (pgq.get_position(-%s)).pos_nr + 1, null, null, null,"
+        " now() - %s::interval)",
+        [member, member, ages],
+    )
+
+
+def refused(sqlstate: str) -> Any:
+    return pytest.raises(errors.Error, check=lambda error: error.sqlstate == sqlstate)
+
+
+def test_every_event_is_in_one_partition_and_those_of_a_key_in_the_same(
+    conn: Connection, queue: str
+) -> None:
+    create(conn, queue)
+    for number in range(10):
+        for customer in range(20):
+            insert(conn, queue, f"k{customer}", str(number))
+        ops.tick(conn, queue)
+    found = drain(conn, join(conn, queue))
+    assert sorted(found) == [0, 1, 2, 3]
+    assert sum(map(len, found.values())) == 200
+    for partition, events in found.items():
+        for key in {key for key, _ in events}:
+            numbers = [data for other, data in events if other == key]
+            assert numbers == [str(number) for number in range(10)]
+            assert ops.value(conn, "select pgq.key_partition(%s, 4)", key) == partition
+
+
+def test_keys_stay_in_their_partition_in_any_version(conn: Connection) -> None:
+    keys = ["", "a", "customer 17", "ключ"]
+    partitions = [ops.value(conn, "select pgq.key_partition(%s, 1024)", key) for key in keys]
+    assert partitions == [621, 177, 769, 384]
+
+
+@pytest.mark.parametrize(
+    ("key", "same"),
+    [
+        ("ev_extra1", False),
+        ("ev_data::jsonb ->> 'customer'", True),
+        ("lower(ev_extra2)", True),
+        ("(ev_data::jsonb ->> 'number')::int % 2 || ''", True),
+    ],
+)
+def test_an_event_without_key_is_alone(conn: Connection, queue: str, key: str, same: bool) -> None:
+    create(conn, queue, 64, key)
+    payloads = ['{"customer": "c", "number": 3}'] * 20 + ["no json", '{"number": "x"}'] * 20
+    conn.execute(
+        "select pgq.insert_event(%s, 't', d, null, 'X', null, null) from unnest(%s::text[]) d",
+        [queue, payloads],
+    )
+    ops.tick(conn, queue)
+    found = drain(conn, join(conn, queue))
+    assert sum(map(len, found.values())) == 60
+    with_key = [n for n, events in found.items() if any(data == payloads[0] for _, data in events)]
+    assert (len(with_key) == 1) == same
+
+
+def test_the_key_of_captured_rows_is_their_primary_key(conn: Connection, queue: str) -> None:
+    conn.execute("create table item (shop int, id text, n int, primary key (shop, id))")
+    conn.execute("select pgq.capture_table('item', %s)", [queue])
+    create(conn, queue, 16, "pkey")
+    for number in range(3):
+        conn.execute(
+            "insert into item select s, 'i&' || i, %s"
+            " from generate_series(1, 5) s, generate_series(1, 5) i"
+            " on conflict (shop, id) do update set n = excluded.n",
+            [number],
+        )
+        ops.tick(conn, queue)
+    conn.execute("delete from item where shop = 3")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    rows: dict[tuple[Any, Any], set[int]] = defaultdict(set)
+    while (batch := take(conn, member)) is not None:
+        for row in conn.execute(
+            "select e.ev_data::json ->> 'shop', e.ev_data::json ->> 'id'"
+            f" from ({batch.sql}) e".encode()
+        ).fetchall():
+            rows[row[0], row[1]].add(batch.partition)
+        finish(conn, batch)
+    assert len(rows) == 25
+    assert all(len(partitions) == 1 for partitions in rows.values())
+    assert len(set.union(*rows.values())) > 8
+
+
+@pytest.mark.parametrize("function", ["logutriga", "jsontriga"])
+def test_so_it_is_with_pgqs_triggers(conn: Connection, queue: str, function: str) -> None:
+    conn.execute("create table item (id int primary key, n int)")
+    conn.execute(
+        "create trigger item after insert or update or delete on item"
+        f" for each row execute function pgq.{function}('{queue}')".encode()
+    )
+    conn.execute("insert into item select n, n from generate_series(1, 3) n")
+    conn.execute("update item set n = n + 1")
+    conn.execute("delete from item")
+    keys = conn.execute(
+        "select pgq.event_pkey(ev_type, ev_data), count(*) from pgq.event_template group by 1"
+    ).fetchall()
+    assert len(keys) == 3
+    assert {count for _, count in keys} == {3}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "now()::text",
+        "random()::text",
+        "ev_time::text",
+        "count(*)",
+        "unnest(array[ev_data])",
+        "(select ev_data)",
+        "ev_data) from pgq.queue; drop schema pgq cascade; --",
+        "ev_data), (ev_extra1",
+        "ev_data)::text)); select setval('public.touched', 99); --",
+        "public.harmless(ev_data)",
+        "ev_data::public.mine",
+        "ev_data operator(public.+) ev_data",
+        "pg_temp.f(ev_data)",
+        "",
+        None,
+    ],
+)
+def test_a_key_is_one_immutable_expression_of_postgresqls_own(
+    conn: Connection, queue: str, key: str | None
+) -> None:
+    conn.execute(
+        "create sequence public.touched; grant all on public.touched to public;"
+        "create function public.harmless(text) returns text immutable return $1;"
+        "create domain public.mine as text;"
+        "create function public.plus(text, text) returns text immutable return $1;"
+        "create operator public.+ (function = public.plus, leftarg = text, rightarg = text)"
+    )
+    with refused("PQ011"):
+        conn.execute("select pgq.create_group(%s, %s, 4, %s)", [queue, GROUP, key])
+    assert conn.execute("select from pgq.group_partition").fetchall() == []
+    assert ops.value(conn, "select last_value from public.touched") == 1
+
+
+def test_names_in_a_key_mean_what_they_meant_when_it_was_created(
+    conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 4, "ev_extra1 || 1")
+    conn.execute(
+        "create table called (); create schema evil;"
+        "create function evil.concatenate(text, int) returns text language plpgsql immutable as"
+        " $$ begin drop table called; return ''; end $$;"
+        "create operator evil.|| (function = evil.concatenate, leftarg = text, rightarg = int)"
+    )
+    conn.execute("set search_path = evil, pg_catalog")
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    assert sum(map(len, drain(conn, join(conn, queue)).values())) == 1
+    assert ops.value(conn, "select pg_catalog.to_regclass('public.called') is not null")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "lease", "limit"),
+    [(0, "1 s", 1), (1025, "1 s", 1), (None, "1 s", 1), (1, "0 s", 1), (1, "1 s", -1)],
+)
+def test_nonsense_is_refused(
+    conn: Connection, queue: str, partitions: int | None, lease: str, limit: int
+) -> None:
+    with refused("PQ011"):
+        conn.execute(
+            "select pgq.create_group(%s, %s, %s, 'ev_data', %s, %s)",
+            [queue, GROUP, partitions, lease, limit],
+        )
+
+
+def test_what_is_not_there_is_named(conn: Connection, queue: str) -> None:
+    with refused("PQ001"):
+        conn.execute("select pgq.create_group('nowhere', %s, 4, 'ev_data')", [GROUP])
+    with refused("PQ036"):
+        conn.execute("select pgq.join_group(%s, 'nobody', 'w')", [queue])
+    with refused("PQ035"):
+        conn.execute("select pgq.next_group_batch(4711, 1000)")
+    with refused("PQ035"):
+        conn.execute("select pgq.finish_group_batch(4711, 1)")
+    with refused("PQ011"):
+        create(conn, queue)
+        conn.execute("select pgq.set_group_config(%s, %s, 'color', 'red')", [queue, GROUP])
+    assert beat(conn, 4711) is False
+
+
+def test_the_same_batch_comes_again_until_it_is_finished(conn: Connection, queue: str) -> None:
+    create(conn, queue)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    assert must_take(conn, member) == batch
+    finish(conn, batch)
+    assert take(conn, member) is None
+
+
+def test_an_owner_that_lost_its_partition_cannot_finish(conn: Connection, queue: str) -> None:
+    create(conn, queue)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    first = join(conn, queue)
+    batch = must_take(conn, first)
+    second = join(conn, queue)
+    silence(conn, first)
+    assert beat(conn, second)
+    again = must_take(conn, second)
+    assert (again.partition, again.id) == (batch.partition, batch.id)
+    assert again.generation > batch.generation
+    with refused("PQ035"):
+        finish(conn, batch)
+    finish(conn, again)
+    with refused("PQ035"):
+        finish(conn, again)
+    with refused("PQ035"):
+        take(conn, first)
+    assert beat(conn, first) is False
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_so_it_is_with_any_snapshot(
+    conn: Connection, queue: str, connect: Connect, level: IsolationLevel
+) -> None:
+    create(conn, queue)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    first = join(conn, queue)
+    batch = must_take(conn, first)
+    other = connect(autocommit=False)
+    other.isolation_level = level
+    read(other, batch)
+    conn.execute("select pgq.leave_group(%s)", [first])
+    second = join(conn, queue)
+    again = must_take(conn, second)
+    with pytest.raises(errors.Error) as raised:
+        finish(other, batch)
+    assert raised.value.sqlstate in ("PQ035", "40001")
+    other.rollback()
+    finish(conn, again)
+
+
+def test_while_a_batch_is_being_finished_its_partition_is_not_handed_on(
+    conn: Connection, queue: str, connect: Connect
+) -> None:
+    create(conn, queue, 1)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    first = join(conn, queue)
+    batch = must_take(conn, first)
+    finishing = connect(autocommit=False)
+    finish(finishing, batch)
+    silence(conn, first)
+    second = join(conn, queue)
+    assert beat(conn, second)
+    assert owned(conn, first) == [0]
+    finishing.commit()
+    assert beat(conn, second)
+    assert owned(conn, first) == []
+    assert take(conn, second) is None
+    assert owned(conn, second) == [0]
+
+
+def test_everybody_has_the_same_number_of_partitions_give_or_take_one(
+    conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 8)
+    members: list[int] = []
+    for count, shares in [(1, [8]), (2, [4, 4]), (3, [2, 3, 3]), (5, [1, 1, 2, 2, 2])]:
+        members += [join(conn, queue) for _ in range(count - len(members))]
+        for _ in range(2):
+            for member in members:
+                take(conn, member)
+        assert sorted(len(owned(conn, member)) for member in members) == shares
+    before = [owned(conn, member) for member in members]
+    for member in members:
+        take(conn, member)
+    assert [owned(conn, member) for member in members] == before
+    # Little moves: who stays keeps what he has.
+    conn.execute("select pgq.leave_group(%s)", [members[0]])
+    for _ in range(2):
+        for member in members[1:]:
+            take(conn, member)
+    after = [owned(conn, member) for member in members[1:]]
+    assert sum(map(len, after)) == 8
+    assert all(set(b) <= set(a) for a, b in zip(after, before[1:], strict=True))
+
+
+@pytest.mark.parametrize("ages", [AGES, "-1 day"], ids=["", "and the clock went back"])
+def test_a_member_that_is_silent_for_a_lease_is_buried_and_no_other(
+    conn: Connection, queue: str, ages: str
+) -> None:
+    create(conn, queue)
+    alive, dead, other = (join(conn, queue, name) for name in ("alive", "dead", "other"))
+    for _ in range(2):
+        for member in (alive, dead, other):
+            take(conn, member)
+    silence(conn, dead, ages)
+    assert beat(conn, alive)
+    assert beat(conn, other)
+    take(conn, alive), take(conn, other)
+    assert len(owned(conn, alive)) == len(owned(conn, other)) == 2
+    names = conn.execute("select member_name from pgq.group_member order by 1").fetchall()
+    assert names == [("alive",), ("other",)]
+
+
+def test_a_partition_is_not_left_with_somebody_who_has_gone(conn: Connection, queue: str) -> None:
+    create(conn, queue)
+    gone = join(conn, queue)
+    conn.execute("select pgq.leave_group(%s)", [gone])
+    # What taking and leaving at the same moment can come to.
+    conn.execute("update pgq.group_partition set part_member = %s", [gone])
+    member = join(conn, queue)
+    take(conn, member)
+    assert owned(conn, member) == [0, 1, 2, 3]
+
+
+def test_heartbeats_survive_the_rotation_of_the_log(conn: Connection, queue: str) -> None:
+    create(conn, queue)
+    first, second = join(conn, queue), join(conn, queue)
+    for _ in range(3):
+        ops.rotate_logs(conn)
+    assert beat(conn, first)
+    assert beat(conn, second)
+    assert ops.value(conn, "select count(*) from pgq.group_member") == 2
+
+
+def test_while_all_goes_well_no_row_dies(conn: Connection, queue: str) -> None:
+    create(conn, queue, 2)
+    ops.register(conn, queue, "keeps up")
+    members = [join(conn, queue) for _ in range(3)]
+
+    def work(cycles: int) -> int:
+        for number in range(cycles):
+            insert(conn, queue, f"k{number}")
+            ops.deliver(conn, queue, "keeps up")
+            for member in members:
+                drain(conn, member)
+                assert beat(conn, member)
+        conn.execute("select pg_stat_force_next_flush()")
+        died: int = ops.value(
+            conn,
+            "select sum(n_tup_upd + n_tup_del)::int from pg_stat_user_tables"
+            " where schemaname = 'pgq'",
+        )
+        return died
+
+    before = work(2)
+    assert work(20) == before
+
+
+def test_rotation_waits_for_the_slowest_partition(conn: Connection, queue: str) -> None:
+    ops.rotate_whenever_asked(conn, queue)
+    create(conn, queue, 3)
+    keys = [f"k{number}" for number in range(30)]
+    for key in keys:
+        insert(conn, queue, key)
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    finish(conn, batch)
+    for _ in range(4):
+        ops.tick(conn, queue)
+        ops.rotate(conn, queue)
+    rest = drain(conn, member)
+    assert len(rest) == 2
+    done = ops.value(
+        conn,
+        "select count(*) from unnest(%s::text[]) k where pgq.key_partition(k, 3) = %s",
+        keys,
+        batch.partition,
+    )
+    assert done + sum(map(len, rest.values())) == len(keys)
+    for _ in range(3):
+        ops.tick(conn, queue)
+        drain(conn, member)
+        assert ops.rotate(conn, queue)
+
+
+def test_a_partition_is_not_unregistered_alone(conn: Connection, queue: str) -> None:
+    create(conn, queue)
+    with refused("PQ038"):
+        conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, f"{GROUP}#1"])
+    assert ops.value(conn, "select count(*) from pgq.subscription") == 4
+    with refused("PQ007"):
+        conn.execute("select pgq.drop_queue(%s)", [queue])
+
+
+def test_a_dropped_queue_takes_its_groups_along(conn: Connection, queue: str) -> None:
+    create(conn, queue, 4, "lower(ev_data)")
+    join(conn, queue)
+    conn.execute("select pgq.drop_queue(%s, true)", [queue])
+    tables = ("consumer_group", "group_member", "group_partition", "registration", "consumer")
+    for table in tables:
+        left = conn.execute(f"select from pgq.{table}".encode()).fetchall()
+        assert left == []
+    assert ops.value(conn, "select count(*) from pg_proc where proname ~ '^group_key_[0-9]'") == 0
+
+
+def test_a_consumers_name_is_not_taken_by_a_partition(conn: Connection, queue: str) -> None:
+    ops.register(conn, queue, f"{GROUP}#2")
+    with refused("PQ038"):
+        create(conn, queue)
+    assert ops.value(conn, "select count(*) from pgq.subscription") == 1
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq.next_batch(%(queue)s, %(partition)s)",
+        "pgq.next_batch_info(%(queue)s, %(partition)s)",
+        "pgq.next_batch_custom(%(queue)s, %(partition)s, null, null, null)",
+        "pgq.next_batch_upto(%(queue)s, %(partition)s, 10)",
+        "pgq.open_next_batch(%(queue)s, %(partition)s, null, null, null, 10, 10)",
+        "pgq.finish_batch(%(batch)s)",
+        "pgq.advance_consumer(%(queue)s, %(partition)s, %(tick)s)",
+    ],
+)
+def test_a_plain_consumer_takes_no_partition(
+    conn: Connection, connect: Connect, queue: str, call: str, level: IsolationLevel
+) -> None:
+    """It would finish batches without having seen their parked keys, and under the owner's feet."""
+    create(conn, queue, 1)
+    insert(conn, queue, "a", "event")
+    tick = ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    stranger = connect(autocommit=False)
+    stranger.isolation_level = level
+    with pytest.raises(errors.Error) as error:
+        stranger.execute(
+            f"select {call}".encode(),
+            {"queue": queue, "partition": f"{GROUP}#0", "batch": batch.id, "tick": tick},
+        )
+    stranger.rollback()
+    diag = error.value.diag
+    assert diag.sqlstate == "PQ038"
+    assert "pgq.next_group_batch" in (diag.message_hint or "")
+    assert must_take(conn, member) == batch
+    assert read(conn, batch) == [("a", "event")]
+    finish(conn, batch)
+
+
+def test_so_it_is_with_partitions_that_resizing_has_made(conn: Connection, queue: str) -> None:
+    create(conn, queue, 1)
+    conn.execute("select pgq.resize_group(%s, %s, 2)", [queue, GROUP])
+    with refused("PQ038"):
+        conn.execute("select pgq.next_batch(%s, %s)", [queue, f"{GROUP}#1"])
+
+
+def test_a_failed_event_parks_its_key_from_there_on(conn: Connection, queue: str) -> None:
+    create(conn, queue, 1)
+    insert(conn, queue, "a", "a1")
+    bad = insert(conn, queue, "a", "a2")
+    for key, data in [("b", "b1"), ("a", "a3"), ("b", "b2")]:
+        insert(conn, queue, key, data)
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    assert fail(conn, must_take(conn, member), bad) == 2
+    last = insert(conn, queue, "a", "a4")
+    insert(conn, queue, "b", "b3")
+    ops.tick(conn, queue)
+    # Not before the parked key is looked at: it is due.
+    assert take(conn, member) is None
+    row = conn.execute("select * from pgq.next_group_batch(%s, 1000, i_parked => false)", [member])
+    batch = row.fetchone()
+    assert batch is not None
+    later = Batch(batch[0], batch[1], batch[5], batch[12])
+    assert read(conn, later) == [("b", "b3")]
+    assert finish(conn, later) == 1
+    opened = conn.execute("select * from pgq.open_parked(%s)", [member]).fetchone()
+    assert opened is not None
+    assert opened[5] == [bad, bad + 2, last]
+
+
+def test_a_batch_that_was_read_while_a_key_was_parked_is_not_finished_when_it_is_not(
+    conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 1)
+    bad = insert(conn, queue, "a", "a1")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    fail(conn, must_take(conn, member), bad)
+    insert(conn, queue, "a", "a2")
+    ops.tick(conn, queue)
+    row = conn.execute(
+        "select partition, generation, batch_id, batch_sql"
+        " from pgq.next_group_batch(%s, 1000, i_parked => false)",
+        [member],
+    ).fetchone()
+    assert row is not None
+    batch = Batch(*row)
+    assert read(conn, batch) == []
+    conn.execute(
+        "select pgq.finish_parked(parked_id, generation, pe_ids) from pgq.open_parked(%s)", [member]
+    )
+    with refused("PQ035"):
+        finish(conn, batch)
+    again = must_take(conn, member)
+    assert read(conn, again) == [("a", "a2")]
+
+
+def test_parked_events_that_moved_meanwhile_are_not_finished(conn: Connection, queue: str) -> None:
+    create(conn, queue, 1)
+    events = [insert(conn, queue, f"k{number}") for number in range(8)]
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    conn.execute(
+        "select pgq.finish_group_batch(%s, %s, %s, array_fill('bad'::text, array[8]),"
+        " array_fill('0 s'::interval, array[8]))",
+        [batch.id, batch.generation, events],
+    )
+    opened = conn.execute(
+        "select k.parked_id, part_generation from pgq.parked_key k, pgq.group_partition"
+    ).fetchall()
+    assert len(opened) == 8
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is None
+    for parked, generation in opened:
+        with refused("PQ035"):
+            conn.execute("select pgq.finish_parked(%s, %s, '{}')", [parked, generation])
+
+
+def test_parked_events_that_were_given_up_meanwhile_are_not_done_as_well(
+    conn: Connection, queue: str
+) -> None:
+    """A dead letter may be replayed."""
+    create(conn, queue, 1)
+    bad = insert(conn, queue, "a", "a1")
+    insert(conn, queue, "a", "a2")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    fail(conn, must_take(conn, member), bad)
+    opened = "select parked_id, generation, pe_ids from pgq.open_parked(%s)"
+    [(parked, generation, events)] = conn.execute(opened, [member]).fetchall()
+    assert len(events) == 2
+    done = "select pgq.finish_parked(%s, %s, %s)"
+    assert ops.value(conn, "select pgq.give_up_parked(%s, %s, 'a')", queue, GROUP) == 1
+    with refused("PQ035"):
+        conn.execute(done, [parked, generation, events])
+    [(parked, generation, rest)] = conn.execute(opened, [member]).fetchall()
+    assert rest == events[1:]
+    assert ops.value(conn, done, parked, generation, rest) == 0
+
+
+def test_any_number_of_parked_events_may_be_allowed(conn: Connection, queue: str) -> None:
+    create(conn, queue, 1)
+    most = "select pgq.set_group_config(%s, %s, 'park_limit', '2147483647')"
+    assert ops.value(conn, most, queue, GROUP) == 1
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    assert list(chain(*drain(conn, join(conn, queue)).values())) == [("a", "")]
+
+
+def test_giving_up_and_finishing_at_once_wait_for_each_other_in_no_circle(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    create(conn, queue, 1)
+    bad = insert(conn, queue, "a", "a1")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    fail(conn, must_take(conn, member), bad)
+    [(parked, generation, events)] = conn.execute(
+        "select parked_id, generation, pe_ids from pgq.open_parked(%s)", [member]
+    ).fetchall()
+    # As pgq.give_up_parked() begins.
+    admin, worker = connect(autocommit=False), connect()
+    admin.execute("select from pgq.parked_key for update")
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(
+            ops.value, worker, "select pgq.finish_parked(%s, %s, %s)", parked, generation, events
+        )
+        eventually(conn, "select cardinality(pg_blocking_pids(%s)) > 0", worker.info.backend_pid)
+        assert ops.value(admin, "select pgq.give_up_parked(%s, %s, 'a')", queue, GROUP) == 1
+        admin.commit()
+        with refused("PQ035"):
+            done.result()
+    assert ops.value(conn, "select count(*) from pgq.dead_letter") == 1
+
+
+def test_only_events_of_the_batch_can_have_failed_in_it(conn: Connection, queue: str) -> None:
+    create(conn, queue, 1)
+    event = insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    batch = must_take(conn, join(conn, queue))
+    with refused("PQ005"):
+        fail(conn, batch, event + 1000)
+    with refused("PQ011"):
+        conn.execute(
+            "select pgq.finish_group_batch(%s, %s, array[%s::bigint])",
+            [batch.id, batch.generation, event],
+        )
+
+
+def test_resizing_waits_until_all_partitions_stand_on_one_tick(
+    conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 2)
+    for number in range(20):
+        insert(conn, queue, f"k{number}")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    first = read(conn, batch)
+    tick = ops.value(conn, "select pgq.resize_group(%s, %s, 5)", queue, GROUP)
+    assert tick is not None
+    for number in range(20):
+        insert(conn, queue, f"k{number}", "later")
+    ops.tick(conn, queue)
+    finish(conn, batch)
+    other = must_take(conn, member)
+    assert other.partition != batch.partition
+    # Not beyond the tick.
+    assert sorted(first + read(conn, other)) == sorted((f"k{n}", "") for n in range(20))
+    finish(conn, other)
+    found = drain(conn, member)
+    assert len(found) > 2
+    assert sorted(chain(*found.values())) == sorted((f"k{n}", "later") for n in range(20))
+    assert ops.value(conn, "select partitions from pgq.get_group_info()") == 5
+
+
+def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    create(conn, queue, 2)
+    member = join(conn, queue)
+    assert take(conn, member) is None
+    for number in range(20):
+        insert(conn, queue, f"k{number}")
+    ops.tick(conn, queue)
+    # As pgq.resize_group() begins, which then waits for what the worker may hold.
+    admin = connect(autocommit=False)
+    admin.execute("select pgq.lock_position(part_reg) from pgq.group_partition where part_nr = 0")
+    conn.execute("set lock_timeout = '1s'")
+    assert must_take(conn, member).partition == 1
+    assert take(conn, member, after=1) is not None
+    admin.commit()
+    assert must_take(conn, member).partition == 0
+
+
+def test_signs_of_life_resize_a_group_whose_workers_ask_under_old_snapshots(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    create(conn, queue, 1)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    worker = connect()
+    worker.execute("set default_transaction_isolation = 'repeatable read'")
+    member = join(worker, queue)
+    batch = must_take(worker, member)
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is not None
+    finish(worker, batch)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    assert take(worker, member) is None
+    assert beat(conn, member)
+    assert ops.value(conn, "select group_partitions from pgq.consumer_group") == 2
+    assert drain(worker, member) != {}
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
+def test_an_old_snapshot_does_not_go_beyond_the_tick_where_partitions_are_to_meet(
+    conn: Connection, connect: Connect, queue: str, level: IsolationLevel
+) -> None:
+    create(conn, queue, 2)
+    keys = {ops.value(conn, "select pgq.key_partition(%s, 2)", f"k{n}"): f"k{n}" for n in range(9)}
+    insert(conn, queue, keys[0])
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    first = must_take(conn, member)
+    insert(conn, queue, keys[1], "beyond")
+    ops.tick(conn, queue)
+    old = connect(autocommit=False)
+    old.isolation_level = level
+    old.execute("select from pgq.consumer_group")
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 3)", queue, GROUP) is not None
+    with pytest.raises(errors.SerializationFailure):
+        take(old, member, after=first.partition)
+    old.rollback()
+    finish(conn, first)
+    assert take(conn, member) is None, "the other one gets there"
+    assert list(chain(*drain(conn, member).values())) == [(keys[1], "beyond")]
+    assert ops.value(conn, "select partitions from pgq.get_group_info()") == 3
+
+
+def test_a_consumer_with_the_name_of_a_new_partition_stops_the_resizing_and_no_worker(
+    conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 2)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    resize = "select pgq.resize_group(%s, %s, 4)"
+    ops.register(conn, queue, f"{GROUP}#3")
+    with refused("PQ038"):
+        conn.execute(resize, [queue, GROUP])
+    conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, f"{GROUP}#3"])
+    assert ops.value(conn, resize, queue, GROUP) is not None
+    # And if it comes while the partitions are on their way.
+    ops.register(conn, queue, f"{GROUP}#3")
+    finish(conn, batch)
+    assert drain(conn, member) == {}
+    assert beat(conn, member)
+    partitions = "select partitions from pgq.get_group_info()"
+    assert ops.value(conn, partitions) == 2
+    conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, f"{GROUP}#3"])
+    assert beat(conn, member)
+    assert ops.value(conn, partitions) == 4
+
+
+def test_resizing_can_be_called_off(conn: Connection, queue: str) -> None:
+    create(conn, queue, 2)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    member = join(conn, queue)
+    batch = must_take(conn, member)
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 5)", queue, GROUP)
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is None
+    finish(conn, batch)
+    drain(conn, member)
+    assert ops.value(conn, "select partitions from pgq.get_group_info()") == 2
+
+
+def test_a_group_that_is_up_to_date_is_resized_at_once(conn: Connection, queue: str) -> None:
+    create(conn, queue, 2)
+    member = join(conn, queue)
+    take(conn, member)
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 3)", queue, GROUP) is None
+    assert owned(conn, member) == []
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    assert len(drain(conn, member)) == 1
+    assert owned(conn, member) == [0, 1, 2]
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 1)", queue, GROUP) is None
+    assert ops.value(conn, "select count(*) from pgq.subscription") == 1
+
+
+def test_a_group_survives_dumping_and_restoring_its_positions(conn: Connection, queue: str) -> None:
+    create(conn, queue)
+    insert(conn, queue, "a", "before")
+    ops.tick(conn, queue)
+    conn.execute("select pgq.adopt_restored()")
+    insert(conn, queue, "a", "after")
+    ops.tick(conn, queue)
+    found = drain(conn, join(conn, queue))
+    assert list(found.values()) == [[("a", "before"), ("a", "after")]]
+
+
+def test_readers_use_groups_and_writers_do_not(conn: Connection, queue: str) -> None:
+    conn.execute("set role pgq_reader")
+    create(conn, queue, 2, "upper(ev_extra1)")
+    member = join(conn, queue)
+    conn.execute("reset role")
+    bad = insert(conn, queue, "a", "1")
+    ops.tick(conn, queue)
+    conn.execute("set role pgq_reader")
+    batch = must_take(conn, member)
+    assert read(conn, batch) == [("a", "1")]
+    assert fail(conn, batch, bad) == 1
+    assert conn.execute(
+        "select key from pgq.get_parked_keys(%s, %s)", [queue, GROUP]
+    ).fetchall() == [("A",)]
+    conn.execute("select pgq.drop_group(%s, %s, true)", [queue, GROUP])
+    conn.execute("set role pgq_writer")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        create(conn, queue)

@@ -1,0 +1,346 @@
+"""Waiting workers hear of tasks: at once, once, and also when somebody else was told before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from queue import Queue
+from threading import Thread
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from pgqpy.tasks import Task, Tasks, TaskWorker
+from pgqpy.tasks.shift import Shift
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connect, Connection
+
+QUEUE = "mails"
+
+
+@pytest.fixture(autouse=True)
+def task_queue(conn: Connection) -> None:
+    conn.execute("select pgq_task.create_queue(%s)", [QUEUE])
+
+
+@pytest.fixture
+def ear(connect: Connect) -> Connection:
+    """The connection of a worker that listens."""
+    conn = connect()
+    conn.execute("listen pgq_task")
+    return conn
+
+
+def push(conn: Connection) -> None:
+    conn.execute("select pgq_task.push(%s, '1')", [QUEUE])
+
+
+def wait_for_tasks(conn: Connection) -> None:
+    conn.execute("select pgq_task.set_waiting(array[%s])", [QUEUE])
+
+
+def hear(conn: Connection, ear: Connection) -> int:
+    """How often the worker was told since it was asked last; whoever tells has committed."""
+    mark = f"until {uuid4()}"
+    conn.execute("select pg_notify('pgq_task', %s)", [mark])
+    told = 0
+    for notify in ear.notifies(timeout=PATIENCE):
+        if notify.payload == mark:
+            return told
+        told += notify.payload == QUEUE
+    raise AssertionError("the last notification did not come")
+
+
+def test_nobody_is_told_while_nobody_waits(conn: Connection, ear: Connection) -> None:
+    push(conn)
+    assert hear(conn, ear) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_task.push('mails', '1')",
+        "pgq_task.push('mails', '1', delay => '1 hour')",
+        "pgq_task.push('mails', '1', unique_key => 'k')",
+        "pgq_task.push_many('mails', array['1', '2']::jsonb[])",
+        "pgq_task.resume_queue('mails')",
+    ],
+)
+def test_who_waits_is_told(conn: Connection, ear: Connection, call: str) -> None:
+    wait_for_tasks(ear)
+    conn.execute(f"select {call}".encode())
+    assert hear(conn, ear) == 1
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["tried again", "buried"])
+def test_who_waits_is_told_of_tasks_that_failed(
+    conn: Connection, ear: Connection, final: bool
+) -> None:
+    conn.execute("update pgq_task.queue set queue_error_queue = %s", [QUEUE])
+    push(conn)
+    ((task, version),) = conn.execute(
+        "select id, version from pgq_task.claim(array[%s], 'w')", [QUEUE]
+    )
+    wait_for_tasks(ear)
+    conn.execute("select pgq_task.fail('w', %s, %s, 'no', final => %s)", [task, version, final])
+    assert hear(conn, ear) >= 1
+
+
+def test_a_burst_is_one_signal_until_somebody_waits_again(
+    conn: Connection, ear: Connection
+) -> None:
+    wait_for_tasks(ear)
+    for _ in range(20):
+        push(conn)
+    conn.execute("select pgq_task.push_many(%s, array['1']::jsonb[])", [QUEUE])
+    assert hear(conn, ear) == 1
+    wait_for_tasks(ear)
+    push(conn)
+    push(conn)
+    assert hear(conn, ear) == 1
+
+
+def test_push_many_folds_as_well(conn: Connection, ear: Connection) -> None:
+    wait_for_tasks(ear)
+    for _ in range(5):
+        conn.execute("select pgq_task.push_many(%s, array['1', '2']::jsonb[])", [QUEUE])
+    assert hear(conn, ear) == 1
+
+
+def commit_late(conn: Connection) -> None:
+    """Nothing yet: the fixture closes it."""
+
+
+def roll_back(conn: Connection) -> None:
+    conn.rollback()
+
+
+def die(conn: Connection) -> None:
+    conn.close()
+
+
+@pytest.mark.parametrize("end", [commit_late, roll_back, die])
+def test_a_push_that_does_not_commit_silences_nobody(
+    conn: Connection, connect: Connect, ear: Connection, end: Callable[[Connection], None]
+) -> None:
+    wait_for_tasks(ear)
+    first = connect(autocommit=False)
+    push(first)
+    end(first)
+    push(conn)
+    assert hear(conn, ear) == 1
+
+
+def test_a_push_that_is_rolled_back_to_a_savepoint_silences_nobody(
+    conn: Connection, ear: Connection
+) -> None:
+    wait_for_tasks(ear)
+    with conn.transaction(), conn.transaction(force_rollback=True):
+        push(conn)
+    assert hear(conn, ear) == 0
+    push(conn)
+    assert hear(conn, ear) == 1
+
+
+def test_a_second_push_after_a_savepoint_that_was_rolled_back_tells(
+    conn: Connection, ear: Connection
+) -> None:
+    wait_for_tasks(ear)
+    with conn.transaction():
+        with conn.transaction(force_rollback=True):
+            push(conn)
+        push(conn)
+    assert hear(conn, ear) == 1
+
+
+def test_a_worker_that_is_told_does_not_silence_the_one_that_waits_on(
+    conn: Connection, connect: Connect, ear: Connection
+) -> None:
+    """Two wait, one push tells both; the one that gets nothing waits again."""
+    other = connect()
+    other.execute("listen pgq_task")
+    wait_for_tasks(ear)
+    wait_for_tasks(other)
+    push(conn)
+    assert hear(conn, ear) == 1
+    assert hear(conn, other) == 1
+    assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchone()
+    wait_for_tasks(other)
+    assert other.execute("select id from pgq_task.claim(array[%s], 'o')", [QUEUE]).fetchall() == []
+    push(conn)
+    assert hear(conn, other) >= 1
+
+
+def test_a_consumer_that_rejects_without_delay_and_waits_at_once_misses_nothing(
+    conn: Connection, ear: Connection
+) -> None:
+    """The seed's race: the second signal came in the window of the first, and was dropped."""
+    wait_for_tasks(ear)
+    push(conn)
+    ((task, version),) = ear.execute(
+        "select id, version from pgq_task.claim(array[%s], 'w')", [QUEUE]
+    )
+    wait_for_tasks(ear)
+    assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchall() == []
+    conn.execute("select pgq_task.fail('w', %s, %s, 'not now')", [task, version])
+    assert hear(conn, ear) == 2
+    assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchone()
+
+
+def test_who_waits_learns_when_the_next_task_is_due(conn: Connection) -> None:
+    due = "select extract(epoch from pgq_task.set_waiting(array['mails', 'others']))"
+    conn.execute("select pgq_task.create_queue('others')")
+    assert ops.value(conn, due) is None
+    conn.execute("select pgq_task.push('mails', '1', delay => '2 hours')")
+    conn.execute("select pgq_task.push('others', '1', delay => '1 hour', priority => 5)")
+    assert 3500 < float(ops.value(conn, due)) <= 3600
+    conn.execute("select pgq_task.pause_queue('others')")
+    assert 7100 < float(ops.value(conn, due)) <= 7200
+
+
+@pytest.mark.parametrize(
+    ("queues", "sqlstate"), [("array['none']", "PQ070"), ("array[]::text[]", "PQ072")]
+)
+def test_who_waits_for_nothing_is_told_so(conn: Connection, queues: str, sqlstate: str) -> None:
+    with pytest.raises(psycopg.Error) as info:
+        conn.execute(f"select pgq_task.set_waiting({queues})".encode())
+    assert info.value.sqlstate == sqlstate
+
+
+# --- workers that wait, and would look again in an hour
+
+
+class Waiting(TaskWorker):
+    """Tells what it gets."""
+
+    poll_interval = 3600.0
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(dsn, QUEUE)
+        self.got: Queue[Any] = Queue()
+
+    def handle_task(self, task: Task) -> None:
+        self.got.put(task.payload)
+
+
+@pytest.fixture
+def waiting(dsn: str, conn: Connection) -> Iterator[Waiting]:
+    """A worker that has looked, found nothing, and sleeps."""
+    worker = Waiting(dsn)
+    thread = Thread(target=worker.run, daemon=True)
+    thread.start()
+    deadline = monotonic() + PATIENCE
+    while ops.value(conn, "select pg_sequence_last_value('pgq_task.waiting_1')") != 1:
+        assert monotonic() < deadline
+        sleep(0.01)
+    yield worker
+    worker.stop()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Waiting:
+    """The same, and nothing but signals makes it look again."""
+    monkeypatch.setattr("pgqpy.tasks.shift._FIRST_LOOK", 3600.0)
+    worker: Waiting = request.getfixturevalue("waiting")
+    wait_until_asleep(worker)
+    return worker
+
+
+def wait_until_asleep(worker: Waiting) -> None:
+    deadline = monotonic() + PATIENCE
+    while not (
+        (shift := worker._shift)
+        and (signal := shift._signal)
+        and signal.listening
+        and shift._look_at > monotonic() + 1000
+    ):
+        assert monotonic() < deadline
+        sleep(0.01)
+
+
+def test_a_waiting_worker_gets_what_is_pushed(conn: Connection, waiting: Waiting) -> None:
+    for number in range(5):
+        Tasks(conn).push(QUEUE, number)
+        assert waiting.got.get(timeout=PATIENCE) == number
+        sleep(0.1 * number)  # asleep more or less deeply
+
+
+def test_signals_now_and_then_are_answered_at_once(conn: Connection, listening: Waiting) -> None:
+    listening.fold_interval = 3600.0
+    for number in range(3):
+        wait_until_asleep(listening)
+        Tasks(conn).push(QUEUE, number)
+        assert listening.got.get(timeout=PATIENCE) == number
+
+
+def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
+    conn: Connection, listening: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        method = getattr(Shift, name)
+
+        def counted(*args: Any) -> Any:
+            counts[name] += 1
+            return method(*args)
+
+        monkeypatch.setattr(Shift, name, counted)
+
+    count("_answered")
+    count("_turn")
+    listening.fold_interval = fold = 1.0
+    began = monotonic()
+    for number in range(100):
+        Tasks(conn).push(QUEUE, number)
+        sleep(0.001)
+    got = {listening.got.get(timeout=PATIENCE) for _ in range(100)}
+    assert got == {*range(100)}
+    assert 1 < counts["_answered"] <= 4 + (monotonic() - began) / fold
+    # Nor does it spin between them.
+    assert counts["_turn"] < 20 * counts["_answered"]
+
+
+def test_a_scheduled_task_wakes_its_worker_when_it_is_due(
+    conn: Connection, waiting: Waiting
+) -> None:
+    began = monotonic()
+    Tasks(conn).push(QUEUE, "later", delay=1.5)
+    Tasks(conn).push(QUEUE, "soon", delay=0.5)
+    assert waiting.got.get(timeout=PATIENCE) == "soon"
+    assert monotonic() - began >= 0.5
+    assert waiting.got.get(timeout=PATIENCE) == "later"
+    assert monotonic() - began >= 1.5
+
+
+def test_a_task_that_failed_wakes_its_worker_when_it_is_to_be_tried_again(
+    conn: Connection, waiting: Waiting
+) -> None:
+    ((task, version),) = conn.execute(
+        "with pushed as (select pgq_task.push(%s, '1', delay => '1 hour') as id)"
+        " select id, 1 from pushed",
+        [QUEUE],
+    )
+    conn.execute("select pgq_task.fail('w', %s, %s, 'no', '300 ms')", [task, version])
+    assert waiting.got.get(timeout=PATIENCE) == 1
+
+
+def test_a_push_that_looked_before_the_worker_slept_and_commits_later_is_found(
+    conn: Connection, connect: Connect, waiting: Waiting
+) -> None:
+    """The window in which no signal can tell: the worker looks again, after ever longer pauses."""
+    late = connect(autocommit=False)
+    conn.execute("select setval('pgq_task.waiting_1', 0)")
+    Tasks(late).push(QUEUE, "late")
+    Tasks(conn).push(QUEUE, "awake")
+    conn.execute("select pg_notify('pgq_task', %s)", [QUEUE])
+    assert waiting.got.get(timeout=PATIENCE) == "awake"
+    sleep(0.1)
+    late.commit()
+    assert waiting.got.get(timeout=PATIENCE) == "late"

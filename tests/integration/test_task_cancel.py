@@ -1,0 +1,254 @@
+"""A task that is cancelled is not done, or ends as soon as it can; how far tasks are is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from pgqpy.errors import InvalidTask, TaskConflict
+from pgqpy.tasks import Tasks
+from pgqpy.tasks.app import TaskApp, current_job
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connect, Connection
+
+QUEUE = "work"
+
+
+@pytest.fixture
+def app(conn: Connection) -> TaskApp:
+    Tasks(conn).create_queue(QUEUE)
+    return TaskApp(QUEUE, retry_policy=lambda attempt, error: 3600)
+
+
+@pytest.fixture(params=["sync", "async"])
+def started(request: pytest.FixtureRequest, app: TaskApp, dsn: str) -> Iterator[Callable[[], None]]:
+    """``started()`` has a worker of either kind in the background."""
+    stops: list[Callable[[], object]] = []
+    threads: list[threading.Thread] = []
+
+    def begin() -> None:
+        if request.param == "sync":
+            worker = app.worker(dsn)
+            stops.append(worker.stop)
+            run = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
+        else:
+            ready = threading.Event()
+
+            async def work() -> None:
+                other = app.async_worker(dsn)
+                loop = asyncio.get_running_loop()
+                stops.append(lambda: loop.call_soon_threadsafe(other.stop))
+                ready.set()
+                await other.run(handle_signals=False)
+
+            run = threading.Thread(target=lambda: asyncio.run(work()))
+        threads.append(run)
+        run.start()
+        if request.param == "async":
+            assert ready.wait(PATIENCE)
+
+    yield begin
+    for stop in stops:
+        stop()
+    for thread in threads:
+        thread.join()
+
+
+def wait_for(look: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def test_progress_is_seen_while_a_job_runs(
+    app: TaskApp, conn: Connection, started: Callable[[], None]
+) -> None:
+    go_on, end = threading.Event(), threading.Event()
+
+    @app.task
+    def job() -> None:
+        current_job().progress(40, 100, "pages")
+        assert go_on.wait(PATIENCE)
+        current_job().progress(41)
+        assert end.wait(PATIENCE)
+
+    task = job.push(conn)
+    started()
+    tasks = Tasks(conn)
+    try:
+        [progress] = wait_for(tasks.progress)
+        assert (progress.id, progress.queue) == (task, QUEUE)
+        assert (progress.done, progress.total, progress.note) == (40, 100, "pages")
+        assert progress.cancelled is None
+        go_on.set()
+        wait_for(lambda: tasks.progress(QUEUE, ids=[task])[0].done == 41)
+        assert tasks.progress(ids=[task + 1]) == []
+    finally:
+        go_on.set()
+        end.set()
+    wait_for(lambda: not ops.statuses(conn))
+    assert tasks.progress() == []
+
+
+def test_whatever_one_job_says_others_are_heard(app: TaskApp, conn: Connection, dsn: str) -> None:
+    end = threading.Event()
+    said: list[tuple[Any, ...]] = [(1, None, 7), (2.5, 10, "a\0b"), (Decimal(3), None, "\ud800")]
+
+    @app.task
+    def job(number: int) -> None:
+        current_job().progress(*said[number])
+        assert end.wait(PATIENCE)
+
+    for number in range(3):
+        job.push(conn, number)
+    worker = app.worker(dsn, concurrency=3)
+    thread = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
+    thread.start()
+    try:
+        wait_for(lambda: len(Tasks(conn).progress()) == 3)
+        heard = {(each.done, each.note) for each in Tasks(conn).progress()}
+        assert heard == {(1, "7"), (2.5, "ab"), (3, "?")}
+    finally:
+        end.set()
+        worker.stop()
+        thread.join()
+
+
+def test_a_job_that_looks_hears_that_it_is_cancelled(
+    app: TaskApp,
+    conn: Connection,
+    started: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = threading.Event()
+
+    @app.task
+    def job() -> None:
+        begun.set()
+        wait_for(lambda: current_job().cancelled)
+        # What is told again a second later is no news.
+        time.sleep(1.5)
+        current_job().progress(1)
+
+    task = job.push(conn)
+    caplog.set_level(logging.INFO)
+    started()
+    assert begun.wait(PATIENCE)
+    tasks = Tasks(conn)
+    assert not tasks.cancel(task, "too expensive")
+    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+    row = ops.task(conn, task)
+    assert row is not None
+    assert row["headers"]["reason"].startswith("cancelled: too expensive")
+    told = [record for record in caplog.records if "is cancelled" in record.message]
+    assert len(told) == 1
+
+
+def test_a_job_of_asyncio_is_interrupted(
+    app: TaskApp, conn: Connection, started: Callable[[], None]
+) -> None:
+    begun = threading.Event()
+    ended: list[str] = []
+
+    @app.task
+    async def job() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            ended.append("cleaned up")
+
+    task = job.push(conn)
+    started()
+    assert begun.wait(PATIENCE)
+    assert not Tasks(conn).cancel(task)
+    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+    assert ended == ["cleaned up"]
+    # Sent back it is done like any other: it was that attempt which was cancelled.
+    begun.clear()
+
+    def other() -> None:
+        ended.append("done")
+
+    app.jobs["job"].function = other
+    wait_for(lambda: not ops.rows(conn, "select * from pgq_task.cancellation"))
+    conn.execute("select pgq_task.requeue('work.failed')")
+    wait_for(lambda: not ops.statuses(conn))
+    assert ended == ["cleaned up", "done"]
+
+
+def test_a_task_that_nobody_has_is_deleted(app: TaskApp, conn: Connection) -> None:
+    tasks = Tasks(conn)
+    task = tasks.push(QUEUE, None, delay=3600)
+    assert tasks.cancel(task)
+    assert not ops.statuses(conn)
+    with pytest.raises(TaskConflict, match=f"there is no task {task}"):
+        tasks.cancel(task)
+
+
+def test_who_takes_over_from_a_dead_worker_hears_of_it(
+    app: TaskApp, conn: Connection, started: Callable[[], None]
+) -> None:
+    @app.task
+    def job() -> None:
+        wait_for(lambda: current_job().cancelled)
+        current_job().check_cancelled()
+
+    task = job.push(conn)
+    conn.execute("select * from pgq_task.claim('{work}', 'dead', '0.3 seconds')")
+    assert not Tasks(conn).cancel(task)
+    started()
+    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+
+
+def test_cancelling_does_not_wait_for_who_is_finishing(
+    app: TaskApp, conn: Connection, connect: Connect
+) -> None:
+    task = ops.push(conn, QUEUE)
+    [(_, version)] = ops.claim(conn, QUEUE)
+    other = connect(autocommit=False)
+    other.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+    assert not Tasks(conn).cancel(task)
+    other.commit()
+    assert not ops.statuses(conn)
+
+
+def test_who_was_cancelled_is_forgotten_where_no_worker_looks(
+    app: TaskApp, conn: Connection
+) -> None:
+    tasks = Tasks(conn)
+    for _ in range(3):
+        ops.push(conn, QUEUE)
+        [task] = tasks.try_claim(QUEUE)
+        assert not tasks.cancel(task.id)
+        tasks.finish(task)
+    assert len(ops.rows(conn, "select * from pgq_task.cancellation")) == 1
+
+
+@pytest.mark.parametrize(
+    ("done", "total"), [(-1, None), (1, -5), (float("nan"), None), (10**400, None), ("x", None)]
+)
+def test_progress_that_makes_no_sense_is_refused(
+    app: TaskApp, conn: Connection, dsn: str, done: Any, total: float | None
+) -> None:
+    seen: list[str] = []
+
+    @app.task
+    def job() -> None:
+        with pytest.raises(InvalidTask, match="a progress of"):
+            current_job().progress(done, total)
+        seen.append("refused")
+
+    job.push(conn)
+    app.worker(dsn).run(until_empty=True)
+    assert seen == ["refused"]

@@ -1,0 +1,400 @@
+"""Tasks: one method for each function of the work queue."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy import errors
+from pgqpy.tasks import AsyncTasks, Tasks
+from tests.fixtures.fix_db import Connect, Connection
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Tasks:
+    made = Tasks(conn, "me")
+    assert made.create_queue("work")
+    assert not made.create_queue("work")
+    return made
+
+
+def test_what_was_pushed_is_claimed_with_all_that_belongs_to_it(tasks: Tasks) -> None:
+    pushed = tasks.push(
+        "work", {"n": [1, None, "ä"]}, priority=3, headers={"from": "x"}, unique_key="u"
+    )
+    assert tasks.push("work", None, unique_key="u") == pushed
+    (task,) = tasks.try_claim("work", lease=60)
+    assert (task.id, task.queue, task.payload, task.priority) == (
+        pushed,
+        "work",
+        {"n": [1, None, "ä"]},
+        3,
+    )
+    assert (task.headers, task.unique_key, task.order_key) == ({"from": "x"}, "u", None)
+    assert (task.version, task.attempts, task.error) == (2, 1, None)
+    assert timedelta(seconds=1) < task.lease - datetime.now(UTC) <= timedelta(seconds=60)
+    assert tasks.try_claim(["work"]) == []
+    tasks.finish(task)
+    with pytest.raises(errors.TaskConflict) as caught:
+        tasks.finish(task)
+    assert caught.value.conflicts == [{"id": pushed, "version": 2, "reason": "missing"}]
+
+
+def test_many_are_pushed_claimed_and_finished_in_their_order(tasks: Tasks) -> None:
+    ids = tasks.push_many("work", range(5))
+    claimed = tasks.try_claim("work", max_tasks=10, random=False)
+    assert [task.id for task in claimed] == ids == sorted(ids)
+    assert [task.payload for task in claimed] == list(range(5))
+    assert tasks.finish_many(claimed[:3], results=[1, None, {}]) == []
+    assert tasks.finish_many(claimed) == claimed[:3]
+
+
+def test_a_task_is_finished_and_the_next_claimed_at_once(tasks: Tasks) -> None:
+    tasks.create_queue("other")
+    tasks.set_config("work", "keep", "1 hour")
+    first, second = tasks.push_many("work", [1, 2])
+    other = tasks.push("other", 3)
+    (task,) = tasks.try_claim("work", random=False)
+    (task,) = tasks.finish_and_claim(task, result="done", lease=60)
+    assert (task.id, task.version, task.attempts) == (second, 2, 1)
+    assert timedelta(seconds=30) < task.lease - datetime.now(UTC) <= timedelta(seconds=60)
+    assert [(done.id, done.result) for done in tasks.finished("work")] == [(first, "done")]
+    (task,) = tasks.finish_and_claim(task, ["work", "other"])
+    assert task.id == other
+    assert tasks.finish_and_claim(task) == []
+
+
+def test_who_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
+    tasks.push_many("work", [1, 2])
+    (task,) = tasks.try_claim("work")
+    tasks.release([task])
+    with pytest.raises(errors.TaskConflict):
+        tasks.finish_and_claim(task)
+    assert {each.status for each in tasks.list("work")} == {"available"}
+
+
+def test_tasks_come_when_they_are_due(tasks: Tasks) -> None:
+    tasks.push("work", "later", delay=3600)
+    tasks.push("work", "later", at=datetime.now(UTC) + timedelta(hours=1))
+    assert tasks.try_claim("work") == []
+    tasks.push("work", "soon", delay=timedelta(milliseconds=50))
+    (task,) = tasks.claim("work")
+    assert task.payload == "soon"
+    assert tasks.claim("work", wait=0.01) == []
+
+
+def test_a_renewed_task_has_a_new_version_and_only_that_counts(tasks: Tasks) -> None:
+    tasks.push_many("work", ["a", "b"])
+    first, second = tasks.try_claim("work", max_tasks=2, lease=1)
+    tasks.finish(second)
+    (renewed,) = tasks.renew([first, second], lease=60)
+    assert (renewed.id, renewed.version) == (first.id, first.version + 1)
+    with pytest.raises(errors.TaskConflict):
+        tasks.finish(first)
+    tasks.finish(renewed)
+
+
+def test_a_failed_task_comes_again_with_its_error_until_it_is_final(tasks: Tasks) -> None:
+    tasks.push("work")
+    (task,) = tasks.try_claim("work")
+    assert not tasks.fail(task, "no luck")
+    (task,) = tasks.try_claim("work")
+    assert (task.attempts, task.error) == (2, "no luck")
+    assert tasks.fail(task, "hopeless", final=True)
+    (task,) = tasks.try_claim("work.failed")
+    assert task.headers is not None
+    assert (task.headers["reason"], task.headers["origin"]) == ("hopeless", "work")
+
+
+def test_a_released_task_is_where_it_was_and_nothing_was_attempted(
+    tasks: Tasks, connect: Connect
+) -> None:
+    ids = tasks.push_many("work", range(40))
+    claimed = tasks.try_claim("work", max_tasks=30, random=False)
+    assert [task.id for task in claimed] == ids[:30]
+    assert tasks.finish_many(claimed[:10]) == []
+    assert tasks.release(claimed[10:20]) == []
+    assert tasks.release(claimed[5:15]) == ids[5:15]
+    assert tasks.release(claimed[20:21], delay=3600) == []
+    again = Tasks(connect(), "other").try_claim("work", max_tasks=10, random=False)
+    assert [(task.id, task.attempts) for task in again] == [(each, 1) for each in ids[10:20]]
+    with pytest.raises(errors.TaskConflict):
+        tasks.finish(claimed[10])
+
+
+def test_nobody_releases_what_another_one_has(tasks: Tasks, conn: Connection) -> None:
+    tasks.push("work")
+    (task,) = tasks.try_claim("work")
+    assert Tasks(conn, "thief").release([task]) == [task.id]
+    tasks.finish(task)
+
+
+def test_all_is_in_the_callers_transaction(tasks: Tasks, connect: Connect) -> None:
+    caller = connect(autocommit=False)
+    theirs = Tasks(caller, "me")
+    theirs.push("work", "lost")
+    caller.rollback()
+    tasks.push("work", "kept")
+    (task,) = theirs.try_claim("work")
+    caller.rollback()
+    (task,) = theirs.try_claim("work")
+    assert task.payload == "kept"
+    caller.commit()
+    theirs.finish(task)
+    caller.rollback()
+    tasks.finish(task)
+
+
+def test_a_paused_queue_gives_no_tasks(tasks: Tasks) -> None:
+    tasks.push("work")
+    tasks.pause("work")
+    assert tasks.try_claim("work") == []
+    tasks.resume("work")
+    assert len(tasks.try_claim("work")) == 1
+    with pytest.raises(errors.TaskQueueNotEmpty):
+        tasks.drop_queue("work")
+    tasks.drop_queue("work", force=True)
+    with pytest.raises(errors.TaskQueueNotFound):
+        tasks.push("work")
+
+
+def test_whoever_waits_hears_of_a_task_of_its_queue(tasks: Tasks, connect: Connect) -> None:
+    waiting = connect()
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(Tasks(waiting).claim(["work"], wait=60)))
+    thread.start()
+    tasks.push("work", 1)
+    thread.join(120)
+    assert [task.payload for task in found] == [1]  # type: ignore[attr-defined]
+
+
+def test_a_pop_may_wait_too(tasks: Tasks, connect: Connect) -> None:
+    assert tasks.pop("work", wait=0.01) == []
+    waiting = connect()
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.extend(Tasks(waiting).pop("work", wait=None)))
+    thread.start()
+    tasks.push("work", 1)
+    thread.join(120)
+    assert [task.payload for task in found] == [1]  # type: ignore[attr-defined]
+    assert tasks.is_empty("work")
+
+
+def test_waiting_inside_a_transaction_is_refused(tasks: Tasks, connect: Connect) -> None:
+    inside = Tasks(connect(autocommit=False))
+    with pytest.raises(errors.InvalidTask, match="not in autocommit"):
+        inside.claim("work")
+    with pytest.raises(errors.InvalidTask, match="not in autocommit"):
+        inside.pop("work", wait=1)
+    assert inside.pop("work") == []
+
+
+def test_tasks_can_name_each_other_by_ids_that_were_reserved(tasks: Tasks) -> None:
+    first, second = tasks.reserve_ids(2)
+    tasks.modify(
+        inserts=[
+            {"queue": "work", "id": first, "payload": {"next": second}},
+            {"queue": "work", "id": second, "payload": {"before": first}},
+        ]
+    )
+    assert {task.id for task in tasks.list("work")} == {first, second}
+    assert tasks.push("work") not in (first, second)
+    with pytest.raises(errors.InvalidTask):
+        tasks.reserve_ids(0)
+
+
+def test_the_servers_clock_can_be_asked(tasks: Tasks) -> None:
+    before, after = tasks.server_time(), tasks.server_time()
+    assert before < after
+    assert before.tzinfo is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"payload": object()}, errors.InvalidPayload),
+        ({"payload": float("nan")}, errors.InvalidPayload),
+        ({"payload": {1, 2}}, errors.InvalidPayload),
+        ({"payload": "\0"}, errors.InvalidPayload),
+        ({"payload": "\ud800"}, errors.InvalidPayload),
+        ({"headers": [1]}, errors.InvalidTask),
+        ({"headers": {1: 2}}, errors.InvalidTask),
+        ({"at": datetime(2000, 1, 1)}, errors.InvalidTask),  # noqa: DTZ001
+        ({"at": datetime(2000, 1, 1, tzinfo=UTC)}, errors.InvalidTask),
+        ({"at": "tomorrow"}, errors.InvalidTask),
+        ({"at": datetime(2100, 1, 1, tzinfo=UTC), "delay": 1}, errors.InvalidTask),
+        ({"delay": -1}, errors.InvalidTask),
+        ({"delay": "soon"}, ValueError),
+        ({"priority": 70000}, errors.InvalidTask),
+        ({"queue": "missing"}, errors.TaskQueueNotFound),
+        ({"queue": None}, errors.TaskQueueNotFound),
+    ],
+)
+def test_a_task_that_makes_no_sense_is_refused(
+    tasks: Tasks, arguments: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        tasks.push(**({"queue": "work"} | arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"max_tasks": 0}, errors.InvalidTask),
+        ({"lease": 0}, errors.InvalidTask),
+        ({"lease": -1}, errors.InvalidTask),
+        ({"queues": []}, errors.InvalidTask),
+        ({"queues": [None]}, errors.InvalidTask),
+        ({"queues": ["work", "missing"]}, errors.TaskQueueNotFound),
+    ],
+)
+def test_a_claim_that_makes_no_sense_is_refused(
+    tasks: Tasks, arguments: dict[str, object], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        tasks.try_claim(**({"queues": "work"} | arguments))  # type: ignore[arg-type]
+
+
+def test_the_asyncio_client_does_the_same(dsn: str, tasks: Tasks) -> None:
+    async def main() -> None:
+        async with await pgqpy.async_connect(dsn, autocommit=True) as caller:
+            theirs = AsyncTasks(caller)
+
+            async def claim() -> list[object]:
+                return [task.payload for task in await theirs.claim("work", wait=60)]
+
+            waiting = asyncio.create_task(claim())
+            async with await pgqpy.async_connect(dsn, autocommit=True) as other:
+                await AsyncTasks(other).push("work", {"x": 1})
+            assert await waiting == [{"x": 1}]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_its_own_transaction_has_locked_is_not_lost(
+    tasks: Tasks, connect: Connect
+) -> None:
+    tasks.push_many("work", ["a", "b"])
+    first, second = tasks.try_claim("work", max_tasks=2, random=False)
+    finishing = connect(autocommit=False)
+    Tasks(finishing, "me").finish(first)
+    # It does not wait, either.
+    tasks.conn.execute("set lock_timeout = '20s'")
+    renewed = {task.id: task.version for task in tasks.renew([first, second])}
+    assert renewed == {first.id: first.version, second.id: second.version + 1}
+    finishing.commit()
+    assert tasks.renew([first]) == []
+
+
+def test_queues_and_tasks_are_listed_and_changed(tasks: Tasks) -> None:
+    assert tasks.is_empty("work")
+    ids = tasks.push_many("work", [{"n": n} for n in range(4)])
+    tasks.push("work", {"n": 9}, delay=timedelta(hours=1))
+    assert tasks.next_time(["work"]) is not None
+    tasks.try_claim("work", random=False)
+    (info,) = tasks.queues("work")
+    assert (info.total, info.exact, info.available, info.claimed, info.scheduled) == (
+        5,
+        True,
+        3,
+        1,
+        1,
+    )
+    (found,) = tasks.list("work", {"payload": {"n": 2}, "status": ["available"]})
+    assert (found.id, found.status, found.claimant) == (ids[2], "available", None)
+    past = datetime.now(UTC) - timedelta(hours=1)
+    assert len(tasks.list("work", {"created_after": past}, max_tasks=3)) == 3
+    assert tasks.change("work", {"ids": ids}, {"delay": 7200, "priority": 2}) == 3
+    assert tasks.remove("work", {"status": "scheduled"}) == 4
+    assert [task.status for task in tasks.list()] == ["claimed"]
+    tasks.set_config("work", "lease", "5 minutes")
+    tasks.set_config("work", "max_attempts", 3)
+    (info,) = tasks.queues()
+    assert (info.lease, info.max_attempts) == (timedelta(minutes=5), 3)
+    with pytest.raises(errors.InvalidTask):
+        tasks.set_config("work", "lease", 0)
+
+
+def test_modify_changes_tasks_all_or_nothing(tasks: Tasks) -> None:
+    first, second = tasks.push_many("work", ["a", "b"])
+    changes = [{"id": first, "version": 1, "payload": "A", "delay": 3600}]
+    with pytest.raises(errors.TaskConflict) as caught:
+        tasks.modify(
+            changes=changes, deletes=[{"id": second, "version": 7}], inserts=[{"queue": "work"}]
+        )
+    assert [(each["id"], each["reason"]) for each in caught.value.conflicts] == [
+        (second, "missing")
+    ]
+    done = tasks.modify(
+        changes=changes,
+        deletes=[{"id": second, "version": 1}],
+        inserts=[{"queue": "work", "payload": "c", "at": datetime.now(UTC)}],
+    )
+    assert {(each.kind, each.number) for each in done} == {
+        ("insert", 1),
+        ("change", 1),
+        ("delete", 1),
+    }
+    assert {task.payload for task in tasks.list("work")} == {"A", "c"}
+
+
+def test_deletes_and_depends_may_be_the_tasks_themselves(tasks: Tasks) -> None:
+    tasks.push_many("work", ["a", "b", "c"])
+    claimed, *_ = tasks.try_claim("work", random=False)
+    _, listed, other = sorted(tasks.list("work"), key=lambda task: task.id)
+    done = tasks.modify(deletes=[claimed, listed], depends=[other])
+    assert [each.id for each in done] == [claimed.id, listed.id]
+    with pytest.raises(errors.TaskConflict):
+        tasks.modify(inserts=[{"queue": "work"}], depends=[claimed])
+    assert [task.payload for task in tasks.list("work")] == ["c"]
+
+
+def test_what_cannot_be_a_modification_or_a_filter_is_refused_with_an_example(
+    tasks: Tasks,
+) -> None:
+    tasks.push("work", 1)
+    (task,) = tasks.try_claim("work")
+    wrong: Any = [
+        ({"inserts": ["work"]}, "insert 'work' is no dict"),
+        ({"inserts": {"queue": "work"}}, "insert 'queue' is no dict"),
+        ({"changes": [task]}, "change Task"),
+        ({"deletes": task.id}, "delete 1 is no dict"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(errors.InvalidTask, match=message) as caught:
+            tasks.modify(**given)
+        assert "list of dicts, such as" in str(caught.value.hint)
+    a_list: Any = ["status"]
+    nobody: Any = None
+    with pytest.raises(errors.InvalidTask, match="is no dict"):
+        tasks.list("work", a_list)
+    with pytest.raises(errors.InvalidTask, match="queues are None"):
+        tasks.try_claim(nobody)
+
+
+def test_a_task_is_stopped_started_and_changed_by_force(tasks: Tasks) -> None:
+    pushed = tasks.push("work", "x")
+    version = tasks.stop(pushed, 1)
+    assert tasks.try_claim("work") == []
+    with pytest.raises(errors.TaskConflict):
+        tasks.start(pushed, 1)
+    tasks.start(pushed, version)
+    (task,) = tasks.try_claim("work")
+    other = Tasks(tasks.conn, "other")
+    with pytest.raises(errors.TaskConflict):
+        other.modify(deletes=[{"id": task.id, "version": 1}])
+    (gone,) = other.modify(deletes=[{"id": task.id, "version": 1}], force=True)
+    assert (gone.kind, gone.version) == ("delete", None)
+
+
+def test_a_failed_task_is_sent_back_from_the_error_queue(tasks: Tasks) -> None:
+    pushed = tasks.push("work", "x")
+    tasks.fail(tasks.try_claim("work")[0], "no", final=True)
+    assert tasks.requeue("work.failed") == 1
+    (task,) = tasks.try_claim("work")
+    assert (task.id, task.attempts, task.headers) == (pushed, 1, None)

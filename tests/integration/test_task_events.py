@@ -1,0 +1,197 @@
+"""Events into tasks, and tasks into events, each in one transaction."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy import Event, Producer, errors
+from pgqpy.tasks import Task, TaskWorker
+from pgqpy_consumers.events_to_tasks import EventsToTasks, NewTask
+from pgqpy_consumers.settings import ConfigError, build
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_client import Tick
+from tests.fixtures.fix_db import Connection
+
+pytestmark = pytest.mark.any_pg
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tasks-events.md").read_text()
+
+
+@pytest.fixture(autouse=True)
+def mails(conn: Connection) -> str:
+    conn.execute("select pgq_task.create_queue('mails')")
+    return "mails"
+
+
+def make(dsn: str, queue: str, made: type[EventsToTasks] = EventsToTasks, **settings: Any) -> Any:
+    config = {"dsn": dsn, "queue": queue, "target_queue": "mails", **settings}
+    consumer = made.from_config(build(made.Config, config))
+    consumer.backoff_first = 0.01
+    consumer.run(until_empty=True)
+    return consumer
+
+
+def send(conn: Connection, queue: str, tick: Tick, *events: tuple[str, str | None]) -> None:
+    for number, (event_type, data) in enumerate(events):
+        Producer(queue).insert_event(conn, event_type, data, extra1=f"customer {number % 2}")
+    tick()
+
+
+def payloads(conn: Connection, queue: str = "mails") -> list[Any]:
+    return [
+        row["payload"]
+        for row in ops.rows(
+            conn, "select payload from pgq_task.tasks where queue = %s order by id", queue
+        )
+    ]
+
+
+def test_each_event_becomes_a_task_once_in_order(
+    conn: Connection, dsn: str, queue: str, tick: Tick
+) -> None:
+    consumer = make(dsn, queue)
+    send(conn, queue, tick, *[("paid", f'{{"n": {n}}}') for n in range(2500)], ("paid", None))
+    for _ in range(2):
+        consumer.run(until_empty=True)
+    assert payloads(conn) == [*({"n": n} for n in range(2500)), None]
+
+
+def test_numbers_keep_their_digits(conn: Connection, dsn: str, queue: str, tick: Tick) -> None:
+    consumer = make(dsn, queue)
+    send(conn, queue, tick, ("paid", '{"n": 12345678901234567890.10}'))
+    consumer.run(until_empty=True)
+    found = conn.execute("select payload::text from pgq_task.tasks").fetchall()
+    assert found == [('{"n": 12345678901234567890.10}',)]
+
+
+def test_types_keys_and_what_the_payload_is_are_settings(
+    conn: Connection, dsn: str, queue: str, tick: Tick
+) -> None:
+    settings: dict[str, Any] = {"types": ["paid", "sent"], "payload": "event", "priority": 3}
+    consumer = make(dsn, queue, order_key="extra1", unique_key="type", **settings)
+    send(conn, queue, tick, ("paid", "no JSON"), ("other", "1"), ("sent", "2"), ("paid", "3"))
+    consumer.run(until_empty=True)
+    tasks = ops.rows(conn, "select * from pgq_task.tasks order by id")
+    assert [task["payload"]["data"] for task in tasks] == ["no JSON", "2"]
+    assert [task["unique_key"] for task in tasks] == ["paid", "sent"]
+    assert [task["order_key"] for task in tasks] == ["customer 0", "customer 0"]
+    assert {task["priority"] for task in tasks} == {3}
+
+
+def test_a_subclass_decides_which_task_there_is(
+    conn: Connection, dsn: str, queue: str, tick: Tick
+) -> None:
+    class Later(EventsToTasks):
+        def task_of(self, event: Event) -> NewTask | None:
+            if event.type == "paid":
+                return NewTask(payload=event.id, queue="slow", delay=3600, headers={"a": 1})
+            return None
+
+    conn.execute("select pgq_task.create_queue('slow')")
+    consumer = make(dsn, queue, Later)
+    send(conn, queue, tick, ("paid", "x"), ("other", "y"))
+    consumer.run(until_empty=True)
+    (task,) = ops.rows(conn, "select * from pgq_task.tasks")
+    assert (task["queue"], task["status"], task["headers"]) == ("slow", "scheduled", {"a": 1})
+
+
+def test_a_consumer_that_comes_late_pushes_what_was_due_before(
+    conn: Connection, dsn: str, queue: str, tick: Tick
+) -> None:
+    class DayAfter(EventsToTasks):
+        def task_of(self, event: Event) -> NewTask | None:
+            return NewTask(
+                payload=event.id, at=event.time + timedelta(days=1 - 3 * (event.type == "late"))
+            )
+
+    consumer = make(dsn, queue, DayAfter)
+    send(conn, queue, tick, ("new", "{}"), ("late", "{}"))
+    consumer.run(until_empty=True)
+    tasks = ops.rows(conn, "select status from pgq_task.tasks order by id")
+    assert [task["status"] for task in tasks] == ["scheduled", "available"]
+
+
+def test_an_event_that_is_no_json_is_named_and_none_of_its_batch_is_pushed(
+    conn: Connection, dsn: str, queue: str, tick: Tick
+) -> None:
+    """Neither are those that were sent to the server before it was found."""
+    consumer = make(dsn, queue)
+    send(conn, queue, tick, *[("paid", "1")] * 1500, ("paid", "{NaN"))
+    with pytest.raises(errors.InvalidPayload, match="the data of event 1501 is no JSON") as caught:
+        consumer.run(until_empty=True)
+    assert "task_of" in (caught.value.hint or "")
+    assert payloads(conn) == []
+    consumer.payload = "text"
+    consumer.run(until_empty=True)
+    assert payloads(conn) == [*["1"] * 1500, "{NaN"]
+
+
+def test_tasks_are_pushed_into_another_database(
+    conn: Connection, dsn: str, queue: str, tick: Tick, target: Connection, target_dsn: str
+) -> None:
+    target.execute("select pgq_task.create_queue('mails')")
+    consumer = make(dsn, queue, target_dsn=target_dsn)
+    send(conn, queue, tick, ("paid", "1"))
+    consumer.run(until_empty=True)
+    assert (payloads(target), payloads(conn)) == ([1], [])
+
+
+def test_settings_that_cannot_be_are_errors(dsn: str, queue: str) -> None:
+    with pytest.raises(errors.TaskQueueNotFound):
+        make(dsn, queue, target_queue="nosuch")
+    for wrong in ({"payload": "xml"}, {"priority": 99999}, {"batch_size": 0}):
+        with pytest.raises(ConfigError):
+            make(dsn, queue, **wrong)
+
+
+def test_what_the_page_shows_works(
+    conn: Connection, dsn: str, queue: str, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    reminders, shipping = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(reminders, names)
+    consumer = make(dsn, queue, names["Reminders"])
+    send(conn, queue, tick, ("order.created", '{"id": 7}'), ("order.paid", "7"))
+    consumer.run(until_empty=True)
+    (task,) = ops.rows(conn, "select payload, status from pgq_task.tasks")
+    assert task == {"payload": {"order": 7}, "status": "scheduled"}
+
+    exec(shipping, names)
+    conn.execute("create table orders (id int, shipped timestamptz)")
+    conn.execute("insert into orders values (7)")
+    conn.execute("select pgq.create_queue('orders'), pgq_task.create_queue('shipping')")
+    ops.push(conn, "shipping", {"order": 7})
+    names["Shipping"]().run(until_empty=True)
+    assert conn.execute("select count(shipped) from orders").fetchone() == (1,)
+    found = conn.execute("select ev_data from pgq.event_template where ev_type = 'order.shipped'")
+    assert found.fetchall() == [("7",)]
+
+
+class Shipping(TaskWorker):
+    """Ships an order, and tells it to everybody: both, or neither."""
+
+    queues = "mails"
+
+    def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+        Producer("test_queue").insert_event(conn, "shipped", str(task.payload))
+        if task.payload == "bad":
+            raise ValueError("bad")
+
+
+def test_the_end_of_a_task_inserts_events_in_its_transaction(
+    conn: Connection, dsn: str, queue: str
+) -> None:
+    ops.push(conn, "mails", "good")
+    ops.push(conn, "mails", "bad")
+    Shipping(dsn).run(until_empty=True)
+    found = conn.execute("select ev_data from pgq.event_template").fetchall()
+    assert found == [("good",)]
+    (left,) = ops.rows(conn, "select * from pgq_task.tasks")
+    assert (left["payload"], left["attempts"]) == ("bad", 1)

@@ -1,0 +1,506 @@
+"""Functions that are put into a queue are run by a worker, with the arguments they were given."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal
+from uuid import UUID
+
+import psycopg
+import pytest
+from pydantic import BaseModel
+
+from pgqpy.errors import InvalidPayload, InvalidTask
+from pgqpy.retry_policy import DeadLetter, FixedDelay, Retry
+from pgqpy.tasks import Tasks
+from pgqpy.tasks.app import TaskApp, current_job
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_example import Run
+
+QUEUE = "jobs"
+
+
+class Speed(Enum):
+    SLOW = "slow"
+    FAST = "fast"
+
+
+@dataclass(frozen=True)
+class Order:
+    id: UUID
+    amount: Decimal
+    placed: datetime
+
+    def __post_init__(self) -> None:
+        if self.amount < 0:
+            raise ValueError("the amount is negative")
+
+
+class Address(BaseModel):
+    city: str
+    since: datetime | None = None
+
+
+ORDER = Order(UUID(int=7), Decimal("10.50"), datetime(2026, 1, 2, tzinfo=UTC))
+ADDRESS = Address(city="Kjøbenhavn", since=datetime(2020, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture
+def app(conn: Connection) -> TaskApp:
+    Tasks(conn).create_queue(QUEUE)
+    return TaskApp(QUEUE, retry_policy=FixedDelay(0, attempts=3))
+
+
+@pytest.fixture(params=["sync", "async"])
+def work(request: pytest.FixtureRequest, app: TaskApp, dsn: str) -> Iterator[Any]:
+    """``work()`` runs what there is, in either kind of worker."""
+
+    def run(**settings: Any) -> None:
+        if request.param == "sync":
+            app.worker(dsn, **settings).run(until_empty=True)
+        else:
+            asyncio.run(app.async_worker(dsn, **settings).run(until_empty=True))
+
+    return run  # type: ignore[return-value]
+
+
+def buried(conn: Connection) -> list[Any]:
+    """What lies in the error queue: (payload, reason)."""
+    return [
+        (row["payload"], row["headers"]["reason"])
+        for row in ops.rows(
+            conn, "select * from pgq_task.tasks where queue = 'jobs.failed' order by id"
+        )
+    ]
+
+
+def test_arguments_arrive_as_what_their_annotations_say(
+    app: TaskApp, conn: Connection, work: Any
+) -> None:
+    seen: list[object] = []
+
+    @app.task
+    def sync_job(
+        order: Order, speeds: list[Speed], address: Address | None = None, copies: int = 3
+    ) -> None:
+        seen.append((order, speeds, address, copies))
+
+    @app.task
+    async def async_job(by_key: dict[str, Order], address: Address, anything: Any = None) -> None:
+        await asyncio.sleep(0)
+        seen.append((by_key, address, anything))
+
+    sync_job.push(conn, ORDER, [Speed.FAST], address=ADDRESS)
+    sync_job.push(conn, ORDER, speeds=[], copies=5)
+    async_job.push(conn, {"a": ORDER}, ADDRESS, [1, None, "x"])
+    work()
+    assert sorted(seen, key=repr) == sorted(
+        [
+            (ORDER, [Speed.FAST], ADDRESS, 3),
+            (ORDER, [], None, 5),
+            ({"a": ORDER}, ADDRESS, [1, None, "x"]),
+        ],
+        key=repr,
+    )
+    assert not ops.rows(conn, "select * from pgq_task.tasks")
+
+
+class Line(BaseModel):
+    price: Decimal
+
+
+@dataclass
+class Cart:
+    lines: list[Line]
+    gift: Line | None = None
+
+
+ARGUMENTS: list[tuple[Any, Any]] = [
+    (dict[int, str], {1: "a"}),
+    (dict[UUID, Speed], {UUID(int=3): Speed.SLOW}),
+    (timedelta, timedelta(days=1, microseconds=5)),
+    (date, date(2026, 2, 28)),
+    (bytes, bytes(range(256))),
+    (set[int], {1, 2}),
+    (tuple[int, str], (1, "a")),
+    (Literal["a", "b"], "b"),
+    (Cart, Cart([Line(price=Decimal("1.10"))], None)),
+    (Line | None, Line(price=Decimal("-0.0"))),
+    (int | str, "5"),
+    (float, 1e300),
+    (int, 2**100),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), ARGUMENTS)
+def test_whatever_annotations_say_arrives_as_it_was(
+    app: TaskApp, conn: Connection, dsn: str, annotation: Any, value: Any
+) -> None:
+    seen: list[object] = []
+
+    def job(argument: Any) -> None:
+        seen.append(argument)
+
+    job.__annotations__["argument"] = annotation
+    app.task(job).push(conn, value)
+    app.worker(dsn).run(until_empty=True)
+    assert seen == [value]
+    assert type(seen[0]) is type(value)
+
+
+def test_a_job_is_called_as_usual(app: TaskApp) -> None:
+    @app.task
+    def double(number: int) -> int:
+        """Twice."""
+        return 2 * number
+
+    assert double(4) == 8
+    assert double.name == "double"
+    assert double.__doc__ == "Twice."
+    with pytest.raises(InvalidTask, match="no job is running"):
+        current_job()
+
+
+def test_a_push_is_part_of_the_callers_transaction(
+    app: TaskApp, dsn: str, conn: Connection, connect: Connect
+) -> None:
+    @app.task
+    def job(number: int) -> None: ...
+
+    other = connect(dsn, autocommit=False)
+    job.push(other, 1)
+    assert not ops.statuses(conn)
+    other.rollback()
+    task = job.push(other, 2)
+    other.commit()
+    assert ops.statuses(conn) == {task: "available"}
+
+    async def push() -> tuple[int, list[int]]:
+        async with await psycopg.AsyncConnection.connect(dsn) as aconn:
+            one = await job.push(aconn, 3)
+            many = job.push_many(aconn, [{"number": 4}, {"number": 5}])
+            assert not isinstance(many, list)
+            return one, await many
+
+    one, many = asyncio.run(push())
+    assert set(ops.statuses(conn)) == {task, one, *many}
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"task": "job", "args": {"order": {"id": "no"}}}, r"Invalid UUID - at `\$.order.id`"),
+        ({"task": "job", "args": {}}, "missing required field `order`"),
+        ({"task": "job", "args": [1]}, "Expected `object`, got `array`"),
+        (
+            {
+                "task": "job",
+                "args": {
+                    "order": {
+                        "id": str(UUID(int=1)),
+                        "amount": "-1",
+                        "placed": "2026-01-01T00:00:00Z",
+                    }
+                },
+            },
+            "the amount is negative",
+        ),
+        ({"task": "job", "args": {"order": None, "address": {"city": 1}}}, "string|order"),
+        ({"task": 5, "args": {}}, "the payload is no job's"),
+        ({"args": {}}, "the payload is no job's"),
+        ("text", "the payload is no job's"),
+        (None, "the payload is no job's"),
+    ],
+)
+def test_a_payload_that_does_not_fit_fails_for_good_and_says_why(
+    app: TaskApp, conn: Connection, dsn: str, payload: Any, reason: str
+) -> None:
+    @app.task
+    def job(order: Order, address: Address | None = None) -> None:
+        raise AssertionError
+
+    task = ops.push(conn, QUEUE, payload)
+    app.worker(dsn).run(until_empty=True)
+    row = ops.task(conn, task)
+    assert row is not None
+    assert row["queue"] == "jobs.failed"
+    assert row["headers"]["attempts"] == 1
+    assert re.search(reason, row["error"])
+    assert row["payload"] == payload
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"order": "x"},
+        {"order": ORDER, "copies": "3"},
+        {"order": ORDER, "copies": float("nan")},
+        {"order": object()},
+        {"order": ORDER, "address": {"city": None}},
+    ],
+)
+def test_arguments_that_do_not_fit_are_not_pushed(
+    app: TaskApp, conn: Connection, arguments: Any
+) -> None:
+    @app.task
+    def job(order: Order, copies: int = 1, address: Address | None = None) -> None: ...
+
+    with pytest.raises(InvalidPayload, match="job"):
+        job.push(conn, **arguments)
+    assert not ops.statuses(conn)
+
+
+def test_arguments_that_the_function_does_not_take_are_refused_as_in_a_call(
+    app: TaskApp, conn: Connection
+) -> None:
+    @app.task
+    def job(order: int) -> None: ...
+
+    untyped: Any = job
+    for args, kwargs in (((), {}), ((1, 2), {}), ((), {"other": 1})):
+        with pytest.raises(TypeError, match=r"job\(\)"):
+            untyped.push(conn, *args, **kwargs)
+
+
+def test_a_job_that_nobody_knows_is_tried_again_and_says_so(
+    app: TaskApp, conn: Connection, work: Any
+) -> None:
+    @app.task
+    def known() -> None: ...
+
+    ops.push(conn, QUEUE, {"task": "unknown", "args": {}})
+    work()
+    [(_, reason)] = buried(conn)
+    assert "there is no job called unknown" in reason
+    assert ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks") == [{"n": "3"}]
+
+
+def test_a_parameter_that_nobody_knows_yet_is_tried_again(
+    app: TaskApp, conn: Connection, work: Any
+) -> None:
+    @app.task
+    def job(one: int) -> None: ...
+
+    ops.push(conn, QUEUE, {"task": "job", "args": {"one": 1, "two": 2}})
+    work()
+    [(_, reason)] = buried(conn)
+    assert "unknown field `two`" in reason
+    assert ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks") == [{"n": "3"}]
+
+
+def test_names_stay_when_functions_are_renamed(app: TaskApp, conn: Connection, work: Any) -> None:
+    done = []
+
+    @app.task(name="mails.send")
+    def renamed_since(to: str) -> None:
+        done.append(to)
+
+    ops.push(conn, QUEUE, {"task": "mails.send", "args": {"to": "me"}})
+    work()
+    assert done == ["me"]
+    with pytest.raises(InvalidTask, match=r"two jobs called mails\.send"):
+        app.task(name="mails.send")(lambda: None)
+
+
+def test_each_job_has_its_own_queue_priority_keys_and_retry_policy(
+    app: TaskApp, conn: Connection, work: Any
+) -> None:
+    tried: list[int] = []
+
+    @app.task(
+        queue="other",
+        priority=7,
+        retry_policy=FixedDelay(0, attempts=2),
+        unique_key=lambda number: f"number {number}",
+        order_key="all",
+        limit_key=lambda number: str(number % 2),
+    )
+    def job(number: int) -> None:
+        tried.append(number)
+        raise LookupError(f"no {number}")
+
+    assert app.queues == ["other"]
+    app.create_queues(conn)
+    first = job.push(conn, 1)
+    assert job.push(conn, 1) == first
+    second = job.options(priority=9, headers={"a": 1}, unique_key=None).push(conn, 1)
+    row, other = ops.task(conn, first), ops.task(conn, second)
+    assert row is not None
+    assert other is not None
+    assert (row["queue"], row["priority"], row["unique_key"], row["order_key"]) == (
+        "other",
+        7,
+        "number 1",
+        "all",
+    )
+    assert row["headers"] == {"limit_key": "1"}
+    assert (other["priority"], other["unique_key"]) == (9, None)
+    assert other["headers"] == {"a": 1, "limit_key": "1"}
+    work()
+    assert tried == [1, 1, 1, 1]
+    assert (
+        ops.rows(conn, "select queue, error ~ 'LookupError: no 1' as said from pgq_task.tasks")
+        == [{"queue": "other.failed", "said": True}] * 2
+    )
+
+
+def test_many_are_pushed_in_the_order_that_they_have(
+    app: TaskApp, conn: Connection, dsn: str
+) -> None:
+    seen: list[int] = []
+
+    @app.task
+    def job(number: int) -> None:
+        seen.append(number)
+
+    @app.task(unique_key=lambda number: str(number % 2))
+    def unique(number: int) -> None:
+        seen.append(-number)
+
+    ids = job.push_many(conn, [{"number": number} for number in range(500)])
+    assert ids == sorted(ids)  # type: ignore[arg-type]
+    assert job.push_many(conn, []) == []
+    assert len(set(unique.push_many(conn, [{"number": n} for n in (1, 2, 3, 4)]))) == 2  # type: ignore[arg-type]
+    worker = app.worker(dsn)
+    worker.random = False
+    worker.run(until_empty=True)
+    assert seen == [*range(500), -1, -2]
+
+
+def test_what_jobs_return_or_raise_decides(app: TaskApp, conn: Connection, work: Any) -> None:
+    Tasks(conn).create_queue("kept")
+    conn.execute("select pgq_task.set_queue_config('jobs', 'keep', '1 day')")
+
+    @app.task
+    def result() -> Order:
+        return ORDER
+
+    @app.task
+    async def later() -> Retry:
+        return Retry(3600)
+
+    @app.task
+    def given_up() -> None:
+        raise DeadLetter("hopeless")
+
+    @app.task
+    def no_json(kind: int) -> object:
+        return [object(), float("nan"), "\0"][kind]
+
+    result.push(conn)
+    again = later.push(conn)
+    given_up.push(conn)
+    for kind in range(3):
+        no_json.push(conn, kind)
+    work()
+    [done] = ops.rows(conn, "select * from pgq_task.finished_tasks('jobs')")
+    assert done["result"]["amount"] == "10.50"
+    assert ops.statuses(conn)[again] == "scheduled"
+    reasons = [reason for _, reason in buried(conn)]
+    assert reasons[0] == "hopeless"
+    # Done, and not to be done again.
+    assert len(reasons) == 4
+    assert all("the result of no_json() cannot be encoded" in reason for reason in reasons[1:])
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_what_a_job_with_a_transaction_writes_is_committed_with_its_end(
+    app: TaskApp, conn: Connection, dsn: str, awaited: bool
+) -> None:
+    conn.execute("create table written (number int)")
+    statement = "insert into written values (%s)"
+
+    def write(number: int) -> None:
+        current_job().conn.execute(statement, [number])
+        if number == 0:
+            raise LookupError
+
+    async def async_write(number: int) -> None:
+        await current_job().conn.execute(statement, [number])
+        if number == 0:
+            raise LookupError
+
+    functions: list[Any] = [write, async_write]
+    job, other = (
+        app.task(transaction=True, name=function.__name__)(function)
+        for function in (functions[awaited], functions[not awaited])
+    )
+
+    @app.task
+    def without() -> None:
+        with pytest.raises(InvalidTask, match="no transaction"):
+            _ = current_job().conn
+
+    def run() -> None:
+        if awaited:
+            asyncio.run(app.async_worker(dsn).run(until_empty=True))
+        else:
+            app.worker(dsn).run(until_empty=True)
+
+    with pytest.raises(InvalidTask, match=f"not for the job {other.name}"):
+        run()
+    del app.jobs[other.name]
+    for number in (0, 1):
+        job.push(conn, number)
+    without.push(conn)
+    run()
+    assert ops.rows(conn, "select * from written") == [{"number": 1}]
+    assert len(buried(conn)) == 1
+
+
+def test_what_is_wrong_with_a_job_is_said_when_it_is_made(
+    app: TaskApp, conn: Connection, dsn: str
+) -> None:
+    with pytest.raises(InvalidTask, match=r"takes \*numbers"):
+        app.task(name="a")(lambda *numbers: None)
+    with pytest.raises(InvalidTask, match="lease"):
+        app.task(name="b", lease=0)(lambda: None)
+    with pytest.raises(InvalidTask, match="priority"):
+        app.task(name="c", priority=40000)(lambda: None)
+    for nothing in (5, "name"):
+        with pytest.raises(InvalidTask, match="no function"):
+            app.task(nothing)  # type: ignore[call-overload]
+    with pytest.raises(InvalidTask, match="no function"):
+        app.task(name="d")(lambda: (yield))
+    with pytest.raises(InvalidTask, match="is called"):
+        app.task(name="")(lambda: None)
+    with pytest.raises(InvalidTask, match="has no jobs"):
+        app.worker(dsn)
+    app.task(name="short")(lambda: None)
+
+    @app.task
+    def two_kinds(order: Order | Address) -> None: ...
+
+    with pytest.raises(InvalidTask, match="annotations of two_kinds"):
+        app.worker(dsn).run(until_empty=True)
+    with pytest.raises(InvalidTask, match=r"There are queue"):
+        two_kinds.options(delays=5)
+    with pytest.raises(InvalidTask, match="headers are"):
+        app.jobs["short"].options(headers=[1]).push(conn)
+    with pytest.raises(InvalidTask, match="cannot be pushed into"):
+        app.jobs["short"].push("dsn")  # type: ignore[call-overload]
+
+
+def test_workers_claim_for_the_longest_lease_of_their_jobs(app: TaskApp, dsn: str) -> None:
+    app.task(name="short", lease=5)(lambda: None)
+    app.task(name="long", lease=600)(lambda: None)
+    app.task(name="elsewhere", lease=900, queue="other")(lambda: None)
+    assert app.worker(dsn, QUEUE).lease.total_seconds() == 600  # type: ignore[union-attr]
+    assert app.worker(dsn, QUEUE, lease=7).lease == 7
+
+
+def test_the_example_runs(run: Run, dsn: str, conn: Connection) -> None:
+    environment = {"PGQPY_DSN": dsn}
+    worker = run(sys.executable, "examples/jobs.py", "work", environment=environment)
+    worker.hear("working")
+    run(sys.executable, "examples/jobs.py", "push", environment=environment).finish()
+    worker.hear("mail to ada@example.org: 3 x tea, 14.70")
+    assert worker.terminate() == 0

@@ -1,0 +1,580 @@
+"""Limits hold whoever claims, whoever dies, and however much waits; and nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import string
+import subprocess
+import sys
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from pgqpy.errors import InvalidTask, translate_errors
+from pgqpy.tasks import Tasks, TaskWorker
+from tests.fixtures import queue_ops
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connect, Connection
+
+QUEUE = "limited"
+NAMES = ("max_running", "max_running_per_key", "rate", "rate_per_key", "rate_period")
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Connection:
+    conn.execute("select pgq_task.create_queue(%s)", [QUEUE])
+    return conn
+
+
+def limit(conn: Connection, **limits: object) -> None:
+    names = ", ".join(f"{name} => %({name})s" for name in limits)
+    with translate_errors():
+        conn.execute(
+            f"select pgq_task.set_limits('{QUEUE}'{', ' * bool(names)}{names})".encode(), limits
+        )
+
+
+def push(conn: Connection, key: str | None, number: int = 1) -> list[int]:
+    return [
+        task
+        for (task,) in conn.execute(
+            "select pgq_task.push_many('limited', array_fill('1'::jsonb, array[%s]),"
+            " headers => jsonb_strip_nulls(jsonb_build_object('limit_key', %s::text)))",
+            [number, key],
+        ).fetchall()
+    ]
+
+
+def claim(conn: Connection, number: int = 1, lease: str | None = None) -> list[tuple[int, int]]:
+    return ops.claim(conn, QUEUE, number=number, lease=lease)
+
+
+def finish(conn: Connection, *claimed: tuple[int, int]) -> None:
+    for task, version in claimed:
+        conn.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+
+
+def test_at_most_so_many_of_a_queue_run_at_a_time(tasks: Connection) -> None:
+    pushed = push(tasks, None, 10)
+    limit(tasks, max_running=3)
+    claimed = claim(tasks, 2)
+    claimed += claim(tasks, 5)
+    assert [task for task, _ in claimed] == pushed[:3]
+    assert claim(tasks) == []
+    finish(tasks, claimed[1])
+    assert [task for task, _ in claim(tasks, 5)] == [pushed[3]]
+
+
+def test_at_most_so_many_of_a_key_run_at_a_time_and_others_pass(tasks: Connection) -> None:
+    a = push(tasks, "a", 300)
+    b = push(tasks, "b", 2)
+    none = push(tasks, None, 2)
+    limit(tasks, max_running_per_key=3)
+    claimed = claim(tasks, 100)
+    assert {task for task, _ in claimed} == {*a[:3], *b, *none}
+    assert claim(tasks) == []
+    of_a = [each for each in claimed if each[0] in a]
+    # Those that wait come in their order, before what is pushed later.
+    later = push(tasks, "a", 1)
+    order = []
+    while of_a:
+        finish(tasks, of_a.pop(0))
+        for following in claim(tasks, 5):
+            order.append(following[0])
+            of_a.append(following)
+    assert order == a[3:] + later
+    assert set(ops.statuses(tasks)) == {*b, *none}
+
+
+def test_limits_hold_while_many_claim_and_finish(tasks: Connection, connect: Connect) -> None:
+    limit(tasks, max_running=6, max_running_per_key=2)
+    pushed = {task: key for key in "abcdef" for task in push(tasks, key, 60)}
+    running: Counter[str] = Counter()
+    seen: list[int] = []
+    too_many: list[str] = []
+    lock = threading.Lock()
+
+    def work(conn: Connection) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            claimed = claim(conn, random.randint(1, 3))
+            with lock:
+                for task, _ in claimed:
+                    running[pushed[task]] += 1
+                    seen.append(task)
+                if running.total() > 6 or max(running.values(), default=0) > 2:
+                    too_many.append(str(running))
+            time.sleep(0.001)
+            with lock:
+                # Less by our count before it is less by the server's.
+                for task, _ in claimed:
+                    running[pushed[task]] -= 1
+            finish(conn, *claimed)
+            if len(seen) == len(pushed):
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [connect() for _ in range(8)]))
+    assert not too_many
+    assert sorted(seen) == sorted(pushed)
+
+
+def test_a_claim_that_is_not_committed_counts_and_one_that_is_rolled_back_does_not(
+    tasks: Connection, connect: Connect
+) -> None:
+    limit(tasks, max_running=1, rate=10, rate_period="1 hour")
+    pushed = push(tasks, None, 2)
+    other = connect(autocommit=False)
+    assert claim(other)[0][0] == pushed[0]
+    assert claim(tasks) == []
+    other.rollback()
+    assert claim(tasks)[0][0] == pushed[0]
+    assert claim(other) == []
+    other.rollback()
+
+
+def test_what_a_dead_worker_had_is_free_when_its_lease_ends(tasks: Connection) -> None:
+    limit(tasks, max_running_per_key=1)
+    pushed = push(tasks, "a", 3)
+    assert [task for task, _ in claim(tasks, lease="0.2 seconds")] == pushed[:1]
+    seen: list[int] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(seen) < 3:
+        assert time.monotonic() < deadline
+        for task, version in claim(tasks, 5):
+            seen.append(task)
+            finish(tasks, (task, version))
+    assert sorted(seen) == pushed
+
+
+def test_a_parked_task_whose_worker_dies_comes_again(tasks: Connection) -> None:
+    limit(tasks, max_running_per_key=1)
+    pushed = push(tasks, "a", 2)
+    first = claim(tasks, 5)
+    finish(tasks, *first)
+    assert [task for task, _ in claim(tasks, 1, "0.1 seconds")] == pushed[1:]
+    deadline = time.monotonic() + PATIENCE
+    while not (again := claim(tasks)):
+        assert time.monotonic() < deadline
+        tasks.execute("select pgq_task.sweep()")
+    assert [task for task, _ in again] == pushed[1:]
+
+
+def rate_of(times: list[float], period: float) -> int:
+    """The most in any period."""
+    return max(number + 1 - bisect_left(times, at - period) for number, at in enumerate(times))
+
+
+@pytest.mark.parametrize("per_key", [False, True])
+def test_at_most_so_many_are_claimed_in_any_period(
+    tasks: Connection, connect: Connect, per_key: bool
+) -> None:
+    period = 0.5
+    if per_key:
+        limit(tasks, rate_per_key=10, rate_period=f"{period} seconds")
+    else:
+        limit(tasks, rate=10, rate_period=f"{period} seconds")
+    pushed = push(tasks, "a", 60)
+    free = push(tasks, "b" if per_key else None, 5)
+    left = set(pushed + free)
+    lock = threading.Lock()
+    deadline = time.monotonic() + PATIENCE
+
+    def work(conn: Connection) -> None:
+        while left and time.monotonic() < deadline:
+            claimed = claim(conn, random.randint(1, 4))
+            with lock:
+                left.difference_update(task for task, _ in claimed)
+            time.sleep(0.005)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [connect() for _ in range(4)]))
+    assert not left
+    times = [
+        row["at"]
+        for row in ops.rows(
+            tasks,
+            "select extract(epoch from last_attempt)::float8 as at from pgq_task.task"
+            " where id = any (%s) order by 1",
+            pushed,
+        )
+    ]
+    assert len(times) == 60
+    assert rate_of(times, period - 0.000001) <= 10
+    if not per_key:
+        return
+    # Five others passed those that had to wait.
+    done = ops.rows(
+        tasks, "select max(last_attempt) as last from pgq_task.task where id = any (%s)", free
+    )
+    assert done[0]["last"].timestamp() < times[-1]
+
+
+def test_who_has_waited_for_a_rate_is_not_overtaken(tasks: Connection) -> None:
+    limit(tasks, rate_per_key=2, rate_period="0.4 seconds")
+    first = push(tasks, "a", 8)
+    seen = [task for task, _ in claim(tasks, 20)]
+    assert seen == first[:2]
+    later: list[int] = []
+    deadline = time.monotonic() + PATIENCE
+    while not set(first) <= set(seen):
+        assert time.monotonic() < deadline
+        later += push(tasks, "a", 1)
+        seen += [task for task, _ in claim(tasks, 20)]
+        time.sleep(0.02)
+    assert not set(later) & set(seen)
+
+
+def test_limits_that_are_changed_or_taken_away_free_those_who_wait(tasks: Connection) -> None:
+    limit(tasks, max_running_per_key=1)
+    pushed = push(tasks, "a", 5)
+    claimed = claim(tasks, 5)
+    assert len(claimed) == 1
+    assert sorted(ops.statuses(tasks).values()) == ["claimed", *["held"] * 4]
+    limit(tasks, max_running_per_key=3)
+    claimed += claim(tasks, 5)
+    assert len(claimed) == 3
+    limit(tasks)
+    assert not ops.rows(tasks, "select * from pgq_task.get_limits()")
+    claimed += claim(tasks, 5)
+    assert [task for task, _ in claimed] == pushed
+
+
+def test_what_runs_when_limits_are_set_counts(tasks: Connection) -> None:
+    push(tasks, "a", 6)
+    claimed = claim(tasks, 3)
+    limit(tasks, max_running=3, max_running_per_key=2)
+    assert claim(tasks) == []
+    finish(tasks, *claimed[:2])
+    assert len(claim(tasks, 5)) == 1
+    limit(tasks, rate=100)
+    claimed += claim(tasks, 1)
+    limit(tasks, max_running_per_key=3)
+    assert claim(tasks) == []
+
+
+def test_who_had_to_wait_for_a_rate_need_not_when_it_is_raised(tasks: Connection) -> None:
+    limit(tasks, rate_per_key=1, rate_period="1 day")
+    pushed = push(tasks, "a", 400)
+    seen = [task for task, _ in claim(tasks, 5)]
+    assert seen == pushed[:1]
+    assert Counter(ops.statuses(tasks).values()) == {"claimed": 1, "scheduled": 399}
+    limit(tasks, rate_per_key=300, rate_period="1 day")
+    # What comes now stands behind them, and does not wait for the slots of before.
+    pushed += push(tasks, "a", 1)
+    seen += [task for task, _ in claim(tasks, 1000)]
+    assert sorted(seen) == pushed[:300]
+    limit(tasks)
+    seen += [task for task, _ in claim(tasks, 1000)]
+    assert sorted(seen) == pushed
+
+
+def test_what_is_scheduled_stays_so_when_limits_are_changed(tasks: Connection) -> None:
+    limit(tasks, rate_per_key=1)
+    tasks.execute(
+        "select pgq_task.push_many('limited', array_fill('1'::jsonb, array[600]),"
+        " delay => '1 hour', headers => '{\"limit_key\": \"a\"}')"
+    )
+    inserts = [
+        {"queue": QUEUE, "payload": 1, "delay": "1 hour", "headers": {"limit_key": "a"}}
+        for _ in range(600)
+    ]
+    ops.modify(tasks, inserts=inserts)
+    limit(tasks, rate_per_key=2)
+    limit(tasks)
+    assert Counter(ops.statuses(tasks).values()) == {"scheduled": 1200}
+
+
+def test_who_renews_a_lease_that_had_ended_counts_again(tasks: Connection) -> None:
+    limit(tasks, max_running=1)
+    push(tasks, None)
+    [first] = claim(tasks)
+    renewed = "select version from pgq_task.renew('w', array[%s], array[%s], %s::interval)"
+    version = queue_ops.value(tasks, renewed, *first, "0.5 seconds")
+    other, _ = push(tasks, None, 2)
+    deadline = time.monotonic() + PATIENCE
+    while not (second := claim(tasks)):
+        assert time.monotonic() < deadline
+    assert second[0][0] == other
+    finish(tasks, *second)
+    # It was slow, but nobody has taken its task over.
+    assert queue_ops.value(tasks, renewed, first[0], version, "1 hour")
+    assert claim(tasks) == []
+
+
+def test_keys_may_be_of_any_length(tasks: Connection) -> None:
+    limit(tasks, max_running=9, max_running_per_key=1, rate_per_key=100)
+    # Nothing that could be compressed.
+    long = "".join(random.choices(string.printable, k=20_000))
+    for key in (long, long + "x", ""):
+        pushed = push(tasks, key, 2)
+        claimed = [task for task, _ in claim(tasks, 5)]
+        assert claimed == (pushed[:1] if key else pushed)
+
+
+def test_how_much_is_used_is_told(tasks: Connection) -> None:
+    assert Tasks(tasks).limits() == []
+    limit(tasks, max_running=5, rate=100, rate_period="1 hour")
+    push(tasks, None, 4)
+    finish(tasks, *claim(tasks, 2))
+    claim(tasks, 1)
+    [used] = Tasks(tasks).limits(QUEUE)
+    assert (used.max_running, used.running, used.rate, used.recent) == (5, 1, 100, 3)
+    limit(tasks, rate_per_key=7)
+    [used] = Tasks(tasks).limits()
+    assert (used.running, used.recent) == (None, 3)
+    [counted] = ops.rows(tasks, "select claimed from pgq_task.get_statistics('limited')")
+    assert counted["claimed"] == 3
+
+
+def test_who_waits_can_be_moved_and_deleted(tasks: Connection) -> None:
+    tasks.execute("select pgq_task.create_queue('other')")
+    limit(tasks, max_running_per_key=1)
+    push(tasks, "a", 1)
+    moved, gone = push(tasks, "a", 2)
+    claim(tasks, 5)
+    assert ops.statuses(tasks)[moved] == "held"
+    ops.modify(
+        tasks,
+        changes=[{"id": moved, "version": 1, "queue": "other"}],
+        deletes=[(gone, 1)],
+    )
+    assert [task for task, _ in ops.claim(tasks, "other")] == [moved]
+    [info] = ops.rows(tasks, "select * from pgq_task.get_queue_info('limited')")
+    assert (info["total"], info["claimed"], info["held"]) == (1, 1, 0)
+
+
+def test_sizes_count_who_waits_for_a_limit_as_held(tasks: Connection) -> None:
+    limit(tasks, max_running_per_key=1)
+    push(tasks, "a", 4)
+    claim(tasks, 5)
+    [info] = ops.rows(tasks, "select * from pgq_task.get_queue_info('limited')")
+    assert (info["claimed"], info["held"], info["scheduled"]) == (1, 3, 0)
+    assert info["next_time"] is None
+
+
+def test_priorities_count_among_those_who_wait(tasks: Connection) -> None:
+    limit(tasks, max_running_per_key=1)
+    first = ops.push(tasks, QUEUE, headers={"limit_key": "a"})
+    low = ops.push(tasks, QUEUE, headers={"limit_key": "a"})
+    [claimed] = claim(tasks, 5)
+    assert claimed[0] == first
+    high = [ops.push(tasks, QUEUE, headers={"limit_key": "a"}, priority=5)]
+    claim(tasks, 5)
+    high += [ops.push(tasks, QUEUE, headers={"limit_key": "a"}, priority=5) for _ in range(2)]
+    for expected in (*high, low):
+        finish(tasks, claimed)
+        [claimed] = claim(tasks, 5)
+        assert claimed[0] == expected
+
+
+def test_what_counts_is_forgotten_when_it_does_not_any_more(tasks: Connection) -> None:
+    """The tables of a limit are emptied in turn, and nothing is counted wrong for it."""
+    limit(tasks, max_running_per_key=2, rate_per_key=1000, rate_period="0.05 seconds")
+    queue_id = queue_ops.value(tasks, "select queue_id from pgq_task.queue")
+    push(tasks, "slow", 3)
+    slow = claim(tasks, 5, "1 hour")
+    assert len(slow) == 2
+    rotated = 0
+    for _ in range(40):
+        [task] = push(tasks, "a", 1)
+        [claimed] = claim(tasks)
+        assert claimed[0] == task
+        finish(tasks, claimed)
+        time.sleep(0.005)
+        rotated += queue_ops.value(tasks, "select pgq_task.rotate_limits(%s, 0)::int", queue_id)
+    assert rotated > 2
+    assert claim(tasks) == []
+    finish(tasks, slow[0])
+    assert len(claim(tasks, 5)) == 1
+    kept = ops.rows(
+        tasks,
+        f"select (select count(*) from pgq_task.limit_{queue_id}_0)"
+        f"     + (select count(*) from pgq_task.limit_{queue_id}_1) as n",
+    )
+    assert kept[0]["n"] < 80
+
+
+def test_a_queue_with_limits_can_be_dropped(tasks: Connection) -> None:
+    limit(tasks, rate=5)
+    tasks.execute("select pgq_task.drop_queue('limited')")
+    assert not ops.rows(
+        tasks,
+        "select from pg_class where relnamespace = 'pgq_task'::regnamespace"
+        " and relname ~ '^limit_\\d'",
+    )
+
+
+def test_a_claim_that_meets_the_end_of_its_queue_says_so(
+    tasks: Connection, connect: Connect
+) -> None:
+    limit(tasks, max_running=5)
+    push(tasks, None, 2)
+    other, third = connect(autocommit=False), connect()
+    other.execute("select pgq_task.drop_queue('limited', true)")
+    with ThreadPoolExecutor(1) as pool:
+        claiming = pool.submit(claim, third)
+        ops.wait_until_blocked(tasks, third)
+        other.commit()
+        with suppress(psycopg.Error):
+            assert claiming.result() == []
+    with pytest.raises(psycopg.Error, match="task queue 'limited' does not exist"):
+        claiming.result() or claim(third)
+
+
+def test_a_clock_that_goes_back_keeps_nobody_waiting(tasks: Connection) -> None:
+    limit(tasks, max_running=5, rate=2, rate_period="1 hour")
+    push(tasks, None, 3)
+    assert len(claim(tasks, 5)) == 2
+    queue_id = queue_ops.value(tasks, "select queue_id from pgq_task.queue")
+    ahead = f"update pgq_task.limit_{queue_id}_0 set at = at + %s::interval".encode()
+    tasks.execute(ahead, ["1 day"])
+    assert claim(tasks) == []
+    due = "select extract(epoch from pgq_task.set_waiting(array['limited']))::float8"
+    assert 3500 < queue_ops.value(tasks, due) <= 3600
+    tasks.execute(ahead, ["-2 hours"])
+    assert len(claim(tasks)) == 1
+
+
+@pytest.mark.parametrize("name", NAMES[:4])
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_of_nothing_is_refused(tasks: Connection, name: str, value: int) -> None:
+    with pytest.raises(InvalidTask, match=f"a limit of {value} tasks"):
+        limit(tasks, **{name: value})
+
+
+@pytest.mark.parametrize("period", ["0", "-1 second", "1 year", None])
+def test_a_period_that_makes_no_sense_is_refused(tasks: Connection, period: str | None) -> None:
+    with pytest.raises(InvalidTask, match="a period of"):
+        limit(tasks, rate=1, rate_period=period)
+
+
+def test_an_older_snapshot_cannot_claim(tasks: Connection, connect: Connect) -> None:
+    limit(tasks, rate=5)
+    other = connect(autocommit=False)
+    other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with pytest.raises(psycopg.Error, match="READ COMMITTED"):
+        claim(other)
+
+
+WORKER = """
+import sys, random, time
+from pgqpy import connect
+from pgqpy.tasks import Tasks
+with connect(sys.argv[1], autocommit=True) as conn:
+    tasks = Tasks(conn)
+    while True:
+        for task in tasks.try_claim("limited", lease=0.5, max_tasks=2):
+            time.sleep(random.random() / 100)
+            tasks.finish(task)
+"""
+
+
+def test_workers_that_are_killed_hold_up_nothing_longer_than_their_leases(
+    tasks: Connection, dsn: str
+) -> None:
+    limit(tasks, max_running=4, max_running_per_key=1)
+    for key in "abc":
+        push(tasks, key, 40)
+    workers: list[subprocess.Popen[Any]] = []
+    deadline = time.monotonic() + 5 * PATIENCE
+    try:
+        while ops.statuses(tasks):
+            assert time.monotonic() < deadline
+            workers = [worker for worker in workers if worker.poll() is None]
+            while len(workers) < 3:
+                workers.append(subprocess.Popen([sys.executable, "-c", WORKER, dsn]))
+            running = ops.rows(
+                tasks,
+                "select headers ->> 'limit_key' as key, count(*) as n from pgq_task.task"
+                " where lease > clock_timestamp() group by 1",
+            )
+            assert all(row["n"] <= 1 for row in running), running
+            time.sleep(0.3)
+            if random.random() < 0.3:
+                os.kill(workers[0].pid, signal.SIGKILL)
+                workers[0].wait()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def test_a_worker_goes_on_when_what_it_does_itself_makes_room(tasks: Connection, dsn: str) -> None:
+    limit(tasks, max_running_per_key=1)
+    for key in "ab":
+        push(tasks, key, 10)
+    worker = TaskWorker(dsn, QUEUE, lambda task: time.sleep(0.2), concurrency=4)
+    # Nobody looks for them, nor tells of them.
+    worker.poll_interval = 3600
+    thread = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
+    thread.start()
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while ops.statuses(tasks):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        worker.stop()
+        thread.join()
+
+
+@pytest.fixture
+def ear(tasks: Connection, connect: Connect) -> Connection:
+    ear = connect()
+    ear.execute("listen pgq_task")
+    return ear
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("many", [False, True])
+def test_who_waits_for_room_is_told_when_a_task_is_finished(
+    tasks: Connection, ear: Connection, many: bool, limited: bool
+) -> None:
+    if limited:
+        limit(tasks, max_running=1)
+    push(tasks, None, 2)
+    [(task, version)] = claim(tasks)
+    tasks.execute("select pgq_task.set_waiting(array['limited'])")
+    if many:
+        tasks.execute("select pgq_task.finish_many('w', array[%s], array[%s])", [task, version])
+    else:
+        finish(tasks, (task, version))
+    tasks.execute("notify pgq_task, 'end'")
+    told, *_ = [note.payload for note in ear.notifies(timeout=PATIENCE, stop_after=1)]
+    assert told == (QUEUE if limited else "end")
+
+
+def test_who_waits_knows_when_the_rate_allows_the_next(tasks: Connection) -> None:
+    waiting = "select extract(epoch from pgq_task.set_waiting(array['limited']))::float8"
+    push(tasks, None, 2)
+    limit(tasks, rate=1, rate_period="1 hour")
+    assert queue_ops.value(tasks, waiting) is None
+    claim(tasks)
+    assert 3500 < queue_ops.value(tasks, waiting) <= 3600
+
+
+def test_who_finds_only_tasks_that_must_wait_is_told_to_look_again(
+    tasks: Connection, ear: Connection
+) -> None:
+    limit(tasks, max_running_per_key=1)
+    push(tasks, "a", 3000)
+    other = push(tasks, "b")
+    assert len(claim(tasks)) == 1
+    tasks.execute("select pgq_task.set_waiting(array['limited'])")
+    found: list[tuple[int, int]] = []
+    while not found:
+        found = claim(tasks)
+        if not found:
+            assert next(ear.notifies(timeout=PATIENCE)).payload == QUEUE
+    assert [task for task, _ in found] == other

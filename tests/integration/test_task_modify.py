@@ -1,0 +1,544 @@
+"""Any number of tasks are inserted, changed and deleted: all of them, or none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+from psycopg.types.json import Jsonb
+
+from pgqpy.errors import (
+    InvalidTask,
+    TaskConflict,
+    TaskQueueNotFound,
+    from_psycopg,
+    translate_errors,
+)
+from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_db import Connect, Connection
+
+Q, R = "map", "reduce"
+
+
+@pytest.fixture(autouse=True)
+def task_queues(conn: Connection) -> None:
+    conn.execute("select pgq_task.create_queue(q) from unnest(%s::text[]) q", [[Q, R]])
+
+
+def conflicts(call: Callable[[], object]) -> list[dict[str, Any]]:
+    """The conflicts that a call ends with; what does not tell them apart from others only."""
+    with pytest.raises(psycopg.Error) as caught:
+        call()
+    error = from_psycopg(caught.value)
+    assert isinstance(error, TaskConflict), error
+    named = ("kind", "id", "version", "reason", "unique_key", "other")
+    return [{n: c[n] for n in named if n in c} for c in error.conflicts]
+
+
+def refused(call: Callable[[], object], expected: type[Exception] = InvalidTask) -> str:
+    with pytest.raises(psycopg.Error) as caught:
+        call()
+    error = from_psycopg(caught.value)
+    assert isinstance(error, expected), error
+    assert error.hint
+    return error.message
+
+
+def everything(conn: Connection) -> list[tuple[Any, ...]]:
+    return conn.execute("select t::text from pgq_task.task t order by id").fetchall()
+
+
+def test_a_task_is_worked_off_and_others_come_of_it_in_one_step(conn: Connection) -> None:
+    done = tasks.push(conn, Q, {"page": 1})
+    changed = tasks.push(conn, Q, {"page": 2}, headers={"h": 1}, priority=2)
+    watched = tasks.push(conn, R)
+    claimed = dict(tasks.claim(conn, Q, number=2))
+    result = tasks.modify(
+        conn,
+        inserts=[
+            {"queue": R, "payload": {"word": "a"}, "priority": 7, "headers": {"x": [1]}},
+            {"queue": R, "payload": None, "delay": "1 hour", "unique_key": "u", "order_key": "o"},
+        ],
+        changes=[{"id": changed, "version": claimed[changed], "queue": R, "payload": [3]}],
+        deletes=[(done, claimed[done])],
+        depends=[(watched, 1)],
+    )
+    first, second = (row[2] for row in result if row[0] == "insert")
+    assert result == [
+        ("change", 1, changed, 3),
+        ("delete", 1, done, None),
+        ("insert", 1, first, 1),
+        ("insert", 2, second, 1),
+    ]
+    assert tasks.statuses(conn) == {
+        watched: "available",
+        changed: "available",
+        first: "available",
+        second: "scheduled",
+    }
+    moved = tasks.task(conn, changed)
+    assert moved is not None
+    assert (moved["queue"], moved["payload"], moved["headers"]) == (R, [3], {"h": 1})
+    assert (moved["priority"], moved["attempts"], moved["claimant"]) == (2, 0, None)
+    inserted = tasks.task(conn, first)
+    assert inserted is not None
+    assert (inserted["payload"], inserted["headers"]) == ({"word": "a"}, {"x": [1]})
+    # of both lanes, also of the one that did not exist
+    assert [task for task, _ in tasks.claim(conn, R, number=9)] == [first, changed, watched]
+
+
+def test_each_task_that_stands_in_the_way_is_named_and_nothing_is_done(conn: Connection) -> None:
+    mine, foreign, gone, older, seen = (tasks.push(conn, Q) for _ in range(5))
+    conn.execute("delete from pgq_task.task where id = %s", [gone])
+    tasks.modify(conn, changes=[{"id": older, "version": 1, "delay": "1 hour"}])
+    tasks.modify(conn, changes=[{"id": seen, "version": 1, "delay": "1 hour"}])
+    assert tasks.claim(conn, Q, claimant="w") == [(mine, 2)]
+    assert tasks.claim(conn, Q, claimant="other") == [(foreign, 2)]
+    before = everything(conn)
+    found = conflicts(
+        lambda: tasks.modify(
+            conn,
+            inserts=[{"queue": Q}],
+            changes=[{"id": foreign, "version": 2}, {"id": mine, "version": 2}],
+            deletes=[(gone, 1), (older, 1)],
+            depends=[(seen, 1)],
+        )
+    )
+    assert found == [
+        {"kind": "change", "id": foreign, "version": 2, "reason": "claimed"},
+        {"kind": "delete", "id": gone, "version": 1, "reason": "missing"},
+        {"kind": "delete", "id": older, "version": 1, "reason": "missing"},
+        {"kind": "depend", "id": seen, "version": 1, "reason": "missing"},
+    ]
+    assert everything(conn) == before
+
+
+def test_a_lease_that_has_ended_does_not_keep_others_away_but_the_version_does(
+    conn: Connection,
+) -> None:
+    task = tasks.push(conn, Q)
+    tasks.claim(conn, Q, claimant="slow", lease="1 millisecond")
+    conn.execute("select pg_sleep(0.01)")
+    assert tasks.claim(conn, Q, claimant="quick", lease="1 millisecond") == [(task, 3)]
+    conn.execute("select pg_sleep(0.01)")
+    assert conflicts(lambda: tasks.modify(conn, deletes=[(task, 2)], claimant="slow"))
+    assert tasks.modify(conn, deletes=[(task, 3)], claimant="slow")
+
+
+def test_a_dependency_may_be_claimed_by_others(conn: Connection) -> None:
+    task = tasks.push(conn, Q)
+    tasks.claim(conn, Q, claimant="other")
+    assert tasks.modify(conn, inserts=[{"queue": R}], depends=[(task, 2)])
+
+
+def test_ids_can_be_chosen(conn: Connection) -> None:
+    (reserved,) = conn.execute("select pgq_task.reserve_ids(2) limit 1").fetchall()[0]
+    assert [
+        row[2]
+        for row in tasks.modify(
+            conn, inserts=[{"queue": Q, "id": -5}, {"queue": Q, "id": reserved}, {"queue": Q}]
+        )
+    ][:2] == [-5, reserved]
+    for foreign in (0, reserved + 1000):
+        assert "cannot be chosen" in refused(
+            lambda foreign=foreign: tasks.modify(conn, inserts=[{"queue": Q, "id": foreign}])  # type: ignore[misc]
+        )
+    # and a push never gets one of them
+    assert tasks.push(conn, Q) not in (-5, reserved)
+
+
+def test_inserts_that_collide_are_refused_or_left_out(conn: Connection) -> None:
+    first = tasks.push(conn, Q, unique_key="k")
+    tasks.modify(conn, inserts=[{"queue": Q, "id": -1}])
+    inserts: list[tasks.Row] = [
+        {"queue": Q, "unique_key": "k"},
+        {"queue": Q, "id": -1},
+        {"queue": R, "unique_key": "k"},
+        {"queue": R, "unique_key": "k", "payload": "again"},
+    ]
+    before = everything(conn)
+    found = conflicts(lambda: tasks.modify(conn, inserts=inserts))
+    assert [(c["reason"], c["other"]) for c in found[:2]] == [
+        ("collision", first),
+        ("collision", -1),
+    ]
+    assert len(found) == 3
+    assert everything(conn) == before
+    result = tasks.modify(conn, inserts=inserts, skip=True)
+    third = result[2][2]
+    assert result == [
+        ("skip", 1, first, 1),
+        ("skip", 2, -1, 1),
+        ("insert", 3, third, 1),
+        ("skip", 4, third, 1),
+    ]
+
+
+def test_a_key_is_free_for_an_insert_beside_the_delete_of_its_task(conn: Connection) -> None:
+    first = tasks.push(conn, Q, unique_key="k")
+    assert tasks.modify(conn, inserts=[{"queue": Q, "unique_key": "k"}], deletes=[(first, 1)])
+
+
+def test_changes_that_collide_are_refused(conn: Connection) -> None:
+    here = tasks.push(conn, Q, unique_key="k")
+    there = tasks.push(conn, R, unique_key="k")
+    assert conflicts(
+        lambda: tasks.modify(conn, changes=[{"id": here, "version": 1, "queue": R}])
+    ) == [
+        {
+            "kind": "change",
+            "id": here,
+            "version": 1,
+            "reason": "collision",
+            "unique_key": "k",
+            "other": there,
+        }
+    ]
+    assert tasks.modify(
+        conn, changes=[{"id": here, "version": 1, "queue": R, "unique_key": "other"}]
+    )
+
+
+def test_an_insert_waits_for_what_becomes_of_the_task_that_has_its_key(
+    conn: Connection, connect: Connect
+) -> None:
+    first = tasks.push(conn, Q, unique_key="k")
+    other = connect(autocommit=False)
+    for end, expected in ((other.rollback, "skip"), (other.commit, "insert")):
+        other.execute("delete from pgq_task.task where id = %s", [first])
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(
+                tasks.modify, conn, inserts=[{"queue": Q, "unique_key": "k"}], skip=True
+            )
+            tasks.wait_until_blocked(other, conn)
+            end()
+            assert [row[0] for row in call.result()] == [expected]
+
+
+def test_an_insert_is_not_skipped_for_a_task_that_has_ended_since(
+    conn: Connection, connect: Connect
+) -> None:
+    first = tasks.push(conn, Q, unique_key="k")
+    # The call stops after its inserts, where it makes a lane that somebody else makes, too.
+    other = connect(autocommit=False)
+    tasks.push(other, Q, priority=9)
+    inserts: list[tasks.Row] = [{"queue": Q, "priority": 9}, {"queue": Q, "unique_key": "k"}]
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(tasks.modify, conn, inserts=inserts, skip=True)
+        tasks.wait_until_blocked(other, conn)
+        connect().execute("delete from pgq_task.task where id = %s", [first])
+        other.commit()
+        assert [(row[0], row[1]) for row in call.result()] == [("insert", 1), ("insert", 2)]
+
+
+def test_a_change_ends_the_claim_unless_it_is_to_be_kept(conn: Connection) -> None:
+    task = tasks.push(conn, Q)
+    tasks.claim(conn, Q)
+    tasks.modify(
+        conn, changes=[{"id": task, "version": 2, "payload": {"step": 1}, "keep_lease": True}]
+    )
+    kept = tasks.task(conn, task)
+    assert kept is not None
+    assert (kept["status"], kept["claimant"], kept["version"]) == ("claimed", "w", 3)
+    assert kept["payload"] == {"step": 1}
+    conn.execute("select pgq_task.finish('w', id, version) from pgq_task.tasks")
+    task = tasks.push(conn, Q)
+    tasks.claim(conn, Q)
+    tasks.modify(conn, changes=[{"id": task, "version": 2, "error": "later", "attempts": 5}])
+    assert tasks.claim(conn, Q, claimant="other") == [(task, 4)]
+    taken = tasks.task(conn, task)
+    assert taken is not None
+    assert (taken["error"], taken["attempts"]) == ("later", 6)
+
+
+def test_a_lease_that_was_kept_ends_like_any_other(conn: Connection) -> None:
+    task = tasks.push(conn, Q)
+    tasks.claim(conn, Q, lease="1 second")
+    tasks.modify(conn, changes=[{"id": task, "version": 2, "keep_lease": True}])
+    assert tasks.claim(conn, Q, claimant="other") == []
+    while not (again := tasks.claim(conn, Q, claimant="other")):
+        conn.execute("select pg_sleep(0.05)")
+    assert again == [(task, 4)]
+
+
+def test_a_task_that_is_moved_does_not_stand_before_the_mark_of_its_new_lane(
+    conn: Connection,
+) -> None:
+    """Sweeps go past what is dead; claims begin behind that."""
+    moved = tasks.push(conn, Q)
+    low = (
+        "select pg_sequence_last_value(lane_low) from pgq_task.lane join pgq_task.queue"
+        " using (queue_id) where queue_name = %s"
+    )
+    while ops.value(conn, low, R) <= ops.value(conn, "select pos from pgq_task.task"):
+        tasks.push(conn, R)
+        tasks.modify(conn, deletes=tasks.claim(conn, R))
+        conn.execute("select pgq_task.sweep()")
+        conn.execute("select pg_sleep(0.11)")
+    tasks.modify(conn, changes=[{"id": moved, "version": 1, "queue": R}])
+    assert tasks.claim(conn, R) == [(moved, 3)]
+    # A lease that has ended, and is kept, does not stand before the mark either.
+    conn.execute("update pgq_task.task set queue_id = 1, lease = 'epoch', pos = 0")
+    tasks.modify(conn, changes=[{"id": moved, "version": 3, "queue": R, "keep_lease": True}])
+    assert tasks.claim(conn, R) == [(moved, 5)]
+    # Its claim stands at the end of the lease, where it is looked for then.
+    tasks.modify(conn, changes=[{"id": moved, "version": 5, "queue": Q, "keep_lease": True}])
+    assert ops.value(conn, "select pos = pgq_task.position_of(lease) from pgq_task.task")
+
+
+def test_times_stay_unless_they_are_changed(conn: Connection) -> None:
+    later = tasks.push(conn, Q, delay=timedelta(hours=1))
+    due = ops.value(conn, "select at from pgq_task.tasks")
+    tasks.modify(conn, changes=[{"id": later, "version": 1, "payload": 1, "priority": -4}])
+    assert ops.value(conn, "select at from pgq_task.tasks") == due
+    soon = datetime.now(UTC) + timedelta(minutes=5)
+    tasks.modify(conn, changes=[{"id": later, "version": 2, "at": soon.isoformat()}])
+    assert ops.value(conn, "select at from pgq_task.tasks") == soon
+    tasks.modify(conn, changes=[{"id": later, "version": 3, "delay": "0"}])
+    assert tasks.claim(conn, Q) == [(later, 5)]
+
+
+def test_a_stopped_task_waits_for_a_person(conn: Connection) -> None:
+    task = tasks.push(conn, Q)
+    assert ops.value(conn, "select pgq_task.stop(%s, 1)", task) == 2
+    assert tasks.statuses(conn) == {task: "stopped"}
+    tasks.modify(conn, changes=[{"id": task, "version": 2, "payload": "mended"}])
+    assert tasks.claim(conn, Q) == []
+    assert conflicts(lambda: conn.execute("select pgq_task.start(%s, 1)", [task]))
+    assert ops.value(conn, "select pgq_task.start(%s)", task) == 4
+    assert tasks.claim(conn, Q) == [(task, 5)]
+    (conflict,) = conflicts(lambda: conn.execute("select pgq_task.stop(%s)", [task]))
+    assert conflict["reason"] == "claimed"
+    assert conflicts(lambda: conn.execute("select pgq_task.stop(-1)"))
+
+
+def test_people_can_override_versions_and_claims(conn: Connection) -> None:
+    one, two = tasks.push(conn, Q), tasks.push(conn, Q)
+    tasks.claim(conn, Q, number=2, claimant="other")
+    assert tasks.modify(
+        conn, changes=[{"id": one, "queue": R}], deletes=[(two, 99)], force=True
+    ) == [("change", 1, one, 3), ("delete", 1, two, None)]
+    (conflict,) = conflicts(lambda: tasks.modify(conn, deletes=[(two, 1)], force=True))
+    assert conflict["reason"] == "missing"
+    # but not what they say that it depends on
+    assert conflicts(lambda: tasks.modify(conn, depends=[(one, 1)], force=True))
+
+
+def test_moving_a_task_keeps_the_order_of_its_key_in_both_queues(conn: Connection) -> None:
+    first, second, third = (tasks.push(conn, Q, order_key="o") for _ in range(3))
+    there = tasks.push(conn, R, order_key="o")
+    hold_back(conn)
+    tasks.modify(conn, changes=[{"id": first, "version": 1, "queue": R}])
+    assert tasks.claim(conn, Q, number=9) == [(second, version_of(conn, second))]
+    # The oldest goes first, also if it came last.
+    assert [task for task, _ in tasks.claim(conn, R, number=9)] == [first]
+    tasks.modify(conn, deletes=[(first, version_of(conn, first))])
+    assert [task for task, _ in tasks.claim(conn, R, number=9)] == [there]
+    tasks.modify(conn, deletes=[(second, version_of(conn, second))])
+    assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [third]
+
+
+def test_a_task_that_gets_another_key_releases_who_waits_for_it(conn: Connection) -> None:
+    first, second = (tasks.push(conn, Q, order_key="o") for _ in range(2))
+    hold_back(conn)
+    tasks.modify(conn, changes=[{"id": first, "version": 1, "order_key": None, "stop": True}])
+    assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [second]
+
+
+def hold_back(conn: Connection) -> None:
+    """What sweeps do where many tasks wait for earlier ones: these stand nowhere then."""
+    conn.execute("select pgq_task.hold_back(id) from pgq_task.task")
+    assert ops.value(conn, "select bool_or(pos is null) from pgq_task.task")
+
+
+def version_of(conn: Connection, task: int) -> int:
+    version: int = ops.value(conn, "select version from pgq_task.task where id = %s", task)
+    return version
+
+
+def test_workers_that_wait_hear_of_what_was_inserted_or_moved(
+    conn: Connection, connect: Connect
+) -> None:
+    task = tasks.push(conn, Q)
+    listener = connect()
+    listener.execute("listen pgq_task")
+    for modification in (
+        {"inserts": [{"queue": R}]},
+        {"changes": [{"id": task, "version": 1, "queue": R}]},
+    ):
+        listener.execute("select pgq_task.set_waiting(array[%s])", [R])
+        tasks.modify(conn, **modification)
+        assert [n.payload for n in listener.notifies(timeout=60, stop_after=1)] == [R]
+
+
+@pytest.mark.parametrize("level", [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ])
+def test_of_two_that_modify_a_task_at_once_one_does(
+    conn: Connection, connect: Connect, level: IsolationLevel
+) -> None:
+    task = tasks.push(conn, Q)
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    second.isolation_level = level
+    second.execute("select")
+    tasks.modify(first, deletes=[(task, 1)], inserts=[{"queue": R, "payload": "first"}])
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(
+            tasks.modify, second, deletes=[(task, 1)], inserts=[{"queue": R, "payload": "second"}]
+        )
+        tasks.wait_until_blocked(conn, second)
+        first.commit()
+        with pytest.raises(psycopg.Error) as caught:
+            call.result()
+        read_committed = level is IsolationLevel.READ_COMMITTED
+        assert caught.value.sqlstate == ("PQ071" if read_committed else "40001")
+    second.rollback()
+    assert conn.execute("select payload from pgq_task.tasks").fetchall() == [("first",)]
+
+
+def test_what_somebody_depends_on_stays_as_it_is_until_the_commit(
+    conn: Connection, connect: Connect
+) -> None:
+    task = tasks.push(conn, Q)
+    first, second, third = (connect(autocommit=False) for _ in range(3))
+    tasks.modify(first, depends=[(task, 1)], inserts=[{"queue": R}])
+    tasks.modify(second, depends=[(task, 1)], inserts=[{"queue": R}])
+    assert tasks.claim(third, Q) == []
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(tasks.modify, third, deletes=[(task, 1)])
+        tasks.wait_until_blocked(conn, third)
+        first.commit()
+        tasks.wait_until_blocked(conn, third)
+        second.commit()
+        assert call.result()
+
+
+def test_modifications_of_the_same_tasks_do_not_deadlock(
+    conn: Connection, connect: Connect
+) -> None:
+    """Each moves random tasks, in a random order, and depends on others: every call ends, and none
+    of the tasks is stuck then."""
+    ids = [tasks.push(conn, Q, order_key="o" if n % 3 else None) for n in range(12)]
+    hold_some_back: LiteralString = (
+        "select pgq_task.hold_back(t.id) from (select id from pgq_task.task where id = any (%s)"
+        " and lease is null for no key update skip locked) t"
+    )
+
+    def work(seed: int) -> int:
+        chance = random.Random(seed)
+        mine = connect()
+        done = 0
+        for _ in range(40):
+            some = chance.sample(ids, 6)
+            mine.execute(hold_some_back, [some])
+            versions: dict[int, int] = dict(
+                mine.execute("select id, version from pgq_task.task").fetchall()
+            )
+            keyed = mine.execute(
+                "select id, version from pgq_task.task where unique_key is not null"
+            ).fetchall()
+            with suppress(TaskConflict), translate_errors():
+                tasks.modify(
+                    mine,
+                    changes=[
+                        {"id": task, "version": versions[task], "queue": chance.choice((Q, R))}
+                        for task in some[:4]
+                    ],
+                    depends=[(task, versions[task]) for task in some[4:]],
+                    inserts=[{"queue": Q, "unique_key": key} for key in chance.sample("abcdef", 6)],
+                    deletes=chance.sample(keyed, len(keyed)),
+                )
+                done += 1
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, range(4))) > 0
+    worked_off: list[int] = []
+    for _ in range(1000):
+        if not ops.value(conn, "select exists (select from pgq_task.task)"):
+            break
+        claimed = tasks.claim(conn, Q, R, number=99)
+        tasks.modify(conn, deletes=claimed)
+        worked_off += [task for task, _ in claimed]
+        conn.execute("select pgq_task.sweep(), pg_sleep(0.02)")
+    assert set(ids) <= set(worked_off)
+    assert tasks.statuses(conn) == {}
+
+
+def test_thousands_are_modified_in_one_call(conn: Connection) -> None:
+    result = tasks.modify(conn, inserts=[{"queue": Q, "payload": n} for n in range(3000)])
+    ids = [row[2] for row in result]
+    payloads: dict[int, int] = dict(
+        conn.execute("select id, payload from pgq_task.tasks").fetchall()
+    )
+    assert [payloads[task] for task in ids] == list(range(3000))
+    assert [task for task, _ in tasks.claim(conn, Q, number=3000)] == ids
+    tasks.modify(conn, changes=[{"id": task, "version": 2, "queue": R} for task in ids])
+    assert ops.value(conn, "select count(*) from pgq_task.tasks where queue = %s", R) == 3000
+    tasks.modify(conn, deletes=[(task, 3) for task in reversed(ids)])
+    assert tasks.statuses(conn) == {}
+
+
+@pytest.mark.parametrize(
+    ("modification", "message"),
+    [
+        ({"inserts": {"queue": Q}}, "the inserts are no JSON array"),
+        ({"inserts": [5]}, "insert 1 is no JSON object"),
+        ({"inserts": [{"queue": Q}, {"queue": Q, "prio": 1}]}, "insert 2 has an unknown attribute"),
+        ({"inserts": [{"payload": 1}]}, "insert 1 lacks one of: queue"),
+        ({"inserts": [{"queue": None}]}, "insert 1 lacks one of: queue"),
+        ({"inserts": [{"queue": Q, "at": "soon"}]}, "cannot be read"),
+        ({"inserts": [{"queue": Q, "at": "infinity"}]}, "cannot be available at infinity"),
+        ({"inserts": [{"queue": Q, "at": "2020-01-01"}]}, "in the past"),
+        ({"inserts": [{"queue": Q, "at": "2200-01-01", "delay": "1 s"}]}, "a time and a delay"),
+        ({"inserts": [{"queue": Q, "delay": "-1 s"}]}, "negative"),
+        ({"inserts": [{"queue": Q, "priority": 40000}]}, "cannot be read"),
+        ({"inserts": [{"queue": Q, "headers": [1]}]}, "headers that are no JSON object"),
+        ({"inserts": [{"queue": Q, "id": 1.5}]}, "cannot be read"),
+        ({"inserts": [{"queue": Q, "unique_key": ""}]}, "insert 1 has a key"),
+        ({"changes": [{"id": 1, "version": 1, "order_key": "x" * 1001}]}, "change 1 has a key"),
+        ({"changes": [{"id": 1}]}, "change 1 lacks one of: id, version"),
+        ({"changes": [{"id": 1, "version": 1, "stop": True, "delay": "1 s"}]}, "more than one of"),
+        ({"changes": [{"id": 1, "version": 1, "stop": True, "keep_lease": True}]}, "more than one"),
+        ({"changes": [{"id": 1, "version": 1, "attempts": -1}]}, "-1 attempts"),
+        ({"changes": [{"id": 1, "version": 1, "attempts": 2**31 - 1}]}, "2147483647 attempts"),
+        ({"changes": [{"id": 1, "version": 1, "at": "soon"}]}, "cannot be read"),
+        ({"changes": [{"id": 1, "version": 1, "delay": "long"}]}, "cannot be read"),
+        ({"inserts": [{"queue": Q, "at": "2200-01-01", "delay": "long"}]}, "cannot be read"),
+        ({"inserts": [{"queue": Q, "delay": "290000 years"}]}, "is too long"),
+        ({"inserts": [{"queue": Q, "id": -7}, {"queue": R, "id": -7}]}, "inserted twice"),
+        ({"inserts": [{"queue": Q, "id": 0}, {"queue": Q, "id": 1}]}, "0 cannot be chosen"),
+        ({"changes": [{"id": 1, "version": 1}], "deletes": [{"id": 1, "version": 1}]}, "twice"),
+        ({"deletes": [{"id": 1, "version": 1, "queue": Q}]}, "unknown attribute 'queue'"),
+        ({"depends": "all"}, "the depends are no JSON array"),
+        ({"claimant": ""}, "the claimant has no name"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(
+    conn: Connection, modification: dict[str, Any], message: str
+) -> None:
+    tasks.push(conn, Q)
+    arguments = {"claimant": "w"} | {
+        name: value if name == "claimant" else Jsonb(value) for name, value in modification.items()
+    }
+    named = ", ".join(f"{name} => %({name})s" for name in arguments)
+    assert message in refused(
+        lambda: conn.execute(f"select pgq_task.modify({named})".encode(), arguments)
+    )
+
+
+def test_queues_that_do_not_exist_are_told(conn: Connection) -> None:
+    task = tasks.push(conn, Q)
+    for call in (
+        lambda: tasks.modify(conn, inserts=[{"queue": Q}, {"queue": "nowhere"}]),
+        lambda: tasks.modify(conn, changes=[{"id": task, "version": 1, "queue": "nowhere"}]),
+    ):
+        assert "nowhere" in refused(call, TaskQueueNotFound)
+    assert tasks.statuses(conn) == {task: "available"}
+    assert "0 ids" in refused(lambda: conn.execute("select pgq_task.reserve_ids(0)"))

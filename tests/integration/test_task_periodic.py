@@ -1,0 +1,344 @@
+"""Each run of a periodic task is pushed once, whoever is there, and none is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pgqpy.errors import InvalidTask, PermissionDenied, TaskQueueNotFound
+from pgqpy.tasks import Tasks
+from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks.cron import Cron
+from pgqpy.tasks.periodic import PeriodicTask, push_due, set_periodic
+from tests.fixtures import queue_ops
+from tests.fixtures import task_ops as ops
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connect, Connection
+
+QUEUE = "reports"
+PUSHED = "select headers ->> 'due' as due from pgq_task.tasks where queue = 'reports'"
+
+PUSHER = """
+import sys
+from pgqpy import connect
+from pgqpy.tasks.periodic import push_due
+with connect(sys.argv[1], autocommit=True) as conn:
+    print("ready", flush=True)
+    while push_due(conn) == 0:
+        pass
+"""
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Connection:
+    Tasks(conn).create_queue(QUEUE)
+    return conn
+
+
+def make(conn: Connection, cron: str = "* * * * *", missed: str = "all", **settings: Any) -> None:
+    settings |= {"cron": Cron(cron), "missed": missed}
+    task: Any = {"name": "report", "queue": QUEUE, "payload": 1} | settings
+    set_periodic(conn, [PeriodicTask(**task)])
+
+
+def miss(conn: Connection, minutes: int) -> list[str]:
+    """As if nobody had been there for so long; the runs that were due."""
+    conn.execute(
+        "update pgq_task.periodic"
+        " set last_due = date_trunc('minute', now()) - make_interval(mins => %s)",
+        [minutes],
+    )
+    return [
+        row["due"]
+        for row in ops.rows(
+            conn,
+            "select to_jsonb(last_due + make_interval(mins => n)) #>> '{}' as due"
+            "  from pgq_task.periodic, generate_series(1, %s) n",
+            minutes,
+        )
+    ]
+
+
+def pushed(conn: Connection) -> list[str]:
+    return sorted(row["due"] for row in ops.rows(conn, PUSHED))
+
+
+def within(conn: Connection, due: list[str], found: list[str]) -> None:
+    """All that was due was pushed, once; the minute may have ended meanwhile."""
+    assert len(set(found)) == len(found)
+    assert found[: len(due)] == due
+    later = ops.rows(
+        conn, "select ceil(extract(epoch from now() - %s::timestamptz) / 60)::int as n", due[-1]
+    )
+    assert len(found) <= len(due) + later[0]["n"]
+
+
+def test_five_workers_push_each_run_once(tasks: Connection, connect: Connect) -> None:
+    make(tasks)
+    due = miss(tasks, 1500)
+    connections = [connect() for _ in range(5)]
+
+    def work(conn: Connection) -> None:
+        while push_due(conn) == 0:
+            pass
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(work, connections))
+    within(tasks, due, pushed(tasks))
+
+
+def test_workers_that_are_killed_lose_and_double_nothing(tasks: Connection, dsn: str) -> None:
+    make(tasks)
+    due = miss(tasks, 4000)
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", PUSHER, dsn], stdout=subprocess.PIPE, text=True
+        )
+
+    killed = 0
+    for _ in range(6):
+        workers = [begin() for _ in range(2)]
+        for worker in workers:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+        before = len(pushed(tasks))
+        while len(pushed(tasks)) <= before + random.randrange(300) and workers[0].poll() is None:
+            pass
+        for worker in workers:
+            if worker.poll() is None:
+                os.kill(worker.pid, signal.SIGKILL)
+                killed += 1
+            worker.communicate()
+    assert killed
+    with begin() as last:
+        last.communicate(timeout=PATIENCE)
+        assert last.returncode == 0
+    within(tasks, due, pushed(tasks))
+
+
+@pytest.mark.parametrize(("missed", "expected"), [("last", 1), ("skip", 0), ("all", 30)])
+def test_what_was_missed_is_made_up_for_as_was_asked(
+    tasks: Connection, caplog: pytest.LogCaptureFixture, missed: str, expected: int
+) -> None:
+    make(tasks, cron="0 0 1 1 *", missed=missed)
+    # Years: no run is due while the test runs.
+    tasks.execute(
+        "update pgq_task.periodic set last_due = make_timestamptz("
+        "extract(year from now())::int - 30, 1, 1, 0, 0, 0, 'UTC')"
+    )
+    with caplog.at_level(logging.WARNING):
+        seconds = push_due(tasks)
+    assert seconds is not None
+    found = pushed(tasks)
+    assert len(found) == expected
+    year = queue_ops.value(tasks, "select extract(year from now() at time zone 'UTC')::text")
+    if found:
+        assert found[-1].startswith(f"{year}-01-01")
+    assert ("runs since" in caplog.text) == (missed != "all")
+    again = push_due(tasks)
+    assert again is not None
+    assert pushed(tasks) == found
+
+
+def test_nothing_is_pushed_before_it_is_due(tasks: Connection) -> None:
+    make(tasks, cron="0 0 1 1 *")
+    seconds = push_due(tasks)
+    assert seconds is not None
+    assert 0 < seconds <= 366 * 86400
+    assert not pushed(tasks)
+    assert push_due(tasks) is not None
+
+
+def test_a_task_that_was_set_again_goes_on_where_it_was(tasks: Connection) -> None:
+    make(tasks)
+    due = miss(tasks, 3)
+    make(tasks)
+    make(tasks, payload=2)
+    push_due(tasks)
+    within(tasks, due, pushed(tasks))
+    assert queue_ops.value(tasks, "select min(payload::text) from pgq_task.tasks") == "2"
+    miss(tasks, 3)
+    make(tasks, cron="0 0 1 1 *")
+    before = pushed(tasks)
+    push_due(tasks)
+    assert pushed(tasks) == before
+
+
+def test_paused_tasks_are_not_pushed_and_not_made_up_for(tasks: Connection) -> None:
+    make(tasks)
+    tasks.execute("select pgq_task.pause_periodic('report')")
+    [row] = ops.rows(tasks, "select * from pgq_task.get_periodic_info('report')")
+    assert row["paused"] is not None
+    assert (row["queue"], row["cron"], row["time_zone"]) == (QUEUE, "* * * * *", "UTC")
+    miss(tasks, 10)
+    assert push_due(tasks) is None
+    # Who had looked before the pause does not push either.
+    assert not queue_ops.value(
+        tasks,
+        "select pgq_task.push_periodic('report', last_due, last_due + interval '1 minute', '{}')"
+        "  from pgq_task.periodic",
+    )
+    tasks.execute("select pgq_task.resume_periodic('report')")
+    assert push_due(tasks) is not None
+    assert len(pushed(tasks)) <= 1
+    tasks.execute("select pgq_task.drop_periodic('report')")
+    assert push_due(tasks) is None
+
+
+def test_keys_hold_for_runs_too(tasks: Connection) -> None:
+    make(tasks, unique_key="report", order_key="o", headers={"limit_key": "a"})
+    due = miss(tasks, 3)
+    push_due(tasks)
+    [task] = ops.rows(tasks, "select * from pgq_task.tasks")
+    assert (task["unique_key"], task["order_key"]) == ("report", "o")
+    assert task["headers"] == {"limit_key": "a", "periodic": "report", "due": due[0]}
+    [row] = ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
+    assert (row["unique_key"], row["headers"]) == ("report", {"limit_key": "a"})
+    make(tasks)
+    [row] = ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
+    assert (row["unique_key"], row["order_key"], row["headers"]) == (None, None, None)
+
+
+def test_a_run_is_pushed_at_will(tasks: Connection) -> None:
+    make(tasks, cron="0 0 1 1 *", priority=3)
+    known = ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
+    Tasks(tasks).pause_periodic("report")
+    first = Tasks(tasks).run_periodic("report")
+    Tasks(tasks).resume_periodic("report")
+    [task] = ops.rows(tasks, "select * from pgq_task.tasks")
+    assert (task["id"], task["priority"], task["payload"]) == (first, 3, 1)
+    assert task["headers"]["periodic"] == "report"
+    assert known[0]["cron"] == "0 0 1 1 *"
+    assert len(pushed(tasks)) == 1
+    with pytest.raises(InvalidTask, match="there is no periodic task 'none'"):
+        Tasks(tasks).run_periodic("none")
+
+
+def test_who_may_work_may_tell_of_schedules_and_push_what_is_due(
+    tasks: Connection, connect: Connect
+) -> None:
+    worker = connect()
+    worker.execute("set role pgq_reader")
+    make(worker)
+    miss(tasks, 1)
+    push_due(worker)
+    assert len(pushed(tasks)) >= 1
+
+
+def test_what_a_restricted_queue_gets_is_not_shown_to_everybody(
+    tasks: Connection, connect: Connect
+) -> None:
+    make(tasks, payload={"secret": 1})
+    tasks.execute("select pgq_task.restrict_queue('reports')")
+    other = connect()
+    other.execute("set role pgq_reader")
+    [row] = ops.rows(other, "select * from pgq_task.get_periodic_info()")
+    assert (row["name"], row["payload"]) == ("report", None)
+    other.execute("reset role; set role pgq_writer")
+    Tasks(tasks).create_queue("other")
+    with pytest.raises(PermissionDenied, match="reports"):
+        make(other, queue="other")
+
+
+def test_a_name_that_moves_to_another_queue_is_told_of(
+    tasks: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    Tasks(tasks).create_queue("other")
+    make(tasks)
+    make(tasks)
+    assert not caplog.records
+    make(tasks, queue="other")
+    assert "periodic task report was of queue reports, and is of other" in caplog.text
+
+
+def test_a_job_has_several_schedules_under_names_of_their_own(tasks: Connection, dsn: str) -> None:
+    app = TaskApp(QUEUE)
+
+    @app.periodic("0 8 * * *", periodic_name="morning", detail="short")
+    @app.periodic("0 18 * * FRI", detail="long")
+    @app.task(unique_key=lambda detail: detail, limit_key="reports")
+    def report(detail: str) -> None: ...
+
+    app.worker(dsn).run(until_empty=True)
+    found = {
+        each.name: (each.payload["args"], each.unique_key, each.headers)
+        for each in Tasks(tasks).periodic()
+    }
+    assert found == {
+        "morning": ({"detail": "short"}, "short", {"limit_key": "reports"}),
+        "report": ({"detail": "long"}, "long", {"limit_key": "reports"}),
+    }
+    with pytest.raises(InvalidTask, match="two schedules called report"):
+        app.periodic("* * * * *", detail="x")(report)
+
+
+def test_a_queue_that_is_dropped_takes_its_periodic_tasks_with_it(tasks: Connection) -> None:
+    make(tasks)
+    Tasks(tasks).drop_queue(QUEUE)
+    assert not ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
+
+
+def test_what_makes_no_sense_is_refused(tasks: Connection) -> None:
+    with pytest.raises(TaskQueueNotFound):
+        make(tasks, queue="nowhere")
+    with pytest.raises(InvalidTask, match="missed is 'sometimes'"):
+        make(tasks, missed="sometimes")
+    for function in ("pause_periodic", "resume_periodic", "drop_periodic", "get_periodic_info"):
+        with pytest.raises(Exception, match="there is no periodic task 'none'"):
+            tasks.execute(f"select pgq_task.{function}('none')".encode())
+    make(tasks)
+    with pytest.raises(Exception, match="not due, or were pushed"):
+        tasks.execute(
+            "select pgq_task.push_periodic('report', last_due, now() + interval '1 hour', '{}')"
+            "  from pgq_task.periodic"
+        )
+    app = TaskApp(QUEUE)
+    with pytest.raises(InvalidTask, match="is no job of this app"):
+        app.periodic("* * * * *")(lambda: None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="missed is"):
+        app.periodic("* * * * *", missed="never")
+
+
+def test_a_worker_tells_the_server_of_its_jobs_and_pushes_them(tasks: Connection, dsn: str) -> None:
+    app = TaskApp(QUEUE)
+    done: list[int] = []
+
+    @app.periodic("0 0 1 1 *", time_zone="Asia/Tokyo", number=7)
+    @app.task(priority=3)
+    def yearly(number: int) -> None:
+        done.append(number)
+        worker.stop()
+
+    worker = app.worker(dsn)
+    worker.run(until_empty=True)
+    [row] = ops.rows(tasks, "select * from pgq_task.get_periodic_info()")
+    assert (row["name"], row["time_zone"], row["priority"]) == ("yearly", "Asia/Tokyo", 3)
+    assert not done
+    tasks.execute("update pgq_task.periodic set last_due = last_due - interval '2 years'")
+    worker.run()
+    assert done == [7]
+    # One that takes no such argument is found before anything is pushed.
+    app.periodic("* * * * *", periodic_name="other", numbr=7)(yearly)
+    with pytest.raises(TypeError, match=r"yearly\(\)"):
+        worker.run(until_empty=True)
+
+
+def test_a_periodic_task_that_cannot_be_pushed_does_not_hold_up_the_others(
+    tasks: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tasks, name="a")
+    make(tasks, name="b")
+    miss(tasks, 1)
+    tasks.execute("update pgq_task.periodic set cron = 'nonsense' where periodic_name = 'a'")
+    push_due(tasks)
+    assert "periodic task a cannot be pushed" in caplog.text
+    assert len(pushed(tasks)) in (1, 2)

@@ -1,0 +1,337 @@
+"""What a role may do with the tasks of a queue, action by action, whatever it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from pgqpy.errors import InvalidTask, PermissionDenied, TaskQueueNotFound, from_psycopg
+from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_db import Connect, Connection
+
+OPEN, CLOSED = "open", "closed"
+ROLE, TEAM, OTHER = "task_test_anna", "task test team", "task_test_bert"
+ACTIONS = ("insert", "claim", "change", "delete", "read")
+
+
+@pytest.fixture(autouse=True)
+def roles(conn: Connection) -> Iterator[None]:
+    """Anna and Bert may call all functions; Anna is in a team."""
+    conn.execute("select pgq_task.create_queue(q) from unnest(%s::text[]) q", [[OPEN, CLOSED]])
+    conn.execute("select pgq_task.restrict_queue(%s)", [CLOSED])
+    for role in (ROLE, OTHER):
+        conn.execute(f"create role {role} in role pgq_reader, pgq_writer".encode())
+    conn.execute(f'create role "{TEAM}" role {ROLE}'.encode())
+    yield
+    conn.execute(f'drop role {ROLE}, {OTHER}, "{TEAM}"'.encode())
+
+
+@pytest.fixture
+def anna(connect: Connect) -> Connection:
+    conn = connect()
+    conn.execute(f"set session authorization {ROLE}".encode())
+    return conn
+
+
+@pytest.fixture
+def bert(connect: Connect) -> Connection:
+    conn = connect()
+    conn.execute(f"set session authorization {OTHER}".encode())
+    return conn
+
+
+def grant(conn: Connection, *actions: str, role: str = ROLE, queue: str = CLOSED) -> None:
+    conn.execute("select pgq_task.grant_queue(%s, %s, %s)", [queue, list(actions), role])
+
+
+def revoke(conn: Connection, *actions: str, role: str = ROLE, queue: str = CLOSED) -> None:
+    conn.execute("select pgq_task.revoke_queue(%s, %s, %s)", [queue, list(actions), role])
+
+
+def denied(call: Callable[[], object]) -> str:
+    with pytest.raises(errors.InsufficientPrivilege) as caught:
+        call()
+    error = from_psycopg(caught.value)
+    assert isinstance(error, PermissionDenied)
+    assert error.hint
+    assert "grant_queue" in error.hint
+    return error.message
+
+
+ONE: LiteralString = "jsonb_build_array(jsonb_build_object('id', %(task)s, 'version', %(version)s))"
+CALLS: dict[str, tuple[LiteralString, ...]] = {
+    "insert": (
+        "select pgq_task.push(%(q)s, '1')",
+        "select pgq_task.push(%(q)s, '1', unique_key => 'k')",
+        "select pgq_task.push_many(%(q)s, array['1'::jsonb])",
+        "select pgq_task.modify('w', '[{\"queue\": \"closed\"}]')",
+    ),
+    "claim": (
+        "select pgq_task.claim(array[%(q)s], 'w')",
+        "select pgq_task.pop(%(q)s)",
+        "select pgq_task.renew('w', array[%(task)s], array[%(version)s])",
+        "select pgq_task.release('w', array[%(task)s], array[%(version)s])",
+        "select pgq_task.fail('w', %(task)s, %(version)s, 'bad')",
+        "select pgq_task.finish('w', %(task)s, %(version)s)",
+        "select pgq_task.finish_many('w', array[%(task)s], array[%(version)s])",
+    ),
+    "change": (
+        "select pgq_task.modify('w', changes => " + ONE + ")",
+        "select pgq_task.stop(%(free)s)",
+        "select pgq_task.start(%(free)s)",
+        "select pgq_task.change_tasks(%(q)s, '{}', '{\"delay\": \"1 s\"}')",
+        "select pgq_task.requeue(%(q)s)",
+    ),
+    "delete": (
+        "select pgq_task.modify('w', deletes => " + ONE + ")",
+        "select pgq_task.remove_tasks(%(q)s, '{}')",
+    ),
+    "read": (
+        "select pgq_task.list_tasks(%(q)s)",
+        "select pgq_task.queue_is_empty(array[%(q)s])",
+        "select pgq_task.next_time(array[%(q)s])",
+        "select pgq_task.finished_tasks(%(q)s)",
+        "select pgq_task.modify('w', depends => " + ONE + ")",
+    ),
+}
+"""What needs which action, of a task that 'w' has claimed, and one that is free."""
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_each_action_is_granted_by_itself(
+    conn: Connection, anna: Connection, bert: Connection, action: str
+) -> None:
+    def attempt(role: Connection, statement: LiteralString) -> None:
+        free, taken = (tasks.push(conn, CLOSED) for _ in range(2))
+        conn.execute("select pgq_task.stop(%s)", [free])
+        ((_, version),) = tasks.claim(conn, CLOSED)
+        named = {"q": CLOSED, "free": free, "task": taken, "version": version}
+        try:
+            role.execute(statement, named)
+        finally:
+            conn.execute("delete from pgq_task.task")
+
+    for statement in CALLS[action]:
+        assert f"{ROLE} may not {action}" in denied(
+            lambda statement=statement: attempt(anna, statement)  # type: ignore[misc]
+        ), statement
+    grant(conn, action)
+    for statement in CALLS[action]:
+        attempt(anna, statement)
+        denied(lambda statement=statement: attempt(bert, statement))  # type: ignore[misc]
+    for other in set(ACTIONS) - {action}:
+        denied(lambda other=other: attempt(anna, CALLS[other][0]))  # type: ignore[misc]
+    revoke(conn, action)
+    denied(lambda: attempt(anna, CALLS[action][0]))
+
+
+def test_a_queue_that_is_not_restricted_is_open_to_readers_and_writers(
+    conn: Connection, anna: Connection
+) -> None:
+    tasks.push(anna, OPEN)
+    ((task, version),) = tasks.claim(anna, OPEN)
+    tasks.modify(anna, changes=[{"id": task, "version": version}])
+    assert tasks.statuses(anna) == {task: "available"}
+    # what was granted has no effect then, and is kept
+    grant(conn, "claim", role=OTHER, queue=OPEN)
+    tasks.push(anna, OPEN)
+    conn.execute("select pgq_task.restrict_queue(%s)", [OPEN])
+    denied(lambda: tasks.push(anna, OPEN))
+    conn.execute("select pgq_task.restrict_queue(%s, false)", [OPEN])
+    tasks.push(anna, OPEN)
+
+
+def test_members_may_do_what_their_role_may(conn: Connection, anna: Connection) -> None:
+    grant(conn, "insert", role=TEAM)
+    tasks.push(anna, CLOSED)
+    conn.execute(f'revoke "{TEAM}" from {ROLE}'.encode())
+    denied(lambda: tasks.push(anna, CLOSED))
+
+
+def test_who_has_set_another_role_has_the_rights_of_that(
+    conn: Connection, anna: Connection
+) -> None:
+    conn.execute(f'grant pgq_writer to "{TEAM}"'.encode())
+    grant(conn, "insert")
+    tasks.push(anna, CLOSED)
+    anna.execute(f'set role "{TEAM}"'.encode())
+    assert f'"{TEAM}" may not insert' in denied(lambda: tasks.push(anna, CLOSED))
+    anna.execute("reset role")
+    tasks.push(anna, CLOSED)
+
+
+def test_administrators_may_do_everything(conn: Connection, anna: Connection) -> None:
+    denied(lambda: tasks.push(anna, CLOSED))
+    conn.execute(f"grant pgq_admin to {ROLE}".encode())
+    tasks.push(anna, CLOSED)
+    grant(anna, "claim", role=OTHER)
+    conn.execute(f"revoke pgq_admin from {ROLE}".encode())
+    with pytest.raises(errors.InsufficientPrivilege):
+        grant(anna, "claim", role=ROLE)
+
+
+def test_one_forbidden_queue_among_others_is_told(conn: Connection, anna: Connection) -> None:
+    tasks.push(conn, OPEN)
+    denied(lambda: tasks.claim(anna, OPEN, CLOSED, number=9))
+    denied(lambda: anna.execute("select pgq_task.queue_is_empty(%s::text[])", [[OPEN, CLOSED]]))
+    denied(lambda: tasks.modify(anna, inserts=[{"queue": OPEN}, {"queue": CLOSED}]))
+    assert len(tasks.claim(anna, OPEN)) == 1
+
+
+def test_moving_a_task_takes_the_right_to_insert_it_there(
+    conn: Connection, anna: Connection
+) -> None:
+    task = tasks.push(conn, OPEN)
+    there = [{"id": task, "version": 1, "queue": CLOSED}]
+    assert "may not insert" in denied(lambda: tasks.modify(anna, changes=there))
+    grant(conn, "insert")
+    tasks.modify(anna, changes=there)
+    assert "may not change" in denied(
+        lambda: tasks.modify(anna, changes=[{"id": task, "version": 2, "queue": OPEN}])
+    )
+
+
+def test_tasks_are_shown_to_those_who_may_read_them(conn: Connection, anna: Connection) -> None:
+    secret = tasks.push(conn, CLOSED, "secret")
+    seen = tasks.push(conn, OPEN)
+    everything: LiteralString = "select id from pgq_task.list_tasks()"
+    assert tasks.statuses(anna) == {seen: "available"}
+    assert anna.execute(everything).fetchall() == [(seen,)]
+    sizes: LiteralString = "select queue_name, restricted, total from pgq_task.get_queue_info()"
+    assert anna.execute(sizes).fetchall() == [(CLOSED, True, None), (OPEN, False, 1)]
+    grant(conn, "read")
+    assert set(tasks.statuses(anna)) == {secret, seen}
+    assert anna.execute(everything).fetchall() == [(secret,), (seen,)]
+    assert anna.execute(sizes).fetchall() == [(CLOSED, True, 1), (OPEN, False, 1)]
+
+
+def test_conditions_on_the_view_see_no_row_that_is_not_shown(
+    conn: Connection, anna: Connection
+) -> None:
+    """A function in a condition could tell what it was called with."""
+    tasks.push(conn, CLOSED, "secret")
+    conn.execute("grant create, usage on schema public to public")
+    anna.execute(
+        "create function public.tell(x jsonb) returns bool language plpgsql cost 0.0000001 as"
+        " $$ begin raise exception 'saw %%', x; end $$".replace("%%", "%").encode()
+    )
+    assert anna.execute("select id from pgq_task.tasks where tell(payload)").fetchall() == []
+    anna.execute("drop function public.tell")
+
+
+def test_operators_of_whoever_reads_the_view_are_not_called(
+    conn: Connection, connect: Connect
+) -> None:
+    """One that fits the types better than PostgreSQL's would run as a superuser who looks."""
+    tasks.push(conn, OPEN)
+    conn.execute("create function public.trap(float8, int4) returns float8 return 1 / 0")
+    conn.execute("create function public.trap(int8, numeric) returns numeric return 1 / 0")
+    conn.execute("create operator public.* (leftarg = float8, rightarg = int4, function = trap)")
+    conn.execute("create operator public./ (leftarg = int8, rightarg = numeric, function = trap)")
+    reader = connect()
+    reader.execute("set search_path = public")
+    assert len(reader.execute("select at, status from pgq_task.tasks").fetchall()) == 1
+    conn.execute("drop function public.trap(float8, int4), public.trap(int8, numeric) cascade")
+
+
+def test_a_filter_takes_the_right_to_read(conn: Connection, anna: Connection) -> None:
+    """How many tasks it finds tells what is in them."""
+    task = tasks.push(conn, CLOSED, {"pin": 1234})
+    grant(conn, "change", "delete")
+    guess = '\'{"payload": {"pin": 1234}}\''
+    for call in (
+        f"change_tasks('closed', {guess}, '{{\"priority\": 1}}')",
+        f"remove_tasks('closed', {guess})",
+    ):
+        statement = f"select pgq_task.{call}".encode()
+        assert "may not read" in denied(lambda statement=statement: anna.execute(statement))  # type: ignore[misc]
+    by_id: LiteralString = "select pgq_task.remove_tasks('closed', %s::jsonb)"
+    assert ops.value(anna, by_id, f'{{"ids": [{task}]}}') == 1
+
+
+def test_claims_are_nothing_to_strangers(conn: Connection, anna: Connection) -> None:
+    task = tasks.push(conn, CLOSED)
+    tasks.claim(conn, CLOSED)
+    held: LiteralString = "select id from pgq_task.held('w', array[%s]::bigint[], true)"
+    assert anna.execute(held, [task]).fetchall() == []
+    conn.execute("select pgq_task.cancel(%s, 'a secret')", [task])
+    attend: LiteralString = "select reason from pgq_task.attend('stranger', array[%s]::bigint[])"
+    assert anna.execute(attend, [task]).fetchall() == []
+    denied(lambda: anna.execute("select pgq_task.set_waiting(%s::text[])", [[OPEN, CLOSED]]))
+    grant(conn, "claim")
+    assert anna.execute(held, [task]).fetchall() == [(task,)]
+    anna.execute("select pgq_task.set_waiting(%s::text[])", [[OPEN, CLOSED]])
+
+
+def test_conflicts_tell_strangers_nothing_of_the_task(conn: Connection, anna: Connection) -> None:
+    task = tasks.push(conn, CLOSED)
+    tasks.claim(conn, CLOSED, claimant="a secret name")
+    with pytest.raises(psycopg.Error) as caught:
+        anna.execute("select pgq_task.finish('w', %s, 1)", [task])
+    assert "secret" not in str(caught.value.diag.message_detail)
+
+
+def test_what_fails_in_a_restricted_queue_stays_among_those_who_may_see_it(
+    conn: Connection, anna: Connection, bert: Connection
+) -> None:
+    grant(conn, *ACTIONS)
+    task = tasks.push(conn, CLOSED, "secret")
+    ((_, version),) = tasks.claim(anna, CLOSED)
+    anna.execute("select pgq_task.fail('w', %s, %s, 'bad', final => true)", [task, version])
+    assert tasks.statuses(anna) == {task: "available"}
+    assert tasks.statuses(bert) == {}
+    assert ops.value(anna, "select pgq_task.requeue('closed.failed')") == 1
+
+
+def test_grants_are_listed(conn: Connection) -> None:
+    grants: LiteralString = "select * from pgq_task.get_queue_grants()"
+    assert conn.execute(grants).fetchall() == [(CLOSED, True, None, None)]
+    grant(conn, "read", "claim", "claim")
+    grant(conn, "insert")
+    grant(conn, "read", role=TEAM, queue=OPEN)
+    assert conn.execute(grants).fetchall() == [
+        (CLOSED, True, ROLE, ["claim", "insert", "read"]),
+        (OPEN, False, TEAM, ["read"]),
+    ]
+    revoke(conn, "claim", "delete")
+    revoke(conn, "read", role=TEAM, queue=OPEN)
+    assert conn.execute(grants).fetchall() == [(CLOSED, True, ROLE, ["insert", "read"])]
+
+
+def test_a_role_that_is_gone_harms_nobody(conn: Connection, anna: Connection) -> None:
+    conn.execute("create role task_test_gone")
+    grant(conn, "insert", role="task_test_gone")
+    conn.execute("drop role task_test_gone")
+    denied(lambda: tasks.push(anna, CLOSED))
+    assert ops.value(conn, "select count(*) from pgq_task.get_queue_grants(%s)", CLOSED) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((CLOSED, ["claims"], ROLE), "no action 'claims'"),
+        ((CLOSED, [None], ROLE), "no action NULL"),
+        ((CLOSED, [], ROLE), "no action is given"),
+        ((CLOSED, ["claim"], "nobody at all"), "no role 'nobody at all'"),
+        ((CLOSED, ["claim"], None), "no role NULL"),
+    ],
+)
+@pytest.mark.parametrize("function", ["grant_queue", "revoke_queue"])
+def test_grants_that_make_no_sense_are_refused(
+    conn: Connection, function: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    call = f"select pgq_task.{function}(%s, %s, %s)".encode()
+    with pytest.raises(psycopg.Error) as caught:
+        conn.execute(call, arguments)
+    error = from_psycopg(caught.value)
+    assert isinstance(error, InvalidTask)
+    assert message in error.message
+    assert error.hint
+    with pytest.raises(psycopg.Error) as caught:
+        conn.execute(call, ["nowhere", ["claim"], ROLE])
+    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)

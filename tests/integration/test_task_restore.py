@@ -1,0 +1,157 @@
+"""Tasks survive crashes and dumps: each that is there can be claimed, wherever the marks stand."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from pgqpy.schema import schema_sql
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+PATIENCE = 120.0
+PUSH = "select pgq_task.push('tasks', '1')"
+CLAIM = "select id, version from pgq_task.claim('{tasks}', %s, interval '1 second', 3)"
+COUNT = "select count(*) from pgq_task.task"
+
+
+class Load:
+    """Pushes, claims, finishes, dies and sweeps on some connections."""
+
+    def __init__(self, dsn: str) -> None:
+        self.stopping = threading.Event()
+        self.threads = [
+            threading.Thread(target=work, args=(dsn, f"w{number}"))
+            for work in (self.push, self.work)
+            for number in range(2)
+        ]
+        self.finished = 0
+
+    def push(self, dsn: str, name: str) -> None:
+        with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as conn:
+            while not self.stopping.is_set():
+                conn.execute(PUSH)
+
+    def work(self, dsn: str, name: str) -> None:
+        with suppress(psycopg.OperationalError), psycopg.connect(dsn, autocommit=True) as conn:
+            while not self.stopping.is_set():
+                conn.execute("select pgq_task.sweep()")
+                for task, version in conn.execute(CLAIM, [name]).fetchall():
+                    if task % 7:
+                        conn.execute("select pgq_task.finish(%s, %s, %s)", [name, task, version])
+                        self.finished += 1
+
+    def until_finished(self, count: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while self.finished < count:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+@contextmanager
+def load(dsn: str) -> Iterator[Load]:
+    load = Load(dsn)
+    for thread in load.threads:
+        thread.start()
+    try:
+        yield load
+    finally:
+        load.stopping.set()
+        for thread in load.threads:
+            thread.join()
+
+
+def drain(conn: Connection) -> int:
+    """What claims find, until nothing is left or it takes too long."""
+    found = 0
+    end = time.monotonic() + PATIENCE
+    while ops.value(conn, COUNT) and time.monotonic() < end:
+        conn.execute("select pgq_task.sweep()")
+        for task, version in conn.execute(CLAIM, ["drain"]).fetchall():
+            conn.execute("select pgq_task.finish('drain', %s, %s)", [task, version])
+            found += 1
+    return found
+
+
+def dump(server: Server, dsn: str) -> bytes:
+    command = [str(server.bin_dir / "pg_dump"), "--format=custom", f"--dbname={dsn}"]
+    return subprocess.run(command, capture_output=True, check=True).stdout
+
+
+def restore(server: Server, dsn: str, dumped: bytes) -> None:
+    command = [str(server.bin_dir / "pg_restore"), "--exit-on-error", f"--dbname={dsn}"]
+    subprocess.run(command, input=dumped, capture_output=True, check=True)
+
+
+def test_a_dump_that_is_made_at_work_holds_tasks_that_can_all_be_claimed(
+    server: Server, dsn: str, empty_dsn: str, conn: Connection, connect: Connect
+) -> None:
+    conn.execute("select pgq_task.create_queue('tasks')")
+    with load(dsn) as working:
+        working.until_finished(200)
+        dumped = dump(server, dsn)
+    restore(server, empty_dsn, dumped)
+    restored = connect(empty_dsn)
+    tasks = ops.value(restored, COUNT)
+    assert tasks
+    assert drain(restored) == tasks
+    assert drain(conn) >= 0
+    assert ops.value(conn, COUNT) == 0
+
+
+@pytest.mark.slow
+def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all_be_claimed(
+    server: Server, dsn: str, conn: Connection
+) -> None:
+    """Sweeps remember ids that are still to be drawn there."""
+    conn.execute("select pgq_task.create_queue('tasks')")
+    conn.execute(
+        "do $$ begin for i in 1..20000 loop perform txid_current(); commit; end loop; end $$"
+    )
+    with psycopg.connect(dsn) as slow, load(dsn) as working:
+        slow.execute(PUSH)
+        working.until_finished(200)
+        dumped = dump(server, dsn)
+    with Server(version=server.version) as target:
+        with psycopg.connect(target.dsn, autocommit=True) as restored:
+            # pg_dump leaves roles to pg_dumpall.
+            for role in ("owner", "reader", "writer", "admin"):
+                restored.execute(f"create role pgq_{role} nologin".encode())
+        restore(target, target.dsn, dumped)
+        with psycopg.connect(target.dsn, autocommit=True) as restored:
+            tasks = ops.value(restored, COUNT)
+            assert tasks
+            assert drain(restored) == tasks
+
+
+@pytest.mark.slow
+def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(server: Server) -> None:
+    """Commits are lost with it, as nobody has waited for the disk; marks are not, or later ones."""
+    settings: dict[str, str | int | bool] = {"synchronous_commit": False}
+    with Server(version=server.version, settings=settings) as crashing:
+        with psycopg.connect(crashing.dsn) as conn:
+            conn.execute(schema_sql().encode())
+            conn.execute("select pgq_task.create_queue('tasks')")
+            conn.commit()
+            conn.execute("checkpoint")
+        for _ in range(3):
+            with load(crashing.dsn) as working:
+                working.until_finished(100)
+                crashing.kill()
+            crashing.restart()
+            with psycopg.connect(crashing.dsn, autocommit=True) as conn:
+                began = ops.value(conn, "select clock_timestamp()")
+                while not ops.value(conn, "select pgq_task.sweep()"):
+                    time.sleep(0.05)
+                assert ops.value(conn, "select max(sweep_anew) from pgq_task.sweep") > began
+        with psycopg.connect(crashing.dsn, autocommit=True) as conn:
+            tasks = ops.value(conn, COUNT)
+            assert drain(conn) == tasks
+            assert ops.value(conn, COUNT) == 0

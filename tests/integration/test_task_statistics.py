@@ -1,0 +1,179 @@
+"""How often each thing was done with a queue's tasks, counted where nobody waits, nothing dies."""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+QUEUE = "jobs"
+
+
+@pytest.fixture(autouse=True)
+def task_queue(conn: Connection) -> None:
+    for name in (QUEUE, "others"):
+        conn.execute("select pgq_task.create_queue(%s)", [name])
+
+
+def counted(conn: Connection, queue: str = QUEUE) -> dict[str, int]:
+    """What was done at all."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        (row,) = cursor.execute("select * from pgq_task.get_statistics(%s)", [queue])
+    return {name: value for name, value in row.items() if value and name != "queue_name"}
+
+
+def push(conn: Connection, number: int = 1) -> list[int]:
+    rows = conn.execute(
+        "select pgq_task.push_many(%s, array_fill('1'::jsonb, array[%s]))", [QUEUE, number]
+    )
+    return [row[0] for row in rows]
+
+
+def claim(conn: Connection, number: int = 1) -> list[tuple[int, int]]:
+    return conn.execute(
+        "select id, version from pgq_task.claim(array[%s], 'w', null, %s)", [QUEUE, number]
+    ).fetchall()
+
+
+def call(conn: Connection, statement: LiteralString, task: tuple[int, int]) -> None:
+    conn.execute(statement, {"id": task[0], "version": task[1]})
+
+
+def test_a_new_queue_has_seen_nothing(conn: Connection) -> None:
+    assert counted(conn) == {}
+    assert [row[0] for row in conn.execute("select queue_name from pgq_task.get_statistics()")] == [
+        QUEUE,
+        "others",
+    ]
+
+
+@pytest.mark.parametrize("number", [1, 15, 16, 17, 100, 1000])
+def test_batches_of_any_size_are_counted_to_the_last_task(conn: Connection, number: int) -> None:
+    push(conn, number)
+    claimed = claim(conn, number)
+    ids, versions = [list(each) for each in zip(*claimed, strict=True)]
+    conn.execute("select pgq_task.finish_many('w', %s, %s)", [ids, versions])
+    conn.execute("select pgq_task.finish_many('w', %s, %s)", [ids, versions])
+    assert counted(conn) == {"pushed": number, "claimed": number, "finished": number}
+
+
+def test_single_tasks_are_counted(conn: Connection) -> None:
+    for _ in range(3):
+        conn.execute("select pgq_task.push(%s, '1')", [QUEUE])
+        conn.execute("select pgq_task.push(%s, '1', unique_key => 'one')", [QUEUE])
+    call(conn, "select pgq_task.finish('w', %(id)s, %(version)s)", claim(conn)[0])
+    assert counted(conn) == {"pushed": 4, "claimed": 1, "finished": 1}
+
+
+ENDS: list[tuple[LiteralString, dict[str, int]]] = [
+    ("select pgq_task.fail('w', %(id)s, %(version)s, 'no')", {"failed": 1}),
+    (
+        "select pgq_task.fail('w', %(id)s, %(version)s, 'no', final => true)",
+        {"failed": 1, "buried": 1},
+    ),
+    ("select pgq_task.release('w', array[%(id)s], array[%(version)s])", {"released": 1}),
+    (
+        (
+            "select pgq_task.modify('w', deletes => jsonb_build_array(jsonb_build_object("
+            "'id', %(id)s::int8, 'version', %(version)s::int4)))"
+        ),
+        {"deleted": 1},
+    ),
+    (
+        (
+            "select pgq_task.modify('w', changes => jsonb_build_array(jsonb_build_object("
+            "'id', %(id)s::int8, 'version', %(version)s::int4, 'queue', 'others')))"
+        ),
+        {"moved": 1},
+    ),
+    (
+        (
+            "select pgq_task.modify('w', changes => jsonb_build_array(jsonb_build_object("
+            "'id', %(id)s::int8, 'version', %(version)s::int4, 'payload', 2)))"
+        ),
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("statement", "expected"), ENDS)
+def test_whatever_becomes_of_a_task_is_counted_in_the_queue_where_it_was(
+    conn: Connection, statement: LiteralString, expected: dict[str, int]
+) -> None:
+    push(conn)
+    call(conn, statement, claim(conn)[0])
+    assert counted(conn) == {"pushed": 1, "claimed": 1} | expected
+    assert counted(conn, "others") == {}
+
+
+def test_popped_tasks_are_counted_as_attempts_too(conn: Connection) -> None:
+    push(conn, 2)
+    conn.execute("select pgq_task.pop(%s, 5)", [QUEUE])
+    assert counted(conn) == {"pushed": 2, "claimed": 2, "popped": 2}
+
+
+def test_tasks_inserted_by_modify_and_replayed_are_pushed(conn: Connection) -> None:
+    conn.execute("update pgq_task.queue set queue_keep = '1 hour'")
+    conn.execute("""select pgq_task.modify('w', '[{"queue": "jobs"}, {"queue": "others"}]')""")
+    conn.execute("select pgq_task.pop(%s)", [QUEUE])
+    conn.execute("select pgq_task.replay(%s, 'others')", [QUEUE])
+    assert counted(conn, "others") == {"pushed": 2}
+    assert counted(conn)["pushed"] == 1
+
+
+def test_nobody_waits_for_who_counts_and_nothing_dies(conn: Connection, connect: Connect) -> None:
+    other = connect(autocommit=False)
+    push(other, 20)
+    push(conn, 20)
+    assert counted(conn) == {"pushed": 40}, "also of who has not committed"
+    other.rollback()
+    assert counted(conn) == {"pushed": 40}
+    assert ops.value(conn, "select count(*) from pgq_task.task") == 20
+
+
+def test_looking_at_the_counters_of_all_queues_holds_no_locks(conn: Connection) -> None:
+    """A server has some thousands, and each queue a dozen counters."""
+    with conn.transaction():
+        conn.execute("select * from pgq_task.get_statistics()")
+        assert not ops.value(
+            conn,
+            "select array_agg(c.relname) from pg_locks l join pg_class c on c.oid = l.relation"
+            " where c.relkind = 'S' and l.pid = pg_backend_pid()",
+        )
+
+
+def test_counters_of_a_queue_begin_anew_with_it(conn: Connection) -> None:
+    push(conn)
+    conn.execute("select pgq_task.drop_queue(%s, true)", [QUEUE])
+    conn.execute("select pgq_task.create_queue(%s)", [QUEUE])
+    assert counted(conn) == {}
+    conn.execute("select pgq_task.drop_queue(%s)", [QUEUE])
+    conn.execute("select pgq_task.drop_queue('others')")
+    left = conn.execute(
+        "select relname from pg_class where relnamespace = 'pgq_task'::regnamespace"
+        " and relkind = 'S' and relname ~ '[0-9]$'"
+    ).fetchall()
+    assert left == []
+
+
+def test_a_queue_that_does_not_exist_or_may_not_be_read_is_an_error(
+    conn: Connection, connect: Connect
+) -> None:
+    def ask(asker: Connection, queue: Any) -> psycopg.Error:
+        with pytest.raises(psycopg.Error) as info:
+            asker.execute("select * from pgq_task.get_statistics(%s)", [queue])
+        assert info.value.diag.message_hint
+        return info.value
+
+    assert ask(conn, "none").sqlstate == "PQ070"
+    conn.execute("select pgq_task.restrict_queue(%s)", [QUEUE])
+    reader = connect()
+    reader.execute("set role pgq_reader")
+    assert ask(reader, QUEUE).sqlstate == "42501"
+    rows = reader.execute("select queue_name from pgq_task.get_statistics()").fetchall()
+    assert rows == [("others",)]

@@ -1,0 +1,268 @@
+"""Workers of task queues: three ways to work, and what becomes of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy import DeadLetter, FixedDelay, Retry, errors
+from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_task_worker import Batches, Writer, effects, left, running
+from tests.fixtures.fix_ticker import eventually
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_each_task_is_handled_once_and_finished(
+    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
+) -> None:
+    ids = tasks.push_many("work", range(300))
+    seen: list[int] = []
+    TaskWorker(
+        dsn, "work", lambda task: seen.append(task.id), concurrency=concurrency, batch_size=50
+    ).run(until_empty=True)
+    assert sorted(seen) == ids
+    assert left(conn) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_the_asyncio_worker_does_the_same(
+    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
+) -> None:
+    ids = tasks.push_many("work", range(300))
+    seen: list[int] = []
+
+    async def handle(task: Task) -> None:
+        await asyncio.sleep(0)
+        seen.append(task.id)
+
+    asyncio.run(AsyncTaskWorker(dsn, "work", handle, concurrency=concurrency).run(until_empty=True))
+    assert sorted(seen) == ids
+    assert left(conn) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_effects_and_finish_are_one_transaction(
+    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
+) -> None:
+    tasks.push_many("work", [{"data": str(n)} for n in range(100)])
+    tasks.push("work", {"data": "bad", "do": "fail"})
+    Writer(dsn, concurrency=concurrency, retry_policy=lambda *_: 3600).run(until_empty=True)
+    assert Counter(effects(conn)) == dict.fromkeys(map(str, range(100)), 1)
+    assert left(conn) == [("work", "scheduled", 1, {"data": "bad", "do": "fail"})]
+
+
+def test_a_batch_is_one_transaction_and_each_alone_if_one_fails(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.create_queue("next")
+    tasks.push_many("work", ["good"] * 90 + ["move"])
+    tasks.push("work", "bad", priority=-1)
+    Batches(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
+    assert Counter(effects(conn)) == {"good": 90, "move": 1}
+    ((transactions,),) = conn.execute("select count(distinct txid) from effect").fetchall()
+    assert transactions < 60
+    assert left(conn) == [("next", "available", 0, "move"), ("work", "scheduled", 1, "bad")]
+
+
+def test_a_batch_without_as_many_outcomes_as_tasks_is_rolled_back(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    class Wrong(Batches):
+        def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> list[Any] | None:
+            super().process_batch(conn, tasks)
+            return []
+
+    tasks.push("work", "x")
+    Wrong(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
+    assert effects(conn) == []
+    ((error,),) = conn.execute("select error from pgq_task.tasks").fetchall()
+    assert error.startswith("ValueError: process_batch returned 0 outcomes of 1 tasks")
+
+
+# --- outcomes
+
+
+@pytest.mark.parametrize(
+    ("do", "expected", "written"),
+    [
+        ("fail", ("work", "scheduled", 1), False),
+        ("retry", ("work", "scheduled", 0), False),
+        ("return retry", ("work", "scheduled", 0), True),
+        ("dead", ("work.failed", "available", 0), False),
+        ("return dead", ("work.failed", "available", 0), True),
+        ("move", ("next", "available", 0), False),
+        ("return move", ("next", "scheduled", 0), True),
+        ("result", ("work", "scheduled", 1), False),
+    ],
+)
+def test_outcomes_in_a_transaction(
+    dsn: str,
+    conn: Connection,
+    tasks: Tasks,
+    do: str,
+    expected: tuple[str, str, int],
+    written: bool,
+) -> None:
+    tasks.create_queue("next")
+    tasks.push("work", {"data": "x", "do": do})
+    Writer(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
+    ((*found, _),) = left(conn)
+    assert tuple(found) == expected
+    assert effects(conn) == ["x"] * written
+
+
+@pytest.mark.parametrize("raised", [True, False])
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Retry(3600), ("work", "scheduled", 0, 1)),
+        (Retry(timedelta(0)), ("work", "available", 0, 1)),
+        (DeadLetter("hopeless"), ("work.failed", "available", 0, 1)),
+        (Move("next"), ("next", "available", 0, 1)),
+        (Move("next", None, priority=3), ("next", "available", 0, None)),
+        (Move("missing"), ("work", "scheduled", 1, 1)),
+        (Retry(-1), ("work", "scheduled", 1, 1)),
+    ],
+)
+def test_outcomes_of_handlers(
+    dsn: str, conn: Connection, tasks: Tasks, outcome: Exception, expected: Any, raised: bool
+) -> None:
+    tasks.create_queue("next")
+    # The second and third are claimed at once: that some outcome cannot be had is not in the way.
+    tasks.push_many("work", [2, 1, 2, 2])
+    tried = 0
+
+    def handle(task: Task) -> Any:
+        nonlocal tried
+        if task.payload == 2:
+            return None
+        tried += 1
+        if tried == 2:
+            worker.stop()
+        if raised:
+            raise outcome
+        return outcome
+
+    worker = TaskWorker(dsn, "work", handle, retry_policy=FixedDelay(3600))
+    worker.random = False
+    worker.run(until_empty=True)
+    assert [row for row in left(conn) if row[3] != 2 or tried < 2] == [expected]
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda: Move("next", {1}),
+        lambda: Move("next", math.nan),
+        lambda: Move("next", "a\0b"),
+        lambda: Move("next", headers={"size": object()}),
+        lambda: Move("next", headers=[1]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_move_that_cannot_be_sent_fails_its_task_and_not_the_worker(
+    dsn: str, conn: Connection, tasks: Tasks, move: Callable[[], Move]
+) -> None:
+    tasks.create_queue("next")
+    tasks.push_many("work", [1, 2])
+    handled = []
+
+    def handle(task: Task) -> Any:
+        handled.append(task.payload)
+        return move() if task.payload == 1 else None
+
+    TaskWorker(dsn, "work", handle, retry_policy=FixedDelay(3600)).run(until_empty=True)
+    assert sorted(handled) == [1, 2]
+    assert left(conn) == [("work", "scheduled", 1, 1)]
+    # The traceback shows who made it.
+    assert "in handle\n" in str(tasks.list("work")[0].error)
+
+
+def test_what_fails_comes_again_as_the_policy_says_with_the_traceback_until_its_last_attempt(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    asked: list[tuple[int, str]] = []
+    heard: list[tuple[int, float | timedelta | None]] = []
+
+    class Failing(TaskWorker):
+        queues = "work"
+
+        def handle_task(self, task: Task) -> None:
+            raise ValueError(f"no luck with \0 in attempt {task.attempts}")
+
+        def retry_policy(self, attempt: int, error: Exception) -> float | None:
+            asked.append((attempt, str(error)))
+            return 0.001 if attempt < 3 else None
+
+        def on_task_failed(
+            self, task: Task, error: Exception, after: float | timedelta | None
+        ) -> None:
+            heard.append((task.attempts, after))
+
+    tasks.push("work", 1)
+    worker = Failing(dsn)
+    with running(worker):
+        eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'work.failed'")
+    assert [attempt for attempt, _ in asked] == [1, 2, 3]
+    delay = timedelta(milliseconds=1)
+    assert heard == [(1, delay), (2, delay), (3, None)]
+    ((error, headers),) = conn.execute("select error, headers from pgq_task.tasks").fetchall()
+    first, _, where = error.partition("\n\n")
+    assert first == r"ValueError: no luck with \x00 in attempt 3"
+    assert where.startswith("Traceback")
+    assert "handle_task" in where
+    assert (headers["origin"], headers["attempts"]) == ("work", 3)
+
+
+def test_a_policy_that_fails_does_not_lose_the_task(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    def policy(attempt: int, error: Exception) -> float:
+        raise KeyError("policy")
+
+    def handle(task: Task) -> None:
+        raise ValueError
+
+    tasks.push("work", 1)
+    TaskWorker(dsn, "work", handle, retry_policy=policy).run(until_empty=True)
+    assert left(conn) == [("work", "scheduled", 1, 1)]
+
+
+def test_what_says_nothing_against_a_task_costs_it_no_attempt(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    kinds = [errors.RetryTransaction("x", sqlstate="40001"), OSError("away"), None]
+
+    class Worker(TaskWorker):
+        queues = "work"
+        outages = (OSError,)
+
+        def handle_task(self, task: Task) -> None:
+            seen.append(task.attempts)
+            error = kinds[len(seen) - 1]
+            if error is not None:
+                raise error
+
+    seen: list[int] = []
+    tasks.push("work", 1)
+    with running(Worker(dsn)):
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert seen == [1, 1, 1]
+
+
+def test_a_result_that_is_no_json_is_the_tasks_failure(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.push_many("work", [0, 1])
+    results: dict[int, Any] = {0: {1, 2}, 1: "\0"}
+    TaskWorker(dsn, "work", lambda task: results[task.payload], retry_policy=FixedDelay(3600)).run(
+        until_empty=True
+    )
+    assert [row[:3] for row in left(conn)] == [("work", "scheduled", 1)] * 2

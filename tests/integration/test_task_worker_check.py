@@ -1,0 +1,39 @@
+"""Workers of task queues that cannot work are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pgqpy import errors
+from pgqpy.tasks import Task, TaskWorker
+from tests.fixtures.fix_task_worker import Writer
+
+
+async def _coroutine(task: Task) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "must have one of a handler, process_task and process_batch"),
+        ({"handler": 5}, "the handler 5 cannot be called"),
+        ({"handler": _coroutine}, "use AsyncTaskWorker"),
+        ({"handler": lambda: None}, r"called with \(task\)"),
+        ({"handler": print, "queues": []}, "Give the name of a task queue"),
+        ({"handler": print, "batch_size": 0}, "batch_size is 0; it must be 1 or more"),
+        ({"handler": print, "concurrency": -1}, "concurrency is -1"),
+        ({"handler": print, "lease": 0}, "lease is 0"),
+        ({"handler": print, "lease": "soon"}, "lease is 'soon'"),
+        ({"handler": print, "retry_policy": lambda: 1}, "retry_policy cannot be called"),
+    ],
+)
+def test_a_worker_that_cannot_work_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises((errors.InvalidConsumer, errors.InvalidTask), match=said):
+        TaskWorker("", **({"queues": "work"} | settings)).run()
+
+
+def test_a_worker_has_one_way_to_work() -> None:
+    with pytest.raises(errors.InvalidConsumer, match="not handle_task and process_task"):
+        Writer("", handler=print).run()

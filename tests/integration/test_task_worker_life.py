@@ -1,0 +1,252 @@
+"""Workers of task queues: how they stop, wait, and go on after what goes wrong around them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from pgqpy import FixedDelay, errors
+from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
+from pgqpy.tasks.shift import Shift
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_task_worker import Writer, effects, left, running
+from tests.fixtures.fix_ticker import eventually
+
+
+def test_stop_gives_back_what_has_not_begun_and_finishes_what_has(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    def handle(task: Task) -> None:
+        seen.append(task.payload)
+        if task.payload == 140:
+            worker.stop()
+
+    seen: list[int] = []
+    tasks.push_many("work", range(300))
+    worker = TaskWorker(dsn, "work", handle, batch_size=64)
+    worker.random = False
+    worker.run()
+    assert seen == list(range(141))
+    rest = conn.execute("select status, attempts, payload from pgq_task.tasks order by id")
+    assert rest.fetchall() == [("available", 0, n) for n in range(141, 300)]
+    # It can be run again.
+    worker.run(until_empty=True)
+    assert seen == list(range(300))
+
+
+def test_stop_waits_for_all_that_are_worked_on(dsn: str, conn: Connection, tasks: Tasks) -> None:
+    together = threading.Barrier(4)
+    done: list[int] = []
+
+    def handle(task: Task) -> None:
+        together.wait(PATIENCE)
+        worker.stop()
+        time.sleep(0.05)
+        done.append(task.payload)
+
+    tasks.push_many("work", range(4))
+    worker = TaskWorker(dsn, "work", handle, concurrency=4)
+    worker.run()
+    assert sorted(done) == list(range(4))
+    assert left(conn) == []
+
+
+def test_so_many_coroutines_work_at_once(dsn: str, conn: Connection, tasks: Tasks) -> None:
+    async def main() -> None:
+        here = 0
+        all_here = asyncio.Event()
+
+        async def handle(task: Task) -> None:
+            nonlocal here
+            here += 1
+            if here == 20:
+                all_here.set()
+            await asyncio.wait_for(all_here.wait(), PATIENCE)
+
+        await AsyncTaskWorker(dsn, "work", handle, concurrency=20).run(until_empty=True)
+
+    tasks.push_many("work", range(20))
+    asyncio.run(main())
+    assert left(conn) == []
+
+
+@pytest.mark.parametrize("listen", [True, False])
+def test_a_worker_that_waits_gets_what_is_pushed_and_what_becomes_due(
+    dsn: str, conn: Connection, tasks: Tasks, listen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waiting(TaskWorker):
+        queues = ("other", "work")
+        poll_interval = 3600 if listen else 0.05
+
+        def handle_task(self, task: Task) -> None:
+            conn.execute("insert into effect (data) values (%s)", [task.payload])
+
+    Waiting.listen = listen
+    if listen:
+        # It is LISTEN that wakes it, or the time at which a task is due.
+        monkeypatch.setattr("pgqpy.tasks.shift._FIRST_LOOK", 3600.0)
+    tasks.create_queue("other")
+    with running(Waiting(dsn)):
+        for number in range(10):
+            tasks.push("work" if number % 2 else "other", str(number))
+            eventually(conn, "select count(*) = %s from effect", number + 1)
+        tasks.push("work", "due", delay=0.3)
+        eventually(conn, "select count(*) = 11 from effect")
+
+
+def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+    turn = Shift._turn
+
+    def counted(shift: Shift) -> bool:
+        nonlocal turns
+        turns += 1
+        return turn(shift)
+
+    def handle(task: Task) -> None:
+        busy.release()
+        assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(Shift, "_turn", counted)
+    busy = threading.Semaphore(0)
+    go_on = threading.Event()
+    worker = TaskWorker(dsn, "work", handle, concurrency=2, batch_size=2)
+    with running(worker):
+        end = time.monotonic() + PATIENCE
+        while not (worker._shift and worker._shift._signal and worker._shift._signal.listening):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        for number in range(2):
+            tasks.push("work", number)
+            assert busy.acquire(timeout=PATIENCE)
+        tasks.push_many("work", range(5))
+        conn.execute("select pg_notify('pgq_task', 'work')")
+        before = turns
+        time.sleep(0.5)
+        after = turns
+        go_on.set()
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert after - before < 50
+
+
+def test_a_hook_that_raises_ends_the_worker_and_what_it_has_is_given_back(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    class Raising(TaskWorker):
+        queues = "work"
+        random = False
+
+        def handle_task(self, task: Task) -> None:
+            if task.payload == 300:
+                raise ValueError
+
+        def on_task_failed(
+            self, task: Task, error: Exception, after: float | timedelta | None
+        ) -> None:
+            raise KeyError("enough")
+
+    tasks.push_many("work", range(500))
+    with pytest.raises(KeyError, match="enough"):
+        Raising(dsn).run()
+    found = left(conn)
+    assert [row[3] for row in found] == list(range(300, 500))
+    # All but the one that it was at.
+    assert [row[1:3] for row in found[1:]] == [("available", 0)] * 199
+
+
+def test_higher_priorities_come_first_and_all_queues_are_served(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.create_queue("other")
+    seen: list[str] = []
+    for _ in range(40):
+        tasks.push("work", "low")
+        tasks.push("other", "low other")
+    tasks.push("other", "high", priority=9)
+    TaskWorker(dsn, ["work", "other"], lambda task: seen.append(task.payload), batch_size=2).run(
+        until_empty=True
+    )
+    assert seen[0] == "high"
+    assert {"low", "low other"} <= set(seen[1:40])
+
+
+def test_until_empty_includes_what_handlers_push(dsn: str, conn: Connection, tasks: Tasks) -> None:
+    def handle(task: Task) -> None:
+        seen.append(task.payload)
+        if task.payload:
+            pusher.push("work", task.payload - 1)
+
+    pusher = Tasks(conn)
+    seen: list[int] = []
+    tasks.push("work", 5)
+    TaskWorker(dsn, "work", handle, concurrency=2).run(until_empty=True)
+    assert seen == [5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_connections_that_break_lose_nothing_and_double_nothing_in_transactions(
+    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
+) -> None:
+    tasks.push_many("work", [{"data": str(n)} for n in range(400)])
+    worker = Writer(dsn, concurrency=concurrency, lease=2, retry_policy=FixedDelay(0.01))
+    with running(worker):
+        for part in range(1, 8):
+            eventually(conn, "select count(*) >= %s from effect", part * 50)
+            conn.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where application_name = %s",
+                [f"pgqpy {worker.name}"[:63]],
+            )
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=4 * PATIENCE)
+    assert Counter(effects(conn)) == dict.fromkeys(map(str, range(400)), 1)
+
+
+def test_what_was_done_while_the_database_was_away_is_told_afterwards(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    def handle(task: Task) -> None:
+        seen.append(task.payload)
+        if task.payload % 10 == 0:
+            conn.execute(
+                "select pg_terminate_backend(pid, 60000) from pg_stat_activity"
+                " where application_name = %s",
+                [f"pgqpy {worker.name}"[:63]],
+            )
+
+    seen: list[int] = []
+    tasks.push_many("work", range(50))
+    worker = TaskWorker(dsn, "work", handle, lease=3600)
+    with running(worker):
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert sorted(seen) == list(range(50))
+
+
+def test_a_queue_that_does_not_exist_is_told_at_once(dsn: str, tasks: Tasks) -> None:
+    with pytest.raises(errors.TaskQueueNotFound):
+        TaskWorker(dsn, ["work", "missing"], print).run()
+
+
+@pytest.mark.any_pg
+@needs_pgbouncer
+def test_it_works_through_a_pooler_with_fewer_sessions_than_it_has(
+    pool: Pool, conn: Connection, tasks: Tasks
+) -> None:
+    dsn = pool("transaction", size=3)
+    workers = [
+        Writer(dsn, name=f"w{n}", concurrency=2, lease=2, prepare_threshold=None) for n in range(3)
+    ]
+    with running(*workers):
+        for part in range(1, 5):
+            tasks.push_many("work", [{"data": str(n)} for n in range(100)])
+            eventually(conn, "select count(*) = %s from effect", part * 100, patience=2 * PATIENCE)
+    assert left(conn) == []
+    assert Counter(effects(conn)) == dict.fromkeys(map(str, range(100)), 4)

@@ -1,0 +1,469 @@
+"""Workers of task queues: handlers that do not behave, people who interfere, ends in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+import pgqpy
+from pgqpy import FixedDelay, errors
+from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
+from tests.fixtures.fix_client import PATIENCE
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_task_worker import STEAL, Writer, effects, left, running
+from tests.fixtures.fix_ticker import eventually
+
+# --- handlers
+
+
+@pytest.mark.parametrize(
+    "value", [object(), ValueError("returned"), (n for n in "ab"), float("nan"), {1: {2}}, b"x"]
+)
+def test_what_cannot_be_a_result_is_the_tasks_failure(
+    dsn: str, conn: Connection, tasks: Tasks, value: object
+) -> None:
+    tasks.push("work", 1)
+    TaskWorker(dsn, "work", lambda _: value, retry_policy=FixedDelay(3600)).run(until_empty=True)
+    assert left(conn) == [("work", "scheduled", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("close", "process_task closed its connection"),
+        ("commit", "is not for a batch's connection"),
+        ("ignore", "current transaction is aborted"),
+    ],
+)
+def test_who_breaks_the_transaction_has_failed_and_written_nothing(
+    dsn: str, conn: Connection, tasks: Tasks, statement: str, said: str
+) -> None:
+    class Breaking(Writer):
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            super().process_task(conn, task)
+            if statement == "ignore":
+                with suppress(psycopg.Error):
+                    conn.execute("select 1 / 0")
+            else:
+                getattr(conn, statement)()
+
+    tasks.push("work", {"data": "x"})
+    tasks.push("work", {"data": "x"})
+    Breaking(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
+    assert [row[:3] for row in left(conn)] == [("work", "scheduled", 1)] * 2
+    assert effects(conn) == []
+    for (error,) in conn.execute("select error from pgq_task.tasks").fetchall():
+        assert said in error.partition("\n\n")[0]
+
+
+class Left(BaseException):
+    """Nothing that says that the task is done, nor that it failed."""
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+def test_who_leaves_the_worker_has_the_rest_given_back_at_once(
+    dsn: str, conn: Connection, tasks: Tasks, concurrency: int, way: str
+) -> None:
+    seen: list[int] = []
+    late: list[int] = []
+    gone = threading.Event()
+
+    def work(*args: Any) -> None:
+        seen.append(args[-1].payload)
+        if gone.is_set():
+            late.append(args[-1].payload)
+            time.sleep(0.2)
+        if args[-1].payload == 150:
+            gone.set()
+            raise Left
+
+    class Leaving(TaskWorker):
+        queues = "work"
+        random = False
+
+    setattr(Leaving, way, lambda self, *args: work(*args))
+    tasks.push_many("work", range(400))
+    with pytest.raises(Left):
+        Leaving(dsn, concurrency=concurrency).run()
+    assert not [each for each in threading.enumerate() if each.name == "pgqpy renew"]
+    # Who works beside goes on until the worker has noticed.
+    assert len(late) < 20
+    found = left(conn)
+    assert {row[3] for row in found} == {*range(400)} - {*seen} | {150}
+    # As if its process had died: it is claimed until its lease ends.
+    assert [row[3] for row in found if row[1:3] != ("available", 0)] == [150]
+
+
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+def test_a_task_that_ctrl_c_interrupts_is_given_back_at_once(
+    dsn: str, conn: Connection, tasks: Tasks, way: str
+) -> None:
+    def interrupted(*args: Any) -> None:
+        if way == "process_task":
+            args[1].execute("insert into effect (data) values ('x')")
+        raise KeyboardInterrupt
+
+    worker = type("Interrupted", (TaskWorker,), {way: interrupted, "queues": "work"})
+    tasks.push("work", 1)
+    with pytest.raises(KeyboardInterrupt):
+        worker(dsn).run()
+    assert left(conn) == [("work", "available", 0, 1)]
+    assert effects(conn) == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+def test_a_run_that_is_cancelled_gives_back_what_it_works_on(
+    dsn: str, conn: Connection, tasks: Tasks, way: str, concurrency: int
+) -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def work(*args: Any) -> None:
+            if way == "process_task":
+                await args[1].execute("insert into effect (data) values ('x')")
+            begun.set()
+            await asyncio.sleep(PATIENCE)
+
+        worker = type("Cancelled", (AsyncTaskWorker,), {way: work, "queues": "work"})
+        run = asyncio.create_task(worker(dsn, concurrency=concurrency).run())
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+
+    tasks.push_many("work", [1, 1, 1])
+    asyncio.run(main())
+    assert left(conn) == [("work", "available", 0, 1)] * 3
+    assert effects(conn) == []
+
+
+def test_a_handler_that_swallows_its_cancellation_finishes_nothing(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    class Stubborn(AsyncTaskWorker):
+        queues = "work"
+        lease = 1
+        random = False
+
+        async def handle_task(self, task: Task) -> str:
+            if task.payload == "slow":
+                conn.execute(STEAL, [task.id])
+                try:
+                    await asyncio.sleep(PATIENCE)
+                except asyncio.CancelledError:
+                    return "done anyway"
+            return "done"
+
+    tasks.push("work", "slow")
+    tasks.push("work", "next")
+    asyncio.run(Stubborn(dsn).run(until_empty=True))
+    assert left(conn) == [("work", "claimed", 1, "slow")]
+
+
+def test_a_batch_of_which_several_tasks_are_lost_at_once_is_cancelled_once(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    lost: list[str] = []
+    robbed: list[str] = []
+
+    class Robbed(AsyncTaskWorker):
+        queues = "work"
+        lease = 1
+        batch_size = 8
+
+        async def process_batch(
+            self, conn: pgqpy.AsyncConnection, tasks: list[Task]
+        ) -> Sequence[Any] | None:
+            if len(tasks) > 2 and not robbed:
+                robbed.extend(task.payload for task in tasks)
+                for task in tasks:
+                    thief.execute(STEAL, [task.id])
+                await asyncio.sleep(PATIENCE)
+            return None
+
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task.payload)
+
+    thief = conn
+    tasks.push_many("work", range(20))
+    asyncio.run(Robbed(dsn).run(until_empty=True))
+    assert sorted(lost) == sorted(robbed)
+    assert [row[1] for row in left(conn)] == ["claimed"] * len(lost)
+
+
+def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = threading.Event()
+    after: list[int] = []
+    meanwhile: list[int] = []
+
+    class Slower(TaskWorker):
+        queues = "work"
+        batch_size = 64
+        concurrency = 2
+
+        def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> None:
+            if not held.is_set() and len(tasks) >= 32:
+                held.set()
+                # From here on all batches are too slow.
+                monkeypatch.setattr("pgqpy.tasks.shift._QUICK", -1.0)
+                monkeypatch.setattr("pgqpy.tasks.shift._SLOW", -1.0)
+                end = time.monotonic() + PATIENCE
+                while len(after) < 5 and time.monotonic() < end:
+                    time.sleep(0.01)
+                meanwhile.append(len(after))
+            elif held.is_set():
+                after.append(len(tasks))
+
+    monkeypatch.setattr("pgqpy.tasks.shift._QUICK", 1e9)
+    tasks.push_many("work", range(600))
+    Slower(dsn).run(until_empty=True)
+    assert meanwhile[0] >= 5
+    assert left(conn) == []
+
+
+def test_what_waits_is_finished_by_one_who_takes_one_at_a_time_and_loses_some(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    seen: Counter[int] = Counter()
+    lost: list[int] = []
+    stats: list[TaskStats] = []
+
+    class Singly(TaskWorker):
+        queues = "work"
+        batch_size = 1
+
+        def handle_task(self, task: Task) -> dict[str, int]:
+            seen[task.payload] += 1
+            if task.payload % 10 == 0:
+                conn.execute(STEAL, [task.id])
+            return {"n": task.payload}
+
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task.payload)
+
+        def on_settled(self, settled: TaskStats) -> None:
+            stats.append(settled)
+
+    tasks.set_config("work", "keep", "1 hour")
+    tasks.push_many("work", range(100))
+    Singly(dsn).run(until_empty=True)
+    assert seen == Counter(range(100))
+    assert sorted(lost) == [*range(0, 100, 10)]
+    assert {row[1] for row in left(conn)} == {"claimed"}
+    assert sum(each.finished for each in stats) == 90
+    done = tasks.finished("work", max_tasks=None)
+    assert sorted(task.result["n"] for task in done) == [n for n in range(100) if n % 10]
+
+
+# --- outcomes that cannot be had, hooks
+
+
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+def test_a_move_to_where_its_unique_key_is_taken_is_the_tasks_failure(
+    dsn: str, conn: Connection, tasks: Tasks, way: str
+) -> None:
+    lost: list[Task] = []
+    tasks.create_queue("next")
+    tasks.push("work", "second", unique_key="k")
+    tasks.push("next", "first", unique_key="k", delay=3600)
+
+    worker = type(
+        "Moving",
+        (TaskWorker,),
+        {way: lambda *_: Move("next"), "on_task_lost": lambda _, task: lost.append(task)},
+    )
+    worker(dsn, "work", retry_policy=FixedDelay(3600)).run(until_empty=True)
+    assert sorted(left(conn)) == [
+        ("next", "scheduled", 0, "first"),
+        ("work", "scheduled", 1, "second"),
+    ]
+    ((error,),) = conn.execute("select error from pgq_task.tasks where queue = 'work'").fetchall()
+    assert "with unique_key 'k': collision" in error
+    assert lost == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_hook_that_raises_after_the_commit_ends_the_worker_and_fails_no_task(
+    dsn: str, conn: Connection, tasks: Tasks, concurrency: int
+) -> None:
+    told: list[str] = []
+
+    class Raising(Writer):
+        def on_settled(self, stats: TaskStats) -> None:
+            if not told:
+                told.append("settled")
+                raise ValueError("the metrics are away")
+
+        def on_task_failed(
+            self, task: Task, error: Exception, after: float | timedelta | None
+        ) -> None:
+            told.append("failed")
+
+        def on_task_lost(self, task: Task) -> None:
+            told.append("lost")
+
+    tasks.push("work", {"data": "x"})
+    with pytest.raises(ValueError, match="the metrics are away"):
+        Raising(dsn, concurrency=concurrency).run()
+    assert told == ["settled"]
+    assert effects(conn) == ["x"]
+    assert left(conn) == []
+
+
+def test_an_outage_costs_all_tasks_that_it_met_the_same_pause(
+    dsn: str, conn: Connection, tasks: Tasks, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(TaskWorker):
+        queues = "work"
+        batch_size = 16
+
+        def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> None:
+            if len(tasks) > 4 and not met:
+                met.extend(tasks)
+                raise errors.RetryTransaction("deadlock detected", sqlstate="40P01")
+
+    met: list[Task] = []
+    tasks.push_many("work", range(60))
+    with caplog.at_level(logging.WARNING):
+        Away(dsn).run(until_empty=True)
+    pauses = [record.pause for record in caplog.records if hasattr(record, "pause")]
+    assert len(pauses) == len(met) > 4
+    # The fifth of pauses that double would be 1.6 s.
+    assert max(pauses) < 1
+
+
+# --- others who take the task away
+
+
+@pytest.mark.parametrize(
+    "interference",
+    [
+        "select pgq_task.remove_tasks('work', null, claimed => true)",
+        "select pgq_task.change_tasks('work', null, '{\"queue\": \"next\"}', claimed => true)",
+        "select pgq_task.drop_queue('work', true)",
+    ],
+    ids=["deleted", "moved", "queue dropped"],
+)
+def test_a_task_that_people_take_away_while_it_is_worked_on_leaves_no_effect(
+    dsn: str, conn: Connection, tasks: Tasks, interference: str
+) -> None:
+    lost: list[Any] = []
+
+    class Disturbed(Writer):
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            super().process_task(conn, task)
+            people.execute(interference.encode())
+            self.stop()
+
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task.payload)
+
+    people = conn
+    tasks.create_queue("next")
+    tasks.push("work", {"data": "x"})
+    Disturbed(dsn).run()
+    assert effects(conn) == []
+    assert lost == [{"data": "x"}]
+    assert [row[0] for row in left(conn)] == ["next"] * ("next" in interference)
+
+
+def test_who_heard_that_a_task_is_lost_hears_it_once(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    lost: list[Any] = []
+
+    class Robbed(Writer):
+        lease = 1
+
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            super().process_task(conn, task)
+            thief.execute(STEAL, [task.id])
+            assert told.wait(PATIENCE)
+            assert not self.has(task)
+
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task.payload)
+            told.set()
+
+    thief = conn
+    told = threading.Event()
+    tasks.push("work", {"data": "x"})
+    Robbed(dsn).run(until_empty=True)
+    assert lost == [{"data": "x"}]
+    assert effects(conn) == []
+
+
+def test_a_worker_that_claims_its_own_task_again_has_lost_the_first_claim(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    lost: list[int] = []
+    had: list[bool] = []
+
+    class Twice(Writer):
+        concurrency = 2
+        lease = 3600
+
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            super().process_task(conn, task)
+            if task.attempts == 1:
+                # As if the machine had slept, and nobody else had come.
+                people.execute("update pgq_task.task set lease = now() - interval '1 second'")
+                assert told.wait(PATIENCE)
+                had.append(self.has(task))
+
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task.attempts)
+            told.set()
+
+    people = conn
+    told = threading.Event()
+    tasks.push("work", {"data": "x"})
+    with running(Twice(dsn)):
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert (lost, had) == ([1], [False])
+    assert effects(conn) == ["x"]
+
+
+@pytest.mark.any_pg
+@needs_pgbouncer
+def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_waited_for(
+    pool: Pool, conn: Connection, tasks: Tasks
+) -> None:
+    class Long(Writer):
+        lease = 2
+
+        def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
+            super().process_task(conn, task)
+            assert self._shift is not None
+            renewing = self._shift.held.renewing
+            end = time.monotonic() + PATIENCE
+            while not renewing.locked():
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+        def on_task_lost(self, task: Task) -> None:
+            lost.append(task)
+
+    lost: list[Task] = []
+    tasks.push("work", {"data": "x"})
+    worker = Long(pool("transaction", size=1), prepare_threshold=None)
+    worker.listen = False
+    with running(worker):
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks", patience=PATIENCE)
+    assert lost == []
+    assert effects(conn) == ["x"]

@@ -1,0 +1,421 @@
+"""Webhooks, against a real HTTP server that fails at times."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy_consumers.webhook import EndpointGone, Signer, Webhook
+from tests.fixtures.fix_cli import Spawn
+from tests.fixtures.fix_client import PATIENCE, Tick
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import StartTicker, eventually
+from tests.fixtures.hook_server import Answer, HookServer, Request
+
+pytestmark = pytest.mark.any_pg
+
+SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
+
+Put = Callable[..., None]
+Hook = Callable[..., Webhook]
+
+
+@pytest.fixture
+def hooks() -> Iterator[HookServer]:
+    """An HTTP server on loopback."""
+    made = HookServer()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def put(conn: Connection, queue: str, tick: Tick) -> Put:
+    """``put({...}, {...})``: events with these data, in a batch of their own."""
+    conn.execute("select pgq.register_consumer(%s, 'webhook')", [queue])
+
+    def put_now(*datas: object) -> None:
+        for data in datas:
+            conn.execute("select pgq.insert_event(%s, 'order.paid', %s)", [queue, json.dumps(data)])
+        tick()
+
+    return put_now
+
+
+@pytest.fixture
+def hook(dsn: str, queue: str, hooks: HookServer) -> Hook:
+    """``hook(...)``: one that runs in this process, with these settings."""
+
+    def make(**settings: Any) -> Webhook:
+        usual: dict[str, Any] = {
+            "dsn": dsn,
+            "queue": queue,
+            "url": hooks.url,
+            "first_pause": 0.0,
+            "timeout": PATIENCE,
+        }
+        return Webhook.from_config(Webhook.Config(**usual | settings))
+
+    return make
+
+
+def run(webhook: Webhook) -> None:
+    asyncio.run(webhook.run(until_empty=True))
+
+
+def dead_letters(conn: Connection) -> list[str]:
+    return [r for (r,) in conn.execute("select dl_reason from pgq.dead_letter order by 1")]
+
+
+def test_a_request_is_signed_and_says_what_happened_and_when(
+    put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put({"id": 1, "name": "Änn"})
+    old = "whsec_" + base64.b64encode(b"o" * 24).decode()
+    run(hook(secrets=(SECRET, old), headers={"X-Shop": "17"}))
+    (request,) = hooks.taken
+    body = json.loads(request.body)
+    assert body["type"] == "order.paid"
+    assert body["data"] == {"id": 1, "name": "Änn"}
+    assert body["timestamp"].endswith("+00:00")
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["x-shop"] == "17"
+    # A receiver knows one of the two.
+    for secret in (SECRET, old):
+        message_id, timestamp, signatures = (
+            request.headers[f"webhook-{name}"] for name in ("id", "timestamp", "signature")
+        )
+        again = Signer([secret]).headers(message_id, int(timestamp), request.body)
+        assert again["webhook-signature"] in signatures.split(" ")
+    assert abs(int(timestamp) - time.time()) < PATIENCE
+
+
+def test_a_captured_row_says_which_table_changed_how(
+    conn: Connection, queue: str, put: Put, tick: Tick, hook: Hook, hooks: HookServer
+) -> None:
+    conn.execute("create table item (id int primary key, note text)")
+    conn.execute("select pgq.capture_table('item', %s)", [queue])
+    conn.execute("insert into item values (1, 'x')")
+    tick()
+    run(hook(key="primary_key"))
+    body = json.loads(hooks.taken[0].body)
+    assert body["type"] == "public.item.insert"
+    assert body["data"] == {"id": 1, "note": "x"}
+
+
+def test_the_data_can_be_sent_as_it_is(
+    conn: Connection, queue: str, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put({"a": 1})
+    run(hook(body="data"))
+    assert hooks.taken[0].body == b'{"a": 1}'
+
+
+def test_a_key_that_fails_holds_back_itself_and_no_other(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(*({"key": "ab"[n % 2], "n": n} for n in range(10)))
+
+    def answer(request: Request) -> Answer:
+        if request.data == {"key": "a", "n": 0}:
+            # Until all of the other key's are there.
+            others = [data for data in hooks.data if data["key"] == "b"]
+            return Answer(500 if len(others) < 5 else 200)
+        return Answer()
+
+    hooks.answer = answer
+    run(hook(key="data.key", attempts=1_000_000, first_pause=0.01, longest_pause=0.01))
+    assert [d["n"] for d in hooks.data if d["key"] == "a"] == [0, 2, 4, 6, 8]
+    assert [d["n"] for d in hooks.data[:5]] == [1, 3, 5, 7, 9]
+    assert dead_letters(conn) == []
+    # The same event is known by its id.
+    tries = [r for r in hooks.requests if r.data["n"] == 0]
+    assert len(tries) > 1
+    assert len({r.headers["webhook-id"] for r in tries}) == 1
+
+
+def test_without_a_key_all_are_in_one_order(put: Put, hook: Hook, hooks: HookServer) -> None:
+    put(*range(20))
+    failures = [5, 5, 11]
+
+    def answer(request: Request) -> Answer:
+        if request.data in failures:
+            failures.remove(request.data)
+            return Answer(500)
+        return Answer()
+
+    hooks.answer = answer
+    run(hook())
+    assert hooks.data == list(range(20))
+
+
+def test_requests_for_different_keys_are_under_way_at_once_but_not_more_than_allowed(
+    put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(*range(12))
+    inside: list[int] = []
+    most: list[int] = []
+
+    def answer(request: Request) -> Answer:
+        inside.append(request.data)
+        # The first ones wait for each other, so that they must be here together.
+        hooks.wait_until(lambda: len(hooks.requests) >= 3)
+        most.append(len(inside))
+        inside.remove(request.data)
+        return Answer()
+
+    hooks.answer = answer
+    run(hook(key="id", parallel=3))
+    assert sorted(hooks.data) == list(range(12))
+    assert max(most) <= 3
+
+
+def test_retry_after_is_obeyed_up_to_the_longest_pause(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put("x", "y")
+    times: defaultdict[str, list[float]] = defaultdict(list)
+
+    def answer(request: Request) -> Answer:
+        times[request.data].append(time.monotonic())
+        if len(times[request.data]) > 1:
+            return Answer()
+        return Answer(429, (("Retry-After", "1" if request.data == "x" else "86400"),))
+
+    hooks.answer = answer
+    run(hook(longest_pause=1.5))
+    for data, at_least in (("x", 1.0), ("y", 1.5)):
+        first, second = times[data]
+        assert second - first >= at_least
+    assert hooks.data == ["x", "y"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_endpoint_costs_no_attempts(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer, status: int
+) -> None:
+    put("x")
+    hooks.answer = lambda request: Answer(status if len(hooks.requests) < 5 else 200)
+    run(hook(attempts=1))
+    assert hooks.data == ["x"]
+    assert dead_letters(conn) == []
+
+
+def test_an_endpoint_that_is_away_costs_no_attempts(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put("x")
+    hooks.stop()
+    each = hook(attempts=1, longest_pause=0.01)
+    send, tries = each.process_tracked_event, 0
+
+    async def counted(target: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+        nonlocal tries
+        tries += 1
+        await send(target, event)
+
+    each.process_tracked_event = counted  # type: ignore[method-assign]
+
+    async def main() -> None:
+        running = asyncio.create_task(each.run(until_empty=True))
+        # It tries in vain, and goes on trying.
+        while tries < 3:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        hooks.start()
+        await asyncio.wait_for(running, PATIENCE)
+
+    try:
+        asyncio.run(main())
+    finally:
+        if not hooks.taken:
+            hooks.start()
+    assert hooks.data == ["x"]
+    assert dead_letters(conn) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Answer(500, body="oh\nno"), "refused 2 times: 500 Internal Server Error: oh no"),
+        (Answer(404), "refused 2 times: 404 Not Found"),
+        (Answer(400, body="bad"), "refused: 400 Bad Request: bad"),
+        (Answer(422), "refused: 422 Unprocessable Entity"),
+        (Answer(500, body="x" * 100_000), "refused 2 times: 500 Internal Server Error: xxxx"),
+    ],
+)
+def test_what_is_not_taken_in_the_end_becomes_a_dead_letter_and_its_key_goes_on(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer, answer: Answer, reason: str
+) -> None:
+    put(1, 2, 3)
+    hooks.answer = lambda request: answer if request.data == 2 else Answer()
+    run(hook(attempts=2))
+    assert hooks.data == [1, 3]
+    (said,) = dead_letters(conn)
+    assert said.startswith(reason)
+    assert len(said) < 600
+
+
+def test_redirects_are_not_followed(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(1)
+    elsewhere = HookServer()
+    try:
+        hooks.answer = lambda request: Answer(307, (("Location", elsewhere.url),))
+        run(hook(attempts=1, secrets=(SECRET,)))
+        assert elsewhere.requests == []
+    finally:
+        elsewhere.stop()
+    assert dead_letters(conn) == ["refused 1 times: 307 Temporary Redirect"]
+
+
+def test_an_endpoint_that_is_gone_ends_it_and_nothing_is_lost(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(1, 2)
+    hooks.answer = lambda request: Answer(410, body="moved out")
+    each = hook()
+    with pytest.raises(EndpointGone, match=r"the endpoint is gone \(410\): moved out"):
+        # Not until empty: it would go on after any other error.
+        asyncio.run(asyncio.wait_for(each.run(), PATIENCE))
+    hooks.answer = lambda request: Answer()
+    run(each)
+    assert hooks.data == [1, 2]
+    assert dead_letters(conn) == []
+
+
+def test_an_answer_that_does_not_come_costs_an_attempt(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(1, 2)
+
+    def answer(request: Request) -> Answer:
+        if request.data == 1:
+            hooks.wait_until(lambda: 2 in hooks.data)
+        return Answer()
+
+    hooks.answer = answer
+    run(hook(attempts=2, timeout=0.5))
+    (reason,) = dead_letters(conn)
+    assert reason.startswith("refused 2 times: ")
+    assert 2 in hooks.data
+
+
+def test_a_stop_leaves_what_waits_for_the_next_run(
+    conn: Connection, put: Put, hook: Hook, hooks: HookServer
+) -> None:
+    put(*({"key": "ab"[n % 2], "n": n} for n in range(6)))
+    hooks.answer = lambda request: Answer(500 if request.data["n"] == 2 else 200)
+    each = hook(key="data.key", first_pause=3600.0, longest_pause=3600.0)
+
+    async def main() -> None:
+        running = asyncio.create_task(each.run())
+        # It has failed once, and waits for an hour.
+        await asyncio.to_thread(
+            hooks.wait_until, lambda: len(hooks.requests) == 5 and len(hooks.taken) == 4
+        )
+        each.stop()
+        await asyncio.wait_for(running, PATIENCE)
+
+    asyncio.run(main())
+    assert sorted(d["n"] for d in hooks.data) == [0, 1, 3, 5]
+    hooks.answer = lambda request: Answer()
+    run(each)
+    # Those that were sent are remembered.
+    assert sorted(d["n"] for d in hooks.data) == [0, 1, 2, 3, 4, 5]
+    assert [d["n"] for d in hooks.data if d["key"] == "a"] == [0, 2, 4]
+
+
+KILLS = 4
+PARALLEL = 4
+
+
+@pytest.mark.slow
+def test_killed_it_loses_nothing_keeps_the_order_and_sends_only_what_was_under_way_twice(
+    conn: Connection,
+    dsn: str,
+    queue: str,
+    put: Put,
+    hooks: HookServer,
+    spawn: Spawn,
+    start_ticker: StartTicker,
+    tmp_path: Path,
+) -> None:
+    start_ticker(dsn)
+    file = tmp_path / "hook.toml"
+    file.write_text(
+        f'dsn = "{dsn}"\nqueue = "{queue}"\nurl = "{hooks.url}"\nkey = "data.key"\n'
+        f'parallel = {PARALLEL}\nfirst_pause = 0.01\nsecrets = ["${{HOOK_SECRET}}"]\n'
+    )
+    count = 120
+    put(*({"key": n % 7, "n": n} for n in range(count)))
+    calls = Counter[int]()
+
+    def answer(request: Request) -> Answer:
+        calls[0] += 1
+        time.sleep(0.005)
+        return {
+            3: Answer(500),
+            5: Answer(503, (("Retry-After", "0"),)),
+            8: Answer(None),
+            9: Answer(None, taken=True),
+        }.get(calls[0] % 17, Answer())
+
+    hooks.answer = answer
+    for life in range(KILLS):
+        process = spawn(
+            "run", "webhook", str(file), "--log-format", "json", env=environment(HOOK_SECRET=SECRET)
+        )
+        hooks.wait_until(lambda goal=(life + 1) * 20: len(hooks.taken) >= goal)  # type: ignore[misc]
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+    process = spawn(
+        "run", "webhook", str(file), "--log-format", "json", env=environment(HOOK_SECRET=SECRET)
+    )
+    eventually(
+        conn,
+        "select pending_events = 0 and current_batch is null"
+        "  from pgq.get_consumer_info(%s, 'webhook')",
+        queue,
+        patience=PATIENCE,
+    )
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, said
+    doubtful = calls[0] // 17 + 1
+    assert {d["n"] for d in hooks.data} == set(range(count))
+    assert len(hooks.data) <= count + KILLS * PARALLEL + doubtful
+    assert dead_letters(conn) == []
+    # In order, if one drops what one has already.
+    for key in range(7):
+        first = list(dict.fromkeys(d["n"] for d in hooks.data if d["key"] == key))
+        assert first == sorted(first)
+    assert len({r.headers["webhook-id"] for r in hooks.taken}) == count
+
+
+def environment(**more: str) -> dict[str, str]:
+    return os.environ | more
+
+
+def test_settings_that_make_no_sense_are_refused(hook: Hook) -> None:
+    for wrong, said in (
+        ({"url": "ftp://x/y"}, "url must be http"),
+        ({"url": "partner.example"}, "url must be http"),
+        ({"key": "customer"}, "key is 'customer'; it may be"),
+        ({"secrets": ("x",)}, "secret"),
+        ({"parallel": 0}, "at least 1"),
+        ({"first_pause": 10.0, "longest_pause": 1.0}, "between 0 and longest_pause"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            hook(**wrong)

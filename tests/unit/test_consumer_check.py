@@ -1,0 +1,96 @@
+"""A consumer's class that cannot work is refused before it takes an event."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy.consumer_check import check_consumer
+from pgqpy.errors import InvalidConsumer
+
+
+def sync_consumer(**members: Any) -> pgqpy.Consumer:
+    members.setdefault("process_event", lambda self, conn, event: None)
+    made = type("Mine", (pgqpy.Consumer,), {"queue_name": "q", "consumer_name": "c"} | members)
+    consumer: pgqpy.Consumer = made("")
+    return consumer
+
+
+async def _later(self: object, conn: object, event: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"batch_size": "many"}, "batch_size is 'many'; it must be a whole number"),
+        ({"concurrency": "2"}, "concurrency is '2'; it must be a whole number"),
+        ({"poll_interval": timedelta(1)}, "poll_interval is .* a number of seconds"),
+        ({"backoff_first": -1}, "backoff_first is -1; it must be a number of seconds"),
+        ({"backoff_cap": float("inf")}, "backoff_cap is inf"),
+        ({"min_lag": 5}, "min_lag is 5; it must be a timedelta"),
+        ({"event_types": "created"}, "event_types is 'created'; it must be several"),
+        ({"outages": [OSError]}, "outages is .* a tuple of classes"),
+        ({"outages": (OSError("x"),)}, "outages is .* a tuple of classes"),
+        ({"process_event": lambda self, event: None}, r"called with \(conn, event\); it takes"),
+        ({"on_batch": lambda self: None}, r"on_batch is called with \(stats\)"),
+        ({"process_event": _later}, "must not be `async def`"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(members: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidConsumer, match=f"Mine.*{said}"):
+        check_consumer(sync_consumer(**members))
+
+
+def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
+    class Mine(pgqpy.AsyncConsumer):
+        queue_name = "q"
+        consumer_name = "c"
+
+        def process_event(self, conn, event):  # type: ignore[no-untyped-def]
+            """Nothing to await."""
+
+    with pytest.raises(InvalidConsumer, match=r"Mine\.process_event must be `async def`"):
+        check_consumer(Mine(""))
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        lambda: pgqpy.Consumer("", queue_name="q"),
+        lambda: pgqpy.CoopConsumer(
+            "",
+            queue_name="q",
+            consumer_name="c",
+            dead_after=5,  # type: ignore[arg-type]
+        ),
+    ],
+)
+def test_what_is_missing_or_no_interval_is_said_when_the_object_is_made(missing: Any) -> None:
+    with pytest.raises(InvalidConsumer, match=r"needs a queue_name|dead_after is 5; .* timedelta"):
+        missing()
+
+
+def test_whatever_can_be_called_like_the_method_will_do() -> None:
+    def traced(function: Any) -> Any:
+        @wraps(function)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return inner
+
+    check_consumer(sync_consumer(process_event=staticmethod(lambda conn, event: None)))
+    check_consumer(sync_consumer(process_event=lambda self, *args: None))
+    check_consumer(sync_consumer(process_event=lambda me, c, e, more=1: None))
+    check_consumer(sync_consumer(batch_size=None, min_lag=None, event_types={"a"}))
+
+    class Mine(pgqpy.AsyncConsumer):
+        queue_name = "q"
+        consumer_name = "c"
+        process_event = traced(_later)
+
+    check_consumer(Mine(""))

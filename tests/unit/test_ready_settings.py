@@ -1,0 +1,135 @@
+"""Settings of consumers: what a file may say, and what is said about the rest."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from pgqpy_consumers.settings import ConfigError, build, example, load, setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    dsn: str = setting("The database.")
+    queue: str = setting("The queue.", example="flights")
+    tables: tuple[str, ...] = setting("The tables.", default=(), example=("public.flight",))
+    pause: float = setting("Seconds between two looks.", default=1.5)
+    at_most: int | None = setting("How many.", default=None, example=10)
+    careful: bool = setting("Whether to look twice.", default=True)
+    mode: Literal["plain", "merged"] = setting("How to write.", default="plain")
+    password: str | None = setting("Of the server.", default=None, secret=True)
+    headers: Mapping[str, str] = setting("More headers.", default={}, example={"X-From": "shop"})
+
+    def __post_init__(self) -> None:
+        if self.pause < 0:
+            raise ValueError("pause must not be negative")
+
+
+def test_a_file_sets_fields_of_every_type(tmp_path: Path) -> None:
+    file = tmp_path / "sample.toml"
+    file.write_text(
+        'dsn = "postgresql:///shop"\nqueue = "orders"\ntables = ["a", "b"]\npause = 2\n'
+        'at_most = 3\ncareful = false\nmode = "merged"\n[headers]\nX-A = "1"\n'
+    )
+    assert load(Sample, file) == Sample(
+        dsn="postgresql:///shop",
+        queue="orders",
+        tables=("a", "b"),
+        pause=2.0,
+        at_most=3,
+        careful=False,
+        mode="merged",
+        headers={"X-A": "1"},
+    )
+
+
+def test_what_is_left_out_has_its_default_and_what_is_given_besides_wins() -> None:
+    made = build(Sample, {"dsn": "a", "queue": "b"})
+    assert (made.pause, made.tables, made.headers) == (1.5, (), {})
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "sample.toml"
+    file.write_text('dsn = "file"\nqueue = "orders"\n')
+    assert load(Sample, file, {"dsn": "given"}).dsn == "given"
+
+
+def test_variables_are_replaced_wherever_a_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "pa${X}ss")
+    made = build(
+        Sample,
+        {
+            "dsn": "postgresql://ann:${SECRET}@db/shop",
+            "queue": "q",
+            "tables": ["${SECRET}"],
+            "headers": {"A": "${SECRET}$"},
+        },
+    )
+    # Once: what a variable holds is taken as it is.
+    assert made.dsn == "postgresql://ann:pa${X}ss@db/shop"
+    assert (made.tables, made.headers) == (("pa${X}ss",), {"A": "pa${X}ss$"})
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"qeue": "orders"}, "unknown key 'qeue' in the settings: did you mean queue?"),
+        ({"zzz": 1}, "unknown key 'zzz' in the settings: known are dsn, queue, tables"),
+        ({"queue": 1}, "queue in the settings must be a text, not a whole number"),
+        ({"pause": "1"}, "pause in the settings must be a number, not a text"),
+        ({"at_most": 1.5}, "at_most in the settings must be a whole number, not a number"),
+        ({"at_most": True}, "at_most in the settings must be a whole number, not true or false"),
+        ({"careful": 1}, "careful in the settings must be true or false, not a whole number"),
+        ({"tables": "a"}, "must be an array, of which each element is a text, not a text"),
+        ({"tables": [1]}, "an element of tables in the settings must be a text"),
+        ({"headers": {"A": 1}}, "A of headers in the settings must be a text"),
+        ({"mode": "mrged"}, "mode in the settings must be one of plain, merged, not 'mrged'"),
+        ({"pause": -1}, "the settings: pause must not be negative"),
+        ({"queue": "${NOT_SET_ANYWHERE}"}, "environment variable NOT_SET_ANYWHERE, which is not"),
+    ],
+)
+def test_what_is_wrong_is_said_with_what_would_be_right(
+    more: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(Sample, {"dsn": "a", "queue": "b"} | more)
+    assert message in str(raised.value)
+
+
+def test_missing_keys_are_all_named_with_what_they_are() -> None:
+    with pytest.raises(ConfigError, match=r"has no dsn \(The database\); queue \(The queue\)"):
+        build(Sample, {})
+
+
+def test_a_file_that_cannot_be_read_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
+        load(Sample, tmp_path / "none.toml")
+    file = tmp_path / "broken.toml"
+    file.write_text("dsn = ")
+    with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
+        load(Sample, file)
+
+
+def test_secrets_are_not_in_the_repr() -> None:
+    assert "hidden" not in repr(build(Sample, {"dsn": "a", "queue": "b", "password": "hidden"}))
+
+
+def test_the_example_has_every_setting_and_is_a_file_that_works(tmp_path: Path) -> None:
+    text = example(Sample)
+    assert text.startswith('# The database.\ndsn = "postgresql:///shop"\n\n# The queue.\n')
+    assert '# The tables.\n# tables = ["public.flight"]\n' in text
+    assert text.endswith('# More headers.\n# [headers]\n# X-From = "shop"\n')
+    file = tmp_path / "example.toml"
+    file.write_text(text)
+    assert load(Sample, file) == Sample(dsn="postgresql:///shop", queue="flights")
+    everything = "\n".join(
+        line.removeprefix("# ") for line in text.splitlines() if not line.endswith(".")
+    )
+    assert set(tomllib.loads(everything)) == set(Sample.__dataclass_fields__)
+    file.write_text(everything)
+    assert load(Sample, file).at_most == 10

@@ -1,0 +1,96 @@
+"""When periodic jobs are due: at each time that the expression names, once, whatever clocks do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise, takewhile
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pgqpy.errors import InvalidTask
+from pgqpy.tasks.cron import Cron
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def due(expression: str, time: datetime, number: int) -> list[str]:
+    runs = islice(Cron(expression, "Europe/Berlin").after(time), number)
+    return [run.astimezone(BERLIN).strftime("%d %H:%M %z") for run in runs]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 2 * * *", ["29 03:00 +0200", "30 02:30 +0200"]),
+        ("*/30 2 * * *", ["29 03:00 +0200", "30 02:00 +0200"]),
+        ("0 2,3 * * *", ["29 03:00 +0200", "30 02:00 +0200"]),
+        ("0 */2 * * *", ["29 00:00 +0100", "29 03:00 +0200", "29 04:00 +0200"]),
+        ("0 * * * *", ["29 00:00 +0100", "29 01:00 +0100", "29 03:00 +0200"]),
+        ("30 3 * * SUN", ["29 03:30 +0200", "05 03:30 +0200"]),
+    ],
+)
+def test_what_the_clock_skips_is_due_right_after(expression: str, expected: list[str]) -> None:
+    time = datetime(2026, 3, 28, 23, 30, tzinfo=BERLIN)
+    assert due(expression, time, len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("30 2 * * *", ["25 02:30 +0200", "26 02:30 +0100"]),
+        ("*/30 2 * * *", ["25 02:00 +0200", "25 02:30 +0200", "26 02:00 +0100"]),
+        ("0 */2 * * *", ["25 00:00 +0200", "25 02:00 +0200", "25 04:00 +0100"]),
+        # every hour that passes
+        ("0 * * * *", ["25 00:00 +0200", "25 01:00 +0200", "25 02:00 +0200", "25 02:00 +0100"]),
+    ],
+)
+def test_what_the_clock_shows_twice_is_due_once(expression: str, expected: list[str]) -> None:
+    time = datetime(2026, 10, 24, 23, 30, tzinfo=BERLIN)
+    assert due(expression, time, len(expected)) == expected
+
+
+def test_what_was_due_the_first_time_is_not_due_the_second() -> None:
+    for minutes in (1, 29, 31, 59):
+        second = datetime(2026, 10, 25, 1, tzinfo=UTC) + timedelta(minutes=minutes)
+        assert due("30 2 * * *", second, 1) == ["26 02:30 +0100"]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    expression=st.sampled_from(
+        ["30 2 * * *", "*/20 2 * * *", "15 */2 * * *", "0 * * * *", "59 1-3 * * *", "* * * * *"]
+    ),
+    zone=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC"]),
+    begin=st.sampled_from([datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)]),
+    cut=st.integers(0, 3 * 24 * 60),
+)
+def test_where_somebody_stops_another_goes_on(
+    expression: str, zone: str, begin: datetime, cut: int
+) -> None:
+    """The runs are the same, whoever computes them, from wherever on."""
+    cron = Cron(expression, zone)
+    end = begin + timedelta(days=3)
+    middle = begin + timedelta(minutes=cut)
+    whole = list(takewhile(lambda run: run <= end, cron.after(begin)))
+    assert all(one < other for one, other in pairwise(whole))
+    first = [run for run in whole if run <= middle]
+    rest = list(takewhile(lambda run: run <= end, cron.after(middle)))
+    assert first + rest == whole
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["61 * * * *", "* * *", "0 0 30 2 *", "@daily", "", "* * * * * *", "a * * * *", None],
+)
+def test_what_is_no_expression_is_refused(expression: str) -> None:
+    with pytest.raises(InvalidTask, match="is no cron expression"):
+        Cron(expression)
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "", None, "../etc/passwd"])
+def test_what_is_no_time_zone_is_refused(zone: str) -> None:
+    with pytest.raises(InvalidTask, match="there is no time zone"):
+        Cron("* * * * *", zone)

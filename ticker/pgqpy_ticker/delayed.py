@@ -1,0 +1,73 @@
+"""Events whose time has come go into their queues: delayed ones, and those that consumers want
+again.
+
+The pass that copies them says when the next one is due, of those that are committed. Others may
+be on their way: the tick job, which looks at the database all the time, tells when the sequence
+of delayed events has moved, and then this one looks again and again, ever more rarely, until their
+transactions must have ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import LiteralString
+
+from pgqpy_ticker.config import Database
+from pgqpy_ticker.link import Link
+from pgqpy_ticker.metrics import Metrics
+
+_MOVE: LiteralString = (
+    "select moved, extract(epoch from next_due)::float8 from pgq.maint_delayed_events()"
+)
+
+SHORTEST = 0.01
+"""Seconds between two passes: what falls due meanwhile shares one."""
+
+MANY = 1000
+"""After a pass of so many events there may be more that are due."""
+
+
+class Delayed:
+    """Sleeps until the next event is due, or until there is news of other ones."""
+
+    name = "delayed"
+
+    def __init__(self, link: Link, database: Callable[[], Database], metrics: Metrics) -> None:
+        self._link = link
+        self._database = database
+        self._metrics = metrics
+        self._news = asyncio.Event()
+        self._newest = -math.inf
+        self._last: int | None = None
+
+    def notice(self, last: int | None) -> None:
+        """Hear the last number that was drawn for a delayed event."""
+        if last != self._last:
+            self._last = last
+            self._newest = time.monotonic()
+            self._news.set()
+
+    async def run(self) -> float:
+        database = self._database()
+        self._news.clear()
+        connection = await self._link.connection()
+        row = await (await connection.execute(_MOVE)).fetchone()
+        assert row is not None
+        moved, next_due = row
+        self._metrics.moved(database.name, moved)
+        if moved >= MANY:
+            return 0.0
+        # An event that waits for its transaction to end waits an eighth longer at most.
+        rest = min(database.retry_period, (time.monotonic() - self._newest) / 8)
+        if next_due is not None:
+            rest = min(rest, next_due)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), max(rest - SHORTEST, 0.0))
+        return SHORTEST
+
+    async def close(self) -> None:
+        await self._link.close()
