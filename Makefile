@@ -29,7 +29,7 @@ demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=pos
 # One more than there are cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
-	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile \
+	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	    --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
 
 bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works

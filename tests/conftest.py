@@ -1,5 +1,11 @@
 """The suite's fixtures come from one plugin a concern; see tests/fixtures."""
 
+from __future__ import annotations
+
+import signal
+
+import pytest
+
 pytest_plugins = [
     "tests.fixtures.fix_server",
     "tests.fixtures.fix_db",
@@ -16,3 +22,15 @@ pytest_plugins = [
     "tests.fixtures.fix_chaos",
     "tests.fixtures.fix_task_worker",
 ]
+
+
+def pytest_configure() -> None:
+    # Who was started in the background by a shell ignores it, and so would what the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, so that no process is left with the last of them."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)

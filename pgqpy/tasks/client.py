@@ -210,31 +210,30 @@ class Tasks(TaskJobs):
     def finish_and_claim(
         self,
         task: Task,
-        queues: str | Iterable[str] | None = None,
+        queue: str | None = None,
         *,
         result: Any = None,
         lease: Duration | None = None,
-        max_tasks: int = 1,
         random: bool = True,
-    ) -> list[Task]:
-        """`finish` a task and `try_claim` the next, in one round trip and one commit.
+    ) -> Task | None:
+        """`finish` a task and take the next one, in one round trip and one commit; None if there is
+        none.
 
-        From the same queue, unless ``queues`` says otherwise.
-
-        Raises TaskConflict if somebody else has the task; then nothing is claimed, either.
+        From the same queue, unless ``queue`` says otherwise; ``lease`` and ``random`` as for
+        `try_claim`. Raises TaskConflict if somebody else has the task; then nothing is claimed,
+        either.
         """
         rows = self._rows(
             sql.FINISH_AND_CLAIM,
             self.claimant,
             task.id,
             task.version,
-            sql.queue_names(task.queue if queues is None else queues),
+            task.queue if queue is None else queue,
             sql.jsonb_or_null(result),
             sql.duration(lease, "lease"),
-            max_tasks,
             random,
         )
-        return [Task(*row) for row in rows]
+        return Task(*rows[0]) if rows else None
 
     def finish_many(
         self, tasks: Iterable[Task], results: Sequence[Any] | None = None

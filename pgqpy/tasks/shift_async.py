@@ -264,11 +264,10 @@ class AsyncShift:
         """The answers to what became of tasks, the seconds until one is due, and claimed rows."""
         worker = self._worker
         one = settlement.one_finished
-        if one is not None and room and not arm:
-            # A statement does with less than a pipeline.
+        if one is not None and room == len(self._queues) == 1 and not arm:
             claim, result = one
-            finish = [worker.name, claim.task.id, claim.version, self._queues, result]
-            call = sql.FINISH_AND_CLAIM_FOR_WORKER, [*finish, self._lease, room, worker.random]
+            finish = [worker.name, claim.task.id, claim.version, *self._queues, result]
+            call = sql.FINISH_AND_CLAIM_FOR_WORKER, [*finish, self._lease, worker.random]
             return [[]], None, (await async_send(conn, [call]))[0]
         calls = settlement.calls()
         kinds = len(calls)

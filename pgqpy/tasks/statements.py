@@ -39,14 +39,14 @@ select id, version, queue, priority, attempts, lease, created, payload, headers,
 FINISH_AND_CLAIM = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
        order_key
-  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text[], %s::jsonb, %s::interval,
-                                 %s::int4, %s)
+  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text, %s::jsonb, %s::interval, %s)
+ where id is not null
 """
 FINISH_AND_CLAIM_FOR_WORKER = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
        order_key, extract(epoch from lease - clock_timestamp())::float8
-  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text[], %s::jsonb, %s::interval,
-                                 %s::int4, %s)
+  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text, %s::jsonb, %s::interval, %s)
+ where id is not null
 """
 POP = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,

@@ -28,6 +28,35 @@ def test_every_consumer_registered_before_gets_a_committed_event_once(
     assert ops.deliver(conn, queue, "early") == []
 
 
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_transaction_may_begin_with_the_queue_or_a_tick_and_insert_then(
+    conn: Connection, connect: Connect, others: int
+) -> None:
+    """Its own events come after the tick, however many others have ended by then."""
+
+    def others_end() -> None:
+        for _ in range(others):
+            conn.execute("select pg_current_xact_id()")
+
+    producer = connect(autocommit=False)
+    running = connect(autocommit=False)
+    producer.execute("select pg_current_xact_id()")
+    running.execute("select pg_current_xact_id()")
+    others_end()
+    producer.execute("select pgq.create_queue('own')")
+    ops.register(producer, "own", "first")
+    ops.insert(producer, "own", "one")
+    others_end()
+    ops.tick(producer, "own")
+    ops.register(producer, "own", "second")
+    ops.insert(producer, "own", "two")
+    producer.commit()
+
+    assert ops.deliver(conn, "own", "first") == ["one", "two"]
+    # Events and registration are one transaction: it gets all of them.
+    assert ops.drain(conn, "own", "second") == ["one", "two"]
+
+
 def test_an_event_of_a_rolled_back_transaction_is_delivered_to_nobody(
     conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -302,7 +302,8 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
         sleep(0.001)
     got = {listening.got.get(timeout=PATIENCE) for _ in range(100)}
     assert got == {*range(100)}
-    assert 1 < counts["_answered"] <= 4 + (monotonic() - began) / fold
+    # Three at once, and some in vain: what they were sent for had been claimed before.
+    assert 1 < counts["_answered"] <= 10 + (monotonic() - began) / fold
     # Nor does it spin between them.
     assert counts["_turn"] < 20 * counts["_answered"]
 

@@ -54,30 +54,6 @@ def test_many_are_pushed_claimed_and_finished_in_their_order(tasks: Tasks) -> No
     assert tasks.finish_many(claimed) == claimed[:3]
 
 
-def test_a_task_is_finished_and_the_next_claimed_at_once(tasks: Tasks) -> None:
-    tasks.create_queue("other")
-    tasks.set_config("work", "keep", "1 hour")
-    first, second = tasks.push_many("work", [1, 2])
-    other = tasks.push("other", 3)
-    (task,) = tasks.try_claim("work", random=False)
-    (task,) = tasks.finish_and_claim(task, result="done", lease=60)
-    assert (task.id, task.version, task.attempts) == (second, 2, 1)
-    assert timedelta(seconds=30) < task.lease - datetime.now(UTC) <= timedelta(seconds=60)
-    assert [(done.id, done.result) for done in tasks.finished("work")] == [(first, "done")]
-    (task,) = tasks.finish_and_claim(task, ["work", "other"])
-    assert task.id == other
-    assert tasks.finish_and_claim(task) == []
-
-
-def test_who_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
-    tasks.push_many("work", [1, 2])
-    (task,) = tasks.try_claim("work")
-    tasks.release([task])
-    with pytest.raises(errors.TaskConflict):
-        tasks.finish_and_claim(task)
-    assert {each.status for each in tasks.list("work")} == {"available"}
-
-
 def test_tasks_come_when_they_are_due(tasks: Tasks) -> None:
     tasks.push("work", "later", delay=3600)
     tasks.push("work", "later", at=datetime.now(UTC) + timedelta(hours=1))

@@ -78,6 +78,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
         "select pgq_task.release('w', array[%(task)s], array[%(version)s])",
         "select pgq_task.fail('w', %(task)s, %(version)s, 'bad')",
         "select pgq_task.finish('w', %(task)s, %(version)s)",
+        "select pgq_task.finish_and_claim('w', %(task)s, %(version)s, %(q)s)",
         "select pgq_task.finish_many('w', array[%(task)s], array[%(version)s])",
     ),
     "change": (

@@ -28,6 +28,8 @@ as $$
 --      appends ticks; notifies
 -- ----------------------------------------------------------------------
 declare
+    -- if it has written before, it may insert events, too
+    writer  constant bigint := txid_current_if_assigned();
     xmax    bigint;
     ticks   bigint[];
 begin
@@ -46,7 +48,7 @@ begin
         perform set_config('synchronous_commit', 'on', true);
     end if;
     -- The statement that takes the snapshot is a new one: it sees what those have committed who had the locks before.
-    ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences, coalesce(i_heartbeats, '{}'));
+    ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences, coalesce(i_heartbeats, '{}'), writer);
 
     xmax := txid_snapshot_xmax(txid_current_snapshot());
     if xmax > pg_sequence_last_value('pgq.txid_high_seq') then
@@ -345,7 +347,7 @@ begin
             hint = 'Tick ids must ascend.';
     end if;
     perform pgq.append_ticks(array[q.queue_id], array[i_tick_id], coalesce(i_orig_timestamp, now()),
-                             array[i_event_seq], array[false], array[0]);
+                             array[i_event_seq], array[false], array[0], i_writer => txid_current());
     perform pgq.seq_setval(q.queue_tick_seq, i_tick_id);
     perform setval(q.queue_event_seq_id, i_event_seq)
       where i_event_seq > greatest(pgq.event_seq_value(q.queue_event_seq_id), 1);

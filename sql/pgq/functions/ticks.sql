@@ -150,12 +150,12 @@ $$;
 
 create or replace function pgq.append_ticks(
     i_queues int4[], i_ticks bigint[], i_time timestamptz, i_event_seqs bigint[], i_early boolean[], i_fences bigint[],
-    i_heartbeats int4[] default '{}')
+    i_heartbeats int4[] default '{}', i_writer bigint default null)
 returns bigint[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.append_ticks(7)
+-- Function: pgq.append_ticks(8)
 --
 --      Stores ticks with the snapshot of this moment, and notifies. The caller holds the queues' tick
 --      locks and has a transaction id. Internal.
@@ -168,6 +168,7 @@ as $$
 --                                            the event sequence has a transaction id below ours
 --      i_time                              - when
 --      i_heartbeats                        - queues whose tick brings nothing, so that nobody is notified
+--      i_writer                            - this transaction's id, if it may insert events as well
 -- Returns:
 --      The tick ids.
 -- Tables:
@@ -191,8 +192,9 @@ begin
 
     if rotations % 2 = 0 then
         with tick as (
-            insert into pgq.tick_0 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
+            insert into pgq.tick_0 (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early, tick_fence)
             select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,
+                   case when i_writer is null then pg_catalog.txid_current_snapshot() else (select pgq.snapshot_without(i_writer)) end,
                    n.event_seq, n.early, coalesce(n.fence, pg_catalog.txid_current())
               from rows from (pg_catalog.unnest(i_queues), pg_catalog.unnest(i_ticks), pg_catalog.unnest(i_event_seqs),
                               pg_catalog.unnest(i_early), pg_catalog.unnest(i_fences))
@@ -206,8 +208,9 @@ begin
           from tick;
     else
         with tick as (
-            insert into pgq.tick_1 (tick_queue, tick_id, tick_time, tick_event_seq, tick_early, tick_fence)
+            insert into pgq.tick_1 (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early, tick_fence)
             select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,
+                   case when i_writer is null then pg_catalog.txid_current_snapshot() else (select pgq.snapshot_without(i_writer)) end,
                    n.event_seq, n.early, coalesce(n.fence, pg_catalog.txid_current())
               from rows from (pg_catalog.unnest(i_queues), pg_catalog.unnest(i_ticks), pg_catalog.unnest(i_event_seqs),
                               pg_catalog.unnest(i_early), pg_catalog.unnest(i_fences))
@@ -221,6 +224,30 @@ begin
           from tick;
     end if;
     return coalesce(res, '{}');
+end;
+$$;
+
+create or replace function pgq.snapshot_without(i_txid bigint)
+returns txid_snapshot
+language plpgsql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.snapshot_without(1)
+--
+--      The snapshot of this moment, in which a running transaction is running also if it is this one:
+--      PostgreSQL leaves that out, so that its events would count as seen once another one with a later id
+--      has ended. Internal.
+-- ----------------------------------------------------------------------
+declare
+    now_seen    constant txid_snapshot := pg_catalog.txid_current_snapshot();
+begin
+    if not pg_catalog.txid_visible_in_snapshot(i_txid, now_seen) then
+        return now_seen;
+    end if;
+    return pg_catalog.format('%s:%s:%s', least(pg_catalog.txid_snapshot_xmin(now_seen), i_txid), pg_catalog.txid_snapshot_xmax(now_seen), (
+        select pg_catalog.string_agg(x::text, ',' order by x)
+          from (select pg_catalog.txid_snapshot_xip(now_seen) union all select i_txid) running (x)));
 end;
 $$;
 

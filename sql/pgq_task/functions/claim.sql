@@ -41,7 +41,6 @@ declare
     v_low       bigint;
     v_start     bigint;
     v_before    int4;
-    v_first     bigint;
     v_count     bigint;
     l           record;
 begin
@@ -130,20 +129,40 @@ begin
         end if;
         -- Now and then move the mark, so that others need not step over what is dead now; sooner after many tasks.
         if random() * at_times < v_before - v_left and pgq.is_read_committed() then
-            select c.pos into v_first
-              from pgq_task.task c
-             where c.queue_id = l.queue_id and c.priority = l.priority and c.pos between v_ahead and v_now_pos
-               and (c.lease is null or c.lease <= v_now)
-             order by c.queue_id, c.priority, c.pos
-             limit 1;
-            -- What was pushed in the last hundredth of a second may not have come to light yet.
-            v_first := least(v_first, v_now_pos - 10000 * 256);
-            if v_first > v_ahead then
-                perform setval(l.lane_ahead, v_first);
-            end if;
+            perform pgq_task.move_ahead(l.queue_id, l.priority, l.lane_ahead, v_ahead, v_now);
         end if;
         exit when v_left = 0;
     end loop;
+end;
+$$;
+
+create or replace function pgq_task.move_ahead(i_queue_id int4, i_priority int2, i_lane_ahead regclass, i_from bigint, i_now timestamptz)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.move_ahead(5)
+--
+--      Moves a lane's mark, which stood at a position, to the first task that waits, so that others need not
+--      step over what is dead now. Not in a transaction with a snapshot of before. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_now_pos   constant bigint := pgq_task.position_of(i_now);
+    v_first     bigint;
+begin
+    select c.pos into v_first
+      from pgq_task.task c
+     where c.queue_id = i_queue_id and c.priority = i_priority and c.pos between i_from and v_now_pos
+       and (c.lease is null or c.lease <= i_now)
+     order by c.queue_id, c.priority, c.pos
+     limit 1;
+    -- What was pushed in the last hundredth of a second may not have come to light yet.
+    v_first := least(v_first, v_now_pos - 10000 * 256);
+    if v_first > i_from then
+        perform setval(i_lane_ahead, v_first);
+    end if;
 end;
 $$;
 

@@ -47,34 +47,6 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.finish_and_claim(
-    claimant text, id bigint, version int4, queues text[], result jsonb default null, lease interval default null,
-    max_tasks int4 default 1, random_choice boolean default true)
-returns setof pgq_task.claimed
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
-as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.finish_and_claim(8)
---
---      Ends a task that was done and takes the next, in one round trip and one transaction.
---
--- Parameters:
---      claimant, id, version, result               - as in pgq_task.finish(4)
---      queues, lease, max_tasks, random_choice     - as in pgq_task.claim(5)
--- Returns:
---      As pgq_task.claim(5).
--- Errors:
---      Those of both; nothing was finished and nothing claimed then.
--- Tables:
---      deletes from and updates pgq_task.task
--- ----------------------------------------------------------------------
-begin
-    perform pgq_task.finish(claimant, id, version, result);
-    return query select * from pgq_task.claim(queues, claimant, lease, max_tasks, random_choice);
-end;
-$$;
-
 create or replace function pgq_task.finish_many(claimant text, ids bigint[], versions int4[], results jsonb[] default null)
 returns setof bigint
 language plpgsql

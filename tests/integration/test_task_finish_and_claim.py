@@ -1,0 +1,215 @@
+"""finish_and_claim: the same as both, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from pgqpy import errors
+from pgqpy.tasks import Task, Tasks
+from tests.fixtures.fix_db import Connection
+
+LEFT = """
+select t.id, t.version, t.queue_id, t.priority, t.claimant, t.attempts, t.pos is null as held,
+       t.lease is not null as leased
+  from pgq_task.task t order by t.id
+"""
+KEPT = "select id, outcome, result from pgq_task.finished order by id"
+COUNTS = "select pg_sequence_last_value(queue_finished), pg_sequence_last_value(queue_claimed)"
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Tasks:
+    made = Tasks(conn, "me")
+    made.create_queue("work")
+    return made
+
+
+def nothing(tasks: Tasks) -> None:
+    """There is no other task."""
+
+
+def usual(tasks: Tasks) -> None:
+    tasks.push_many("work", range(20))
+
+
+def higher_one(tasks: Tasks) -> None:
+    tasks.push("work", "low")
+    tasks.push("work", "high", priority=5)
+
+
+def only_a_lower_one(tasks: Tasks) -> None:
+    high = tasks.push("work", "high", priority=5)
+    tasks.modify(deletes=[{"id": high, "version": 1}])
+    tasks.push("work", "low", priority=-5)
+
+
+def later(tasks: Tasks) -> None:
+    tasks.push("work", "later", delay=3600)
+
+
+def ordered(tasks: Tasks) -> None:
+    tasks.push_many("work", range(3), order_keys=["a", "a", "b"])
+
+
+def paused(tasks: Tasks) -> None:
+    usual(tasks)
+    tasks.pause("work")
+
+
+def kept(tasks: Tasks) -> None:
+    usual(tasks)
+    tasks.set_config("work", "keep", "1 hour")
+
+
+def limited(tasks: Tasks) -> None:
+    usual(tasks)
+    tasks.set_limits("work", max_running=1)
+
+
+def claimed_by_another(tasks: Tasks) -> None:
+    tasks.push_many("work", range(2))
+    Tasks(tasks.conn, "other").try_claim("work", random=False)
+
+
+def given_up(tasks: Tasks) -> None:
+    """Its lease has ended, and it may not be tried again."""
+    usual(tasks)
+    tasks.set_config("work", "max_attempts", "1")
+    tasks.conn.execute(
+        "update pgq_task.task set attempts = 1, claimant = 'dead', lease = now() - interval '1 s',"
+        " last_attempt = now() where payload = '0'"
+    )
+
+
+def died(tasks: Tasks) -> None:
+    given_up(tasks)
+    tasks.set_config("work", "max_attempts", "2")
+
+
+def state(tasks: Tasks) -> list[Any]:
+    return [tasks.conn.execute(statement).fetchall() for statement in (LEFT, KEPT)]
+
+
+def counts(tasks: Tasks) -> tuple[int, int]:
+    """Finished and claimed."""
+    (found,) = tasks.conn.execute(f"{COUNTS} from pgq_task.queue where queue_name = 'work'")
+    return found[0] or 0, found[1] or 0
+
+
+def without_times(task: Task) -> tuple[Any, ...]:
+    return task.id, task.version, task.queue, task.priority, task.attempts, task.payload, task.error
+
+
+@pytest.mark.parametrize("order_key", [None, "a"])
+@pytest.mark.parametrize(
+    "beside",
+    [
+        nothing,
+        usual,
+        higher_one,
+        only_a_lower_one,
+        later,
+        ordered,
+        paused,
+        kept,
+        limited,
+        claimed_by_another,
+        given_up,
+        died,
+    ],
+)
+def test_it_does_what_finish_and_claim_do(
+    tasks: Tasks, beside: Callable[[Tasks], None], order_key: str | None
+) -> None:
+    tasks.push("work", "first", order_key=order_key)
+    (task,) = tasks.try_claim("work")
+    beside(tasks)
+    start = counts(tasks)
+    with tasks.conn.transaction(force_rollback=True):
+        tasks.finish(task, "result")
+        expected = tasks.try_claim("work", random=False)
+        left = state(tasks)
+    between = counts(tasks)
+    claimed = tasks.finish_and_claim(task, result="result", random=False)
+    assert [claimed and without_times(claimed)] == (
+        [without_times(each) for each in expected] or [None]
+    )
+    assert state(tasks) == left
+    end = counts(tasks)
+    assert [end[n] - between[n] for n in (0, 1)] == [between[n] - start[n] for n in (0, 1)]
+
+
+def test_the_lease_is_as_long_as_it_is_said(tasks: Tasks) -> None:
+    tasks.push_many("work", range(3))
+    (task,) = tasks.try_claim("work")
+    for lease, seconds in ((None, 30), (60, 60)):
+        claimed = tasks.finish_and_claim(task, lease=lease)
+        assert claimed is not None
+        left = claimed.lease - datetime.now(UTC)
+        assert timedelta(seconds=seconds - 5) < left <= timedelta(seconds=seconds)
+        task = claimed
+
+
+def test_all_are_worked_off_one_after_the_other(tasks: Tasks) -> None:
+    """Among eight or so that wait it takes any, and steps over none for good."""
+    ids = tasks.push_many("work", range(200))
+    (task,) = tasks.try_claim("work")
+    done = [task.id]
+    while (claimed := tasks.finish_and_claim(task)) is not None:
+        task = claimed
+        done.append(task.id)
+    assert sorted(done) == ids
+    assert state(tasks)[0] == []
+
+
+def test_the_next_one_may_be_of_another_queue(tasks: Tasks) -> None:
+    tasks.create_queue("other")
+    tasks.push("work", 1)
+    other = tasks.push("other", 2)
+    (task,) = tasks.try_claim("work")
+    claimed = tasks.finish_and_claim(task, "other")
+    assert claimed is not None
+    assert claimed.id == other
+    assert counts(tasks) == (1, 1)
+    assert tasks.finish_and_claim(claimed, "work") is None
+
+
+def test_who_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
+    tasks.push_many("work", [1, 2])
+    (task,) = tasks.try_claim("work")
+    tasks.release([task])
+    with pytest.raises(errors.TaskConflict):
+        tasks.finish_and_claim(task)
+    assert {each.status for each in tasks.list("work")} == {"available"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"queue": "nowhere"}, errors.TaskQueueNotFound),
+        ({"lease": 0}, errors.InvalidTask),
+        ({"lease": -1}, errors.InvalidTask),
+    ],
+)
+def test_what_makes_no_sense_finishes_nothing(
+    tasks: Tasks, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    usual(tasks)
+    (task,) = tasks.try_claim("work")
+    before = state(tasks)
+    with pytest.raises(error):
+        tasks.finish_and_claim(task, **arguments)
+    assert state(tasks) == before
+
+
+def test_a_claimant_has_a_name(tasks: Tasks) -> None:
+    usual(tasks)
+    (task,) = tasks.try_claim("work", lease=0.001)
+    tasks.claimant = ""
+    with pytest.raises(errors.InvalidTask):
+        tasks.finish_and_claim(task)
+    assert len(tasks.list("work")) == 20
