@@ -41,6 +41,7 @@ SECTIONS = {
         "pgq_task/push",
         "pgq_task/claim",
         "pgq_task/finish",
+        "pgq_task/finish_and_claim",
         "pgq_task/fail",
         "pgq_task/release",
         "pgq_task/held",

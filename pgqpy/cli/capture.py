@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 from psycopg import sql
+from psycopg.errors import InvalidName
 from psycopg.rows import dict_row
 
 import pgqpy
@@ -210,7 +211,11 @@ def _state(capture_info: dict[str, Any]) -> str:
 
 def _require_table(conn: pgqpy.Connection, table: str) -> None:
     """Say it ourselves: the server's error is the one for a schema that is not installed."""
-    row = conn.execute("select to_regclass(%s)", [table]).fetchone()
+    try:
+        row = conn.execute("select to_regclass(%s)", [table]).fetchone()
+    except InvalidName:
+        # It is no name at all, on servers before 16.
+        row = None
     if row is None or row[0] is None:
         raise CliError(
             f"there is no table {table}",
