@@ -6,6 +6,7 @@ or the event loop busy must not cost the lease.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -97,16 +98,20 @@ class Held:
 
     def add(self, claims: list[Claim]) -> list[Claim]:
         """They were claimed just now, and wait. Those of the same tasks that are lost by that."""
-        lost = [self._claims[claim.task.id] for claim in claims if claim.task.id in self._claims]
+        lost = []
+        first, shortest = math.inf, self._shortest
         for claim in claims:
+            if (before := self._claims.get(claim.task.id)) is not None:
+                lost.append(before)
             self._claims[claim.task.id] = claim
+            first, shortest = min(first, claim.renew_at), min(shortest, claim.lease)
         self.waiting.extend(claims)
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="pgqpy renew", daemon=True)
                 self._thread.start()
-            self._shortest = min(self._shortest, *(claim.lease for claim in claims))
-            if any(claim.renew_at < self._next for claim in claims):
+            self._shortest = shortest
+            if first < self._next:
                 self._changed.notify()
         return lost
 

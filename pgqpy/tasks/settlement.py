@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from psycopg import ConnectionInfo
+
 from pgqpy.errors import TaskConflict
 from pgqpy.retries import storable
 from pgqpy.tasks import statements as sql
@@ -33,10 +35,10 @@ def lost_ids(error: TaskConflict) -> list[int]:
 class Settlement:
     """Statements for outcomes, and what their answers say."""
 
-    def __init__(self, claimant: str, encoding: str, settled: Iterable[Settled]) -> None:
-        """``encoding`` is the server's: it may not know all that an error quotes."""
+    def __init__(self, claimant: str, info: ConnectionInfo, settled: Iterable[Settled]) -> None:
+        """``info`` tells the server's encoding: it may not know all that an error quotes."""
         self._claimant = claimant
-        self._encoding = encoding
+        self._info = info
         self.settled = list(settled)
         self._kinds = {
             kind: [each for each in self.settled if isinstance(each.outcome, kind)]
@@ -79,9 +81,10 @@ class Settlement:
         if kind is Released:
             return sql.RELEASE, [*arguments, [outcome.delay for outcome in outcomes]]
         if kind is Failed:
+            encoding = self._info.parameter_status("server_encoding") or ""
             return sql.FAIL_MANY, [
                 *arguments,
-                [storable(outcome.error, self._encoding) for outcome in outcomes],
+                [storable(outcome.error, encoding) for outcome in outcomes],
                 [outcome.delay for outcome in outcomes],
                 [outcome.delay is None for outcome in outcomes],
             ]

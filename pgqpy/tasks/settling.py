@@ -26,6 +26,8 @@ from pgqpy.tasks.settlement import Call, Settled, Settlement
 if TYPE_CHECKING:
     from pgqpy.tasks.worker import TaskWorker
 
+_ONE_FINISHED = TaskStats(finished=1)
+
 
 class Settling:
     """What the loop of a worker and the attempts have in common."""
@@ -58,7 +60,8 @@ class Settling:
     def prepare(self, conn: Connection, settled: list[Settled]) -> Settlement:
         """The statements for what became of tasks, whose leases are not renewed any more."""
         claims = [each.claim for each in settled]
-        in_transaction = conn.info.transaction_status != TransactionStatus.IDLE
+        info = conn.info
+        in_transaction = info.transaction_status != TransactionStatus.IDLE
         if in_transaction and self.held.renewing.locked():
             # Behind a pooler the renewal may wait for the very session that this transaction has.
             self.held.drop(claims)
@@ -72,12 +75,14 @@ class Settling:
             ids = [claim.task.id for claim in doubtful]
             (rows,) = send(conn, [(sql.HELD, [self._worker.name, ids, in_transaction])])
             know_versions(doubtful, rows)
-        encoding = conn.info.parameter_status("server_encoding") or ""
-        return Settlement(self._worker.name, encoding, settled)
+        return Settlement(self._worker.name, info, settled)
 
     def report(self, settlement: Settlement, answers: list[list[Any]]) -> None:
         """The server knows; tell the worker."""
         lost = [each.claim for each in settlement.lost(answers)]
+        if not lost and settlement.one_finished:
+            self._worker.on_settled(_ONE_FINISHED)
+            return
         for claim in lost:
             self.lost(claim)
         counts = dict.fromkeys((Finished, Failed, Moved, Released), 0)

@@ -10,10 +10,13 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from psycopg import Cursor
+from psycopg.rows import tuple_row
+
 from pgqpy.acompat import Crew, Waker
 from pgqpy.backoff import Backoff
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance
+from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.attempts import Attempts
@@ -54,6 +57,7 @@ class Shift:
         self._signal = TaskSignal(worker.listen_dsn, self._queues) if worker.listen else None
         self._crew = Crew(worker.concurrency, waker.wake)
         self._conn: Connection | None = None
+        self._cursor: Cursor[Any] | None = None
         #: What became of tasks, as far as the server may not know yet.
         self._unsettled: list[Settled] = []
         #: How many to claim at once.
@@ -270,8 +274,8 @@ class Shift:
         if one is not None and room == len(self._queues) == 1 and not arm:
             claim, result = one
             finish = [worker.name, claim.task.id, claim.version, *self._queues, result]
-            call = sql.FINISH_AND_CLAIM_FOR_WORKER, [*finish, self._lease, worker.random]
-            return [[]], None, (send(conn, [call]))[0]
+            rows = self._finish_and_claim(conn, [*finish, self._lease, worker.random])
+            return [[]], None, rows
         calls = settlement.calls()
         kinds = len(calls)
         if arm:
@@ -286,6 +290,15 @@ class Shift:
             None if due is None else due.total_seconds(),
             answers[-1] if room else [],
         )
+
+    def _finish_and_claim(self, conn: Connection, arguments: list[Any]) -> list[Any]:
+        """Always with the same cursor: a new one has to find out how values are sent and loaded,
+        which takes longer than all the rest."""
+        if self._cursor is None or self._cursor.connection is not conn:
+            self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
+        with translate_errors():
+            self._cursor.execute(sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
+            return self._cursor.fetchall()
 
     def _settle_each(self, conn: Connection) -> None:
         """One after the other, since some outcome cannot be had: that task has failed then."""

@@ -7,10 +7,13 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from psycopg import AsyncCursor
+from psycopg.rows import tuple_row
+
 from pgqpy.acompat import AsyncCrew, AsyncWaker
 from pgqpy.backoff import Backoff
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance
+from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.attempts_async import AsyncAttempts
@@ -51,6 +54,7 @@ class AsyncShift:
         self._signal = AsyncTaskSignal(worker.listen_dsn, self._queues) if worker.listen else None
         self._crew = AsyncCrew(worker.concurrency, waker.wake)
         self._conn: AsyncConnection | None = None
+        self._cursor: AsyncCursor[Any] | None = None
         #: What became of tasks, as far as the server may not know yet.
         self._unsettled: list[Settled] = []
         #: How many to claim at once.
@@ -267,8 +271,8 @@ class AsyncShift:
         if one is not None and room == len(self._queues) == 1 and not arm:
             claim, result = one
             finish = [worker.name, claim.task.id, claim.version, *self._queues, result]
-            call = sql.FINISH_AND_CLAIM_FOR_WORKER, [*finish, self._lease, worker.random]
-            return [[]], None, (await async_send(conn, [call]))[0]
+            rows = await self._finish_and_claim(conn, [*finish, self._lease, worker.random])
+            return [[]], None, rows
         calls = settlement.calls()
         kinds = len(calls)
         if arm:
@@ -283,6 +287,15 @@ class AsyncShift:
             None if due is None else due.total_seconds(),
             answers[-1] if room else [],
         )
+
+    async def _finish_and_claim(self, conn: AsyncConnection, arguments: list[Any]) -> list[Any]:
+        """Always with the same cursor: a new one has to find out how values are sent and loaded,
+        which takes longer than all the rest."""
+        if self._cursor is None or self._cursor.connection is not conn:
+            self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
+        with translate_errors():
+            await self._cursor.execute(sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
+            return await self._cursor.fetchall()
 
     async def _settle_each(self, conn: AsyncConnection) -> None:
         """One after the other, since some outcome cannot be had: that task has failed then."""
