@@ -5,8 +5,8 @@ whatever else the machine does, so it shows what a change to `pgq.insert_event` 
 clock does. It leaves out locks that others hold, the client, and waiting for disks. A prepared
 statement is executed 20 and 220 times; shown is the difference, of one. The same function with the
 clauses that it does without is there to show what these would cost. Captured are single rows; many
-events are those of one `pgq.insert_events`, of 5,000; and a look of the ticker at 1,000 queues
-finds no events.
+events are those of one `pgq.insert_events`, of 5,000; a look of the ticker at 1,000 queues
+finds no events; and a task is claimed and finished, one after the other.
 """
 
 from __future__ import annotations
@@ -96,6 +96,20 @@ QUIET = """
 create table quiet as
 select quiet_queues as queues, quiet_seqs as seqs from pgq.ticker_round()
 """
+TASKS = """
+create sequence mine;
+select pgq_task.create_queue('q');
+select count(pgq_task.push('q', '{"id": 12345}')) from generate_series(1, 1000);
+select setval('mine', id, false) from pgq_task.claim('{q}', 'me', random_choice => false)
+"""
+TWO_CALLS = """
+select pgq_task.finish('me', id, version)
+  from pgq_task.claim('{q}', 'me', random_choice => false)
+"""
+ONE_CALL = """
+select id
+  from pgq_task.finish_and_claim('me', nextval('mine'), 2, 'q', random_choice => false)
+"""
 UPDATE_ONE = "update flight set delay = delay + 1 where id = 77"
 
 
@@ -168,6 +182,16 @@ def looks_at_queues(server: Server) -> Count:
     return Count("a look at one of many queues", statements, databases, (1, 11), QUEUES)
 
 
+def tasks(server: Server) -> Count:
+    script = implementations(server)[OURS]
+    statements = {"claim, finish": TWO_CALLS, "finish_and_claim": ONE_CALL}
+    databases = {name: f"task_{number}" for number, name in enumerate(statements)}
+    for name in databases.values():
+        database(server, name, script, *TASKS.split(";"))
+    statements = {name: " ".join(text.split()) for name, text in statements.items()}
+    return Count("a task", statements, databases, (20, 220))
+
+
 def run(bench: Bench) -> None:
     if shutil.which("valgrind") is None:
         bench.say("valgrind is not here, and nothing to count with")
@@ -175,7 +199,7 @@ def run(bench: Bench) -> None:
     with bench.server() as server, TemporaryDirectory() as directory:
         if server_account() is not None:
             Path(directory).chmod(0o777)
-        counts = [single_events(server), *captured_rows(server)]
+        counts = [single_events(server), *captured_rows(server), tasks(server)]
         counts += bench.choose([many_events(server), looks_at_queues(server)], quick=[])
         program, data = server.bin_dir / "postgres", copy_of(server, Path(directory))
         # The first session recovers from the copying.
