@@ -133,6 +133,8 @@ def test_it_does_what_finish_and_claim_do(
         tasks.finish(task, "result")
         expected = tasks.try_claim("work", random=False)
         left = state(tasks)
+    # Marks do not roll back; now and then a claim moves one.
+    tasks.conn.execute("select setval(lane_ahead, 0) from pgq_task.lane")
     between = counts(tasks)
     claimed = tasks.finish_and_claim(task, result="result", random=False)
     found = [] if claimed is None else [claimed]

@@ -402,8 +402,23 @@ def test_who_has_used_a_queue_that_is_to_be_dropped_goes_on(
         lambda conn: tasks.modify(conn, inserts=[{"queue": Q}]),
         lambda conn: tasks.modify(conn, changes=[{"id": 1, "version": 1, "queue": Q}]),
         lambda conn: conn.execute("select pgq_task.push_many(%s, array['1'::jsonb])", [Q]),
+        lambda conn: conn.execute("select pgq_task.claim(array[%s], 'w')", [Q]),
+        lambda conn: conn.execute(
+            "select pgq_task.finish_and_claim('w', id, version, %s)"
+            "  from pgq_task.claim('{another}', 'w')",
+            [Q],
+        ),
     ],
-    ids=["push", "priority", "push_once", "insert", "move", "push_many"],
+    ids=[
+        "push",
+        "priority",
+        "push_once",
+        "insert",
+        "move",
+        "push_many",
+        "claim",
+        "finish_and_claim",
+    ],
 )
 def test_who_waits_for_a_queue_to_be_dropped_is_told_that_it_is_gone(
     conn: Connection, connect: Connect, call: Callable[[Connection], object]

@@ -14,6 +14,7 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
+from pgqpy.tasks.shift import Shift
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import Batches, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
@@ -30,6 +31,32 @@ def test_each_task_is_handled_once_and_finished(
     ).run(until_empty=True)
     assert sorted(seen) == ids
     assert left(conn) == []
+
+
+def test_who_takes_one_task_at_a_time_asks_once_for_each(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One statement finishes a task and claims the next."""
+    asked: Counter[str] = Counter()
+
+    def count(name: str) -> None:
+        method = getattr(Shift, name)
+
+        def counted(*args: Any) -> Any:
+            asked[name] += 1
+            return method(*args)
+
+        monkeypatch.setattr(Shift, name, counted)
+
+    count("_ask")
+    count("_finish_and_claim")
+    ids = tasks.push_many("work", range(20))
+    seen: list[int] = []
+    TaskWorker(dsn, "work", lambda task: seen.append(task.id), batch_size=1).run(until_empty=True)
+    assert sorted(seen) == ids
+    assert left(conn) == []
+    assert asked["_finish_and_claim"] == 20
+    assert asked["_ask"] < 25
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

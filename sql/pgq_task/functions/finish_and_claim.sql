@@ -50,8 +50,8 @@ begin
       join pgq_task.lane n using (queue_id)
      where q.queue_name = finish_and_claim.queue and finish_and_claim.claimant <> ''
        and q.queue_paused is null and not q.queue_restricted and not q.queue_limited and q.queue_keep = interval '0'
-       -- Not behind somebody who drops the queue: its sequences would be gone.
-       and pg_relation_is_updatable(n.lane_low, false) is not null and pg_relation_filenode(n.lane_low) is not null
+       -- Wait for somebody who drops the queue, and then look: its sequences would be gone.
+       and case when pg_relation_is_updatable(n.lane_low, false) is not null then pg_relation_filenode(n.lane_low) end is not null
      order by n.queue_id desc, n.priority desc
      limit 1;
     delete from pgq_task.task t
