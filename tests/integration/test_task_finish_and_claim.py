@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,15 @@ def tasks(conn: Connection) -> Tasks:
     made = Tasks(conn, "me")
     made.create_queue("work")
     return made
+
+
+@pytest.fixture
+def role(conn: Connection) -> Iterator[str]:
+    """May do all that is not restricted."""
+    conn.execute("create role finish_and_claim_test in role pgq_reader, pgq_writer")
+    yield "finish_and_claim_test"
+    conn.execute("reset role")
+    conn.execute("drop role finish_and_claim_test")
 
 
 def nothing(tasks: Tasks) -> None:
@@ -53,6 +62,10 @@ def later(tasks: Tasks) -> None:
 
 def ordered(tasks: Tasks) -> None:
     tasks.push_many("work", range(3), order_keys=["a", "a", "b"])
+    # As a sweep does it, after a while, with those that have to wait.
+    tasks.conn.execute(
+        "select pgq_task.hold_back(id) from pgq_task.task where order_key = 'a' and lease is null"
+    )
 
 
 def paused(tasks: Tasks) -> None:
@@ -67,6 +80,12 @@ def kept(tasks: Tasks) -> None:
 
 def limited(tasks: Tasks) -> None:
     usual(tasks)
+    tasks.set_limits("work", max_running=1)
+
+
+def used_up(tasks: Tasks) -> None:
+    usual(tasks)
+    Tasks(tasks.conn, "other").try_claim("work", random=False)
     tasks.set_limits("work", max_running=1)
 
 
@@ -117,6 +136,7 @@ def without_times(task: Task) -> tuple[Any, ...]:
         paused,
         kept,
         limited,
+        used_up,
         claimed_by_another,
         given_up,
         died,
@@ -186,6 +206,23 @@ def test_who_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
     with pytest.raises(errors.TaskConflict):
         tasks.finish_and_claim(task)
     assert {each.status for each in tasks.list("work")} == {"available"}
+
+
+@pytest.mark.parametrize("restricted", ["work", "other"])
+def test_it_is_no_way_around_the_rights_of_a_restricted_queue(
+    tasks: Tasks, role: str, restricted: str
+) -> None:
+    tasks.create_queue("other")
+    tasks.push("other")
+    tasks.push("work")
+    (task,) = tasks.try_claim("work")
+    tasks.conn.execute("select pgq_task.restrict_queue(%s)", [restricted])
+    before = state(tasks)
+    tasks.conn.execute(f"set role {role}".encode())
+    with pytest.raises(errors.PermissionDenied):
+        tasks.finish_and_claim(task, "other", random=False)
+    tasks.conn.execute("reset role")
+    assert state(tasks) == before
 
 
 @pytest.mark.parametrize(
