@@ -152,7 +152,9 @@ def test_an_example_runs_on_a_cluster(
 ) -> None:
     def spark(command: str, *args: str, **environment: str) -> Program:
         program = str(Path(sys.executable).with_name(command))
-        return run(program, *args, environment={"SPARK_LOCAL_IP": "127.0.0.1"} | environment)
+        # Spark's scripts find it by the Python that is told, or else the first on the path.
+        found = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_DRIVER_PYTHON": sys.executable}
+        return run(program, *args, environment=found | environment)
 
     package = "org.apache.spark.deploy"
     here = ("--host", "127.0.0.1", "--webui-port", "0")

@@ -84,6 +84,7 @@ def test_a_retried_event_comes_again_when_its_time_has_come(
         conn.execute("select pgq.finish_batch(%s)", [batch])
     (first, before), (second, after) = deliveries
     assert (first, before, after) == (second, 0, 1)
+    wait_for_metric(daemon, 1, "pgqpy_due_events_total")
     assert metric(daemon, "pgqpy_due_events_total") == 1
 
 
