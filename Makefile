@@ -26,13 +26,11 @@ help: ## this list
 demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
 	@$(BIN)/pgqpy demo $(DEMO_OPTIONS)
 
-# One more than there are cores: many tests wait for processes that they have started. What fails then is
-# tried once more, alone: a busy machine may be to blame, and what fails twice is not that.
-PYTEST = $(BIN)/pytest --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
+# One more than there are cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
-	$(PYTEST) --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder || { \
-	    test $$? = 1 && echo "Once more, alone, those that failed:" && $(PYTEST) --last-failed; }
+	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	    --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
 
 bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works
 	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS)

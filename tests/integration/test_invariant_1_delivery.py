@@ -57,6 +57,22 @@ def test_a_transaction_may_begin_with_the_queue_or_a_tick_and_insert_then(
     assert ops.drain(conn, "own", "second") == ["one", "two"]
 
 
+def test_a_tick_from_elsewhere_loses_no_event_of_its_own_transaction_either(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("select pgq.set_queue_config(%s, 'external_ticker', 'true')", [queue])
+    producer = connect(autocommit=False)
+    producer.execute("select pg_current_xact_id()")
+    conn.execute("select pg_current_xact_id()")
+    tick = "select pgq.ticker(%s, %s, now(), %s)"
+    producer.execute(tick, [queue, 10, 1])
+    ops.register(producer, queue, "c")
+    ops.insert(producer, queue, "own")
+    producer.commit()
+    conn.execute(tick, [queue, 11, 1000])
+    assert ops.drain(conn, queue, "c") == ["own"]
+
+
 def test_an_event_of_a_rolled_back_transaction_is_delivered_to_nobody(
     conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -287,9 +287,10 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     def count(name: str) -> None:
         method = getattr(Shift, name)
 
-        def counted(*args: Any) -> Any:
+        def counted(shift: Shift, *args: Any) -> Any:
             counts[name] += 1
-            return method(*args)
+            counts[f"{name}, with tasks"] += shift._found > 0
+            return method(shift, *args)
 
         monkeypatch.setattr(Shift, name, counted)
 
@@ -302,8 +303,8 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
         sleep(0.001)
     got = {listening.got.get(timeout=PATIENCE) for _ in range(100)}
     assert got == {*range(100)}
-    # Three at once, and some in vain: what they were sent for had been claimed before.
-    assert 1 < counts["_answered"] <= 10 + (monotonic() - began) / fold
+    # Others may be in vain: what they were sent for had been claimed with the one before.
+    assert 1 < counts["_answered, with tasks"] <= 4 + (monotonic() - began) / fold
     # Nor does it spin between them.
     assert counts["_turn"] < 20 * counts["_answered"]
 
