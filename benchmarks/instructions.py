@@ -6,7 +6,7 @@ clock does. It leaves out locks that others hold, the client, and waiting for di
 statement is executed 20 and 220 times; shown is the difference, of one. The same function with the
 clauses that it does without is there to show what these would cost. Captured are single rows; many
 events are those of one `pgq.insert_events`, of 5,000; a look of the ticker at 1,000 queues
-finds no events; and a task is claimed and finished, one after the other.
+finds no events; and a task is pushed, or claimed and finished, one after the other.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ from benchmarks.place import (
     database,
     implementations,
 )
+from benchmarks.task_push import BY_HAND as TASK_BY_HAND
+from benchmarks.task_push import PLAIN_TASKS
+from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH
 from pgqpy.embedded import Server
 from pgqpy.embedded.account import process_options, server_account
 
@@ -182,6 +185,26 @@ def looks_at_queues(server: Server) -> Count:
     return Count("a look at one of many queues", statements, databases, (1, 11), QUEUES)
 
 
+def pushes(server: Server) -> Count:
+    script = implementations(server)[OURS]
+    restrict = (
+        "select pgq_task.create_queue('another')",
+        "select pgq_task.restrict_queue('another')",
+    )
+    statements = {
+        PLAIN: TASK_BY_HAND,
+        "push": PUSH,
+        "push with a priority": f"select pgq_task.push('q', '{PAYLOAD}', priority => 1)",
+        "push, while a queue is restricted": PUSH,
+    }
+    databases = {name: f"push_{number}" for number, name in enumerate(statements)}
+    for name, found in databases.items():
+        more = restrict if "restricted" in name else ()
+        database(server, found, script, PLAIN_TASKS, CREATE_TASKS, *more)
+    statements = {name: " ".join(text.split()) for name, text in statements.items()}
+    return Count("a push", statements, databases, (20, 220))
+
+
 def tasks(server: Server) -> Count:
     script = implementations(server)[OURS]
     statements = {"claim, finish": TWO_CALLS, "finish_and_claim": ONE_CALL}
@@ -199,7 +222,7 @@ def run(bench: Bench) -> None:
     with bench.server() as server, TemporaryDirectory() as directory:
         if server_account() is not None:
             Path(directory).chmod(0o777)
-        counts = [single_events(server), *captured_rows(server), tasks(server)]
+        counts = [single_events(server), *captured_rows(server), pushes(server), tasks(server)]
         counts += bench.choose([many_events(server), looks_at_queues(server)], quick=[])
         program, data = server.bin_dir / "postgres", copy_of(server, Path(directory))
         # The first session recovers from the copying.

@@ -33,7 +33,9 @@ from pgqpy.schema.state import (
 # What env.py and the revisions know of their surroundings is global in Alembic.
 _ALEMBIC = threading.Lock()
 
-DROP_SCHEMAS = f"drop schema {', '.join(SCHEMAS)}, pgq_ids, pgq_slots, pgq_staging cascade;"
+DROP_SCHEMAS = (
+    f"drop schema {', '.join(SCHEMAS)}, pgq_ids, pgq_slots, pgq_task_queues, pgq_staging cascade;"
+)
 
 
 def migrate(dsn: str, revision: str = "head") -> str:

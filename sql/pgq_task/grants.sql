@@ -4,6 +4,8 @@ grant usage on schema pgq_task to public;
 revoke execute on all functions in schema pgq_task from public;
 
 grant execute on function
+    pgq_task.push_slowly(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
+    pgq_task.wake(int4, text, bigint),
     pgq_task.push(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
     pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[]),
     pgq_task.run_periodic(text)
@@ -69,6 +71,11 @@ grant execute on function
     pgq_task.payload_index_sql(text),
     pgq_task.drop_payload_index(text)
 to pgq_admin;
+
+-- For pgq_task.push(8).
+grant usage on schema pgq_task_queues to public;
+grant usage on sequence pgq_task.task_id_seq to pgq_writer;
+select pgq_task.settle_inbox();
 
 grant select on pgq_task.tasks to pgq_reader;
 -- The functions of a view run as whoever reads it.

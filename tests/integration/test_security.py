@@ -118,7 +118,9 @@ def test_no_role_is_granted_what_only_the_owner_needs(conn: Connection) -> None:
         " and c.relname !~ '^event_[0-9]+_[0-9]+$'",
         [list(SCHEMAS)],
     ).fetchall()
-    assert not [grant for grant in grants if grant[1] != "pgq_admin"]
+    assert [grant for grant in grants if grant[1] != "pgq_admin"] == [
+        ("inbox", "pgq_writer", "INSERT")
+    ]
 
 
 def test_a_stranger_can_look_and_nothing_else(
@@ -337,6 +339,13 @@ def test_what_lies_on_the_callers_search_path_is_never_called(
         "pgq.grant_perms('q')",
         "pgq.tune_storage('q')",
         "pgq.drop_queue('q')",
+        "pgq_task.create_queue('q')",
+        "pgq_task.push('q', '1')",
+        "pgq_task.push('q', '1', priority => 1, order_key => 'k')",
+        "pgq_task.set_waiting('{q}')",
+        "pgq_task.push('q', '1', unique_key => 'k')",
+        "pgq_task.push('q', '1')",
+        "pgq_task.drop_queue('q', true)",
     ):
         victim.execute(f"select {call}".encode())
     assert conn.execute("select distinct what from public.hit").fetchall() == []

@@ -104,6 +104,43 @@ def test_a_burst_is_one_signal_until_somebody_waits_again(
     assert hear(conn, ear) == 1
 
 
+def state(conn: Connection) -> int:
+    return int(ops.value(conn, "select pg_sequence_last_value('pgq_task.waiting_1')"))
+
+
+def test_when_all_were_told_nobody_has_to_look(conn: Connection, ear: Connection) -> None:
+    wait_for_tasks(ear)
+    push(conn)
+    assert state(conn) > 1
+    for _ in range(2):
+        push(conn)
+        assert state(conn) == 0
+    assert hear(conn, ear) == 1
+    wait_for_tasks(ear)
+    assert state(conn) == 1
+    push(conn)
+    assert hear(conn, ear) == 1
+
+
+def test_who_says_meanwhile_that_he_waits_is_told(
+    conn: Connection, connect: Connect, ear: Connection
+) -> None:
+    """Whoever finds that all were told must not overwrite that somebody waits again."""
+    waiter = connect(autocommit=False)
+    wait_for_tasks(ear)
+    push(conn)
+    wait_for_tasks(waiter)
+    push(conn)
+    told = state(conn)
+    assert told > 1
+    push(conn)
+    assert state(conn) == told
+    waiter.commit()
+    push(conn)
+    assert state(conn) == 0
+    assert hear(conn, ear) == 2
+
+
 def test_push_many_folds_as_well(conn: Connection, ear: Connection) -> None:
     wait_for_tasks(ear)
     for _ in range(5):

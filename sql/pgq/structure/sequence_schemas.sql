@@ -1,6 +1,7 @@
--- Two sequences for each queue, by its name, since a sequence is found by name far more cheaply than a row:
--- pgq_ids.<queue> gives event ids, pgq_slots.<queue> says where events go. They need the installer's right to
--- create schemas, so they come before the change to pgq_owner.
+-- Sequences of queues, by their names, since a sequence is found by name far more cheaply than a row:
+-- pgq_ids.<queue> gives event ids, pgq_slots.<queue> says where events go; pgq_task_queues.<queue> says which
+-- number a task queue has. They need the installer's right to create schemas, so they come before the change
+-- to pgq_owner.
 
 do $$
 begin
@@ -9,6 +10,9 @@ begin
     end if;
     if not exists (select from pg_catalog.pg_namespace where nspname = 'pgq_slots') then
         create schema pgq_slots authorization pgq_owner;
+    end if;
+    if not exists (select from pg_catalog.pg_namespace where nspname = 'pgq_task_queues') then
+        create schema pgq_task_queues authorization pgq_owner;
     end if;
 end;
 $$;

@@ -24,6 +24,30 @@ begin
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
+    perform pgq_task.settle_inbox();
+end;
+$$;
+
+create or replace function pgq_task.settle_inbox()
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.settle_inbox(0)
+--
+--      Lets pgq_writer put tasks into pgq_task.inbox, which knows nothing of rights on queues, as long as there is no
+--      queue that is restricted. Pushes take the longer way while it is closed. Internal.
+-- ----------------------------------------------------------------------
+begin
+    -- One after the other, also with those who have not committed yet.
+    perform pg_advisory_xact_lock(1886875927);
+    if exists (select from pgq_task.queue where queue_restricted) then
+        revoke insert on pgq_task.inbox from pgq_writer;
+    else
+        perform pgq.require_read_committed('opening the last task queue that is restricted');
+        grant insert on pgq_task.inbox to pgq_writer;
+    end if;
 end;
 $$;
 

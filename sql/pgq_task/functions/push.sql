@@ -1,10 +1,12 @@
+-- Every instruction counts in this one, as in pgq.insert_event(3): it runs as the caller, without a search_path of its
+-- own, so every name is written in full; and what it reads is sequences. See docs/decisions.md.
+
 create or replace function pgq_task.push(
     queue text, payload jsonb, at timestamptz default null, delay interval default null,
     priority int4 default 0, headers jsonb default null,
     unique_key text default null, order_key text default null)
 returns bigint
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.push(8)
@@ -27,6 +29,43 @@ as $$
 -- Tables:
 --      inserts into pgq_task.task
 -- ----------------------------------------------------------------------
+declare
+    v_id    bigint;
+    v_queue integer;
+begin
+    -- The queue's sequence is locked until the transaction ends: pgq_task.drop_queue() waits for that. If that was
+    -- waited for here, v_queue is negative, and pgq_task.wake(3) raises the error.
+    v_queue := case when push.at is null and push.delay is null and pg_catalog.int4eq(push.priority, 0)
+                         and push.headers is null and push.unique_key is null and push.order_key is null
+                         and pg_catalog.has_table_privilege('pgq_writer'::pg_catalog.regrole, 'pgq_task.inbox'::pg_catalog.regclass, 'insert')
+                    then pg_catalog.int4(pg_catalog.int8shr(pg_catalog.nextval(pg_catalog.to_regclass(
+                             pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)))), 40)) end;
+    if v_queue is null then
+        return pgq_task.push_slowly(queue, payload, at, delay, priority, headers, unique_key, order_key);
+    end if;
+    insert into pgq_task.inbox (queue_id, payload) values (v_queue, push.payload);
+    v_id := case when pg_catalog.int8eq(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
+                          pg_catalog.textcat('pgq_task.waiting_', v_queue::pg_catalog.text))), 0)
+                 then pg_catalog.currval('pgq_task.task_id_seq'::pg_catalog.regclass) end;
+    if v_id is null then
+        v_id := pgq_task.wake(v_queue, queue, pg_catalog.currval('pgq_task.task_id_seq'::pg_catalog.regclass));
+    end if;
+    return v_id;
+end;
+$$;
+
+create or replace function pgq_task.push_slowly(
+    queue text, payload jsonb, at timestamptz, delay interval, priority int4, headers jsonb, unique_key text, order_key text)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.push_slowly(8)
+--
+--      As pgq_task.push(8): for tasks of which more is given than a payload, for queues whose names are too long for
+--      a sequence's, for those that do not exist, and while there are queues that are restricted. Internal.
+-- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
     v_id        bigint;
@@ -34,33 +73,34 @@ declare
     v_pushed    regclass;
     v_waiting   regclass;
 begin
-    -- What is usual pays for one look.
-    if push.priority is distinct from 0 or push.unique_key is not null or push.order_key is not null or push.headers is not null then
+    if push_slowly.priority is distinct from 0 then
         perform pgq_task.require_priority(priority);
-        if push.unique_key is not null then
-            return pgq_task.push_once(queue, payload, at, delay, priority, headers, unique_key, order_key);
-        end if;
+    end if;
+    if push_slowly.unique_key is not null then
+        return pgq_task.push_once(queue, payload, at, delay, priority, headers, unique_key, order_key);
+    elsif push_slowly.order_key is not null or push_slowly.headers is not null then
         perform pgq_task.require_attributes(headers, null, order_key);
     end if;
     select q.queue_id, q.queue_pushed, q.queue_waiting into v_queue, v_pushed, v_waiting
       from pgq_task.queue q
-     where q.queue_name = push.queue
+     where q.queue_name = push_slowly.queue
        and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
-    -- An old snapshot may show a queue that was dropped, see pgq_task.sequence_of(1).
-    if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null then
+    -- An old snapshot may show a queue that was dropped, see pgq_task.sequence_of(1) and pgq_task.retire_pushed(2).
+    if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null
+       or nextval(v_pushed) < 0
+    then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
     v_id := nextval('pgq_task.task_id_seq');
     insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
-    values (v_id, v_queue, push.priority,
-            case when push.at is null and push.delay is null then pgq_task.position_now()
-                 else pgq_task.position_at(push.at, push.delay) end,
-            push.payload, push.headers, push.order_key);
+    values (v_id, v_queue, push_slowly.priority,
+            case when push_slowly.at is null and push_slowly.delay is null then pgq_task.position_now()
+                 else pgq_task.position_at(push_slowly.at, push_slowly.delay) end,
+            push_slowly.payload, push_slowly.headers, push_slowly.order_key);
     if priority <> 0 then
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;
-    -- Count it, and look whether a worker waits: as one expression, since each costs to be prepared.
-    if nextval(v_pushed) is not null and pg_sequence_last_value(v_waiting) <> 0 then
+    if pg_sequence_last_value(v_waiting) <> 0 then
         perform pgq_task.wake(v_queue, queue, v_id);
     end if;
     return v_id;
@@ -186,7 +226,6 @@ create or replace function pgq_task.require_priority(i_priority int4)
 returns void
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_priority(1)
@@ -196,7 +235,7 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     if i_priority is null or i_priority not between -32768 and 32767 then
-        perform pgq_task.raise_invalid(format('priority %s', coalesce(i_priority::text, 'NULL')),
+        perform pgq_task.raise_invalid(pg_catalog.format('priority %s', coalesce(i_priority::text, 'NULL')),
                                        'Give a whole number between -32768 and 32767.');
     end if;
 end;

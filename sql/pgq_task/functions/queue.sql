@@ -33,43 +33,115 @@ begin
     end if;
     execute format('create sequence pgq_task.waiting_%s minvalue 0 start 0', v_id);
     perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 0);
+    execute format('grant select on sequence pgq_task.waiting_%s to pgq_writer', v_id);
     perform pgq_task.add_lane(v_id, 0::int2);
     perform pgq_task.add_counters(v_id);
     update pgq_task.queue
-       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = format('pgq_task.pushed_%s', v_id),
+       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task.add_pushed(v_id, create_queue.queue),
            queue_claimed = format('pgq_task.claimed_%s', v_id), queue_finished = format('pgq_task.finished_%s', v_id)
      where queue_id = v_id;
     return 1;
 end;
 $$;
 
-create or replace function pgq_task.add_lane(i_queue_id int4, i_priority int2)
+create or replace function pgq_task.add_pushed(i_queue_id int4, i_queue text)
+returns regclass
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.add_pushed(2)
+--
+--      Makes the sequence queue_pushed of a queue. Internal.
+-- ----------------------------------------------------------------------
+declare
+    -- PostgreSQL cuts names, so that two might become one.
+    v_by_name   constant boolean := octet_length(i_queue) < 60 and i_queue_id < 8388608;
+    v_name      constant text := case when v_by_name then format('pgq_task_queues.%I', i_queue)
+                                      else format('pgq_task.pushed_%s', i_queue_id) end;
+    v_first     constant bigint := case when v_by_name then i_queue_id::bigint << 40 else 0 end;
+begin
+    -- Somebody may have dropped the schema pgq_task without the other one.
+    if to_regclass(v_name) is not null then
+        execute format('drop sequence %s', v_name);
+    end if;
+    execute format('create sequence %s minvalue %s maxvalue %s cycle', v_name, v_first, v_first | 1099511627775);
+    perform setval(v_name::regclass, v_first);
+    if v_by_name then
+        execute format('grant usage on sequence %s to pgq_writer', v_name);
+    end if;
+    return v_name;
+end;
+$$;
+
+create or replace function pgq_task.retire_pushed(i_seq regclass, i_queue_id int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.add_lane(2)
+-- Function: pgq_task.retire_pushed(2)
 --
---      Makes the lane for a priority unless the queue has it. Waits for a transaction that makes the same
---      one. Internal.
+--      Takes the sequence queue_pushed from a queue that is being dropped. Waits for transactions that have
+--      pushed. Those that wait meanwhile to push draw a negative number from it, and know; if it was dropped they would
+--      fail with an internal error. So it is left over, until the next queue is dropped. Internal.
 -- ----------------------------------------------------------------------
 declare
-    v_lane  constant text := format('%s_%s', i_queue_id, replace(i_priority::text, '-', 'm'));
+    v_name  text;
+begin
+    for v_name in
+        select format('pgq_task_queues.%I', c.relname)
+          from pg_class c
+         where c.relnamespace = 'pgq_task_queues'::regnamespace and c.relname ~ '^dropped_\d+_+$' and octet_length(c.relname) = 60
+    loop
+        execute format('drop sequence if exists %s', v_name);
+    end loop;
+    -- No queue's sequence has a name as long as that.
+    execute format('alter sequence %s rename to %I', i_seq, rpad(format('dropped_%s_', i_queue_id), 60, '_'));
+    execute format('alter sequence %s set schema pgq_task_queues', i_seq);
+    execute format('alter sequence %s increment -1 minvalue -9223372036854775807 maxvalue -1 start -1 restart -1', i_seq);
+end;
+$$;
+
+create or replace function pgq_task.add_lane(i_queue_id int4, i_priority int2)
+returns void
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.add_lane(2)
+--
+--      Makes the lane for a priority unless the queue has it. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_lane  constant text := pg_catalog.format('%s_%s', i_queue_id, pg_catalog.replace(i_priority::text, '-', 'm'));
 begin
     -- Whatever the caller's snapshot is: sequences are looked up in the newest one.
-    if to_regclass('pgq_task.low_' || v_lane) is not null then
-        return;
+    if pg_catalog.to_regclass('pgq_task.low_' || v_lane) is null then
+        perform pgq_task.create_lane(i_queue_id, i_priority, v_lane);
     end if;
-    perform pg_advisory_xact_lock(1886875920, hashtext(v_lane));
+end;
+$$;
+
+create or replace function pgq_task.create_lane(i_queue_id int4, i_priority int2, i_lane text)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.create_lane(3)
+--
+--      Makes the lane for a priority. Waits for a transaction that makes the same one. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pg_advisory_xact_lock(1886875920, hashtext(i_lane));
     if exists (select from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority) then
         return;
     end if;
     begin
-        execute format('create sequence pgq_task.ahead_%s minvalue 0 start 0', v_lane);
-        execute format('create sequence pgq_task.low_%s minvalue 0 start 0', v_lane);
+        execute format('create sequence pgq_task.ahead_%s minvalue 0 start 0', i_lane);
+        execute format('create sequence pgq_task.low_%s minvalue 0 start 0', i_lane);
         insert into pgq_task.lane (queue_id, priority, lane_ahead, lane_low)
-        values (i_queue_id, i_priority, format('pgq_task.ahead_%s', v_lane), format('pgq_task.low_%s', v_lane));
+        values (i_queue_id, i_priority, format('pgq_task.ahead_%s', i_lane), format('pgq_task.low_%s', i_lane));
         perform setval(lane_ahead, 0), setval(lane_low, 0)
            from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority;
     exception
@@ -108,22 +180,30 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_id    int4;
-    v_tasks bigint;
-    s       regclass;
+    v_id            int4;
+    v_pushed        regclass;
+    v_restricted    boolean;
+    v_tasks         bigint;
+    s               regclass;
 begin
     perform pgq.require_read_committed('pgq_task.drop_queue()');
     -- Claims that look at its limits are over before these are dropped, or find that they are gone.
     perform pg_advisory_xact_lock(1886875922, q.queue_id) from pgq_task.queue q where q.queue_name = drop_queue.queue and q.queue_limited;
-    select q.queue_id into v_id from pgq_task.queue q where q.queue_name = drop_queue.queue for no key update;
+    select q.queue_id, q.queue_pushed into v_id, v_pushed
+      from pgq_task.queue q where q.queue_name = drop_queue.queue for no key update;
     if v_id is null then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
     perform pgq_task.drop_payload_index_of(v_id);
-    -- Waits for transactions that have pushed; those that push later miss it: see pgq_task.wake().
-    execute format('drop sequence pgq_task.pushed_%s, pgq_task.waiting_%s', v_id, v_id);
+    -- Waits for transactions that have pushed; those that push later miss them: see pgq_task.wake(). In the
+    -- order in which they take them.
+    perform pgq_task.retire_pushed(v_pushed, v_id);
+    execute format('drop sequence pgq_task.waiting_%s', v_id);
     -- Not before: who adds a lane to it waits for that.
-    delete from pgq_task.queue where queue_id = v_id;
+    delete from pgq_task.queue where queue_id = v_id returning queue_restricted into v_restricted;
+    if v_restricted then
+        perform pgq_task.settle_inbox();
+    end if;
     select count(*) into v_tasks from (select from pgq_task.task t where t.queue_id = v_id limit 1000) t;
     if v_tasks > 0 and drop_queue.force is not true then
         raise exception using

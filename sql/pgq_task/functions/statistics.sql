@@ -6,13 +6,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.add_counters(1)
 --
---      Makes the sequences that count what is done with a queue's tasks. A sequence adds one at a time, so
---      what often comes in hundreds has a second one, for sixteens. Internal.
+--      Makes the sequences that count what is done with a queue's tasks, but for queue_pushed. A sequence adds
+--      one at a time, so what often comes in hundreds has a second one, for sixteens. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_name  text;
 begin
-    foreach v_name in array '{pushed,pushed16,claimed,claimed16,finished,finished16,popped,failed,buried,released,moved,deleted}'::text[]
+    foreach v_name in array '{pushed16,claimed,claimed16,finished,finished16,popped,failed,buried,released,moved,deleted}'::text[]
     loop
         execute format('create sequence pgq_task.%s_%s minvalue 0 start 0', v_name, i_queue_id);
         perform setval(format('pgq_task.%s_%s', v_name, i_queue_id)::regclass, 0);
@@ -22,8 +22,7 @@ $$;
 
 create or replace function pgq_task.sequence_of(i_name text)
 returns regclass
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.sequence_of(1)
@@ -31,9 +30,14 @@ as $$
 --      A queue's sequence; null if the queue is gone. Waits for who is dropping it: whoever goes on to use the
 --      sequence would, too, and then fail with an internal error. Internal.
 -- ----------------------------------------------------------------------
-    select s.seq
-      from (select to_regclass('pgq_task.' || i_name) as seq) s
-     where case when pg_relation_is_updatable(s.seq, false) is not null then pg_relation_filenode(s.seq) is not null end;
+declare
+    v_seq   constant regclass := pg_catalog.to_regclass('pgq_task.' || i_name);
+begin
+    if pg_catalog.pg_relation_is_updatable(v_seq, false) is not null and pg_catalog.pg_relation_filenode(v_seq) is not null then
+        return v_seq;
+    end if;
+    return null;
+end;
 $$;
 
 create or replace function pgq_task.count_up(i_what text, i_queue_id int4, i_tasks bigint default 1)
@@ -47,7 +51,9 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     v_left      bigint := i_tasks;
-    v_ones      constant regclass := pgq_task.sequence_of(i_what || '_' || i_queue_id);
+    v_ones      constant regclass := case i_what
+        when 'pushed' then (select q.queue_pushed from pgq_task.queue q where q.queue_id = i_queue_id)
+        else pgq_task.sequence_of(i_what || '_' || i_queue_id) end;
     v_sixteens  constant regclass := pg_catalog.to_regclass('pgq_task.' || i_what || '16_' || i_queue_id);
 begin
     if v_left >= 16 and v_sixteens is not null then
@@ -88,11 +94,16 @@ declare
     v_counted   bigint[];
 begin
     execute (select format('select array[%s]', string_agg(format(
-                        case when c.what in ('pushed', 'claimed', 'finished')
+                        case when c.what = 'pushed'
+                             then '(select last_value & 1099511627775 from %3$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
+                             when c.what in ('claimed', 'finished')
                              then '(select last_value from pgq_task.%1$s_%2$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
-                             else '(select last_value from pgq_task.%s_%s)' end, c.what, i_queue_id), ', ' order by c.nr))
-               from unnest('{pushed,claimed,finished,popped,failed,buried,released,moved,deleted}'::text[])
-                    with ordinality c (what, nr))
+                             else '(select last_value from pgq_task.%1$s_%2$s)' end,
+                        c.what, q.queue_id, q.queue_pushed), ', ' order by c.nr))
+               from pgq_task.queue q,
+                    unnest('{pushed,claimed,finished,popped,failed,buried,released,moved,deleted}'::text[])
+                    with ordinality c (what, nr)
+              where q.queue_id = i_queue_id)
        into v_counted;
     raise no_data_found;
 exception when no_data_found then

@@ -1,5 +1,5 @@
 create or replace function pgq_task.wake(i_queue_id int4, i_queue text, i_id bigint default null)
-returns void
+returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -12,11 +12,14 @@ as $$
 --
 --      The sequence says 0 if nobody waits, 1 if somebody does, or else the transaction that has notified
 --      those who wait. What it has told they know when it has committed, and not before; if it rolls back,
---      never. When they find nothing left to do they say that they wait, and it is 1 again.
+--      never. Who sees that it has committed makes it 0. When they find nothing left to do they say that they
+--      wait, and it is 1 again.
 --
 -- Parameters:
 --      i_id    - a task that the caller has just inserted. Where it belongs to a subtransaction, or is not
 --                given, others notify again: it could be rolled back alone, and what it notified with it.
+-- Returns:
+--      the same
 --      Internal.
 -- ----------------------------------------------------------------------
 declare
@@ -27,17 +30,23 @@ begin
     if v_waiting is null then
         perform pgq_task.raise_queue_not_found(i_queue);
     elsif v_waiting = 0 then
-        return;
+        return i_id;
     end if;
     v_own := pg_current_xact_id()::text::bigint;
     if v_waiting > 1 and v_waiting < v_own and pg_xact_status(v_waiting::text::xid8) = 'committed' then
-        return;
+        -- Unless somebody says meanwhile that he waits: a lock of a moment, in one expression, so that nothing
+        -- can come in between and leave it behind. Where it is taken, whoever pushes next does it.
+        perform pg_try_advisory_lock(1886875926)
+                and case when pg_sequence_last_value(v_seq) = v_waiting then setval(v_seq, 0) else 0 end = 0
+                and pg_advisory_unlock(1886875926);
+        return i_id;
     end if;
     perform pg_notify('pgq_task', i_queue);
     if i_id is not null
        and exists (select from pgq_task.task t where t.id = i_id and t.xmin::text::bigint = v_own & 4294967295) then
         perform setval(v_seq, v_own);
     end if;
+    return i_id;
 end;
 $$;
 
@@ -71,6 +80,7 @@ begin
     perform pgq_task.require_queues(queues);
     perform pgq_task.require_right(q.queue_id, 'claim')
        from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
+    perform pg_advisory_xact_lock_shared(1886875926);
     perform setval(w.seq, 1)
        from pgq_task.queue q
       cross join lateral (select pgq_task.sequence_of('waiting_' || q.queue_id) as seq) w

@@ -18,6 +18,9 @@ create table pgq_task.queue (
     -- Its sequences that are used most: to look one up by name costs more than to draw from it. Null only
     -- while the queue is being created.
     queue_waiting       regclass,
+    -- Its lower 40 bits count. It is called pgq_task_queues.<queue>, and its upper bits are queue_id, so that
+    -- pgq_task.push(8) needs no row. Where the name is too long, or the id, it is pgq_task.pushed_<id> instead,
+    -- and the upper bits are 0.
     queue_pushed        regclass,
     queue_claimed       regclass,
     queue_finished      regclass,

@@ -4,15 +4,16 @@
 create sequence pgq_task.task_id_seq;
 
 create table pgq_task.task (
-    id                  bigint          not null,
+    id                  bigint          not null default nextval('pgq_task.task_id_seq'),
     -- Counts the changes, claims and renewals included. Who changes a task names the version it knows.
     version             int4            not null default 1,
     queue_id            int4            not null,
     priority            int2            not null default 0,
-    -- The place in the lane: when the task is available, see pgq_task.position_of(). Of a claim that lasts
-    -- it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The
-    -- largest number: stopped.
-    pos                 bigint,
+    -- The place in the lane: when the task is available, see pgq_task.position_of(); at once, unless it is
+    -- given. Of a claim that lasts it becomes the end of the lease. Null: held back by an earlier task with
+    -- the same order_key. The largest number: stopped. The default is pgq_task.position_now().
+    pos                 bigint          default case when pg_current_xact_id() is not null
+                                                then int8(date_part('epoch', clock_timestamp()) * 256000000) end,
     -- until when the claimant has it
     lease               timestamptz,
     claimant            text,
@@ -35,6 +36,11 @@ create table pgq_task.task (
 create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
 create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
 create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
+
+-- Where pgq_task.push(8) puts tasks with its caller's rights; as long as no queue is restricted, see
+-- pgq_task.settle_inbox(0).
+create view pgq_task.inbox as
+select queue_id, payload from pgq_task.task;
 
 create sequence pgq_task.sweep_id_seq;
 

@@ -1,0 +1,303 @@
+"""Pushing: by its caller's own rights where that is all it takes, by the owner's otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel, errors
+
+from pgqpy.errors import PermissionDenied, TaskQueueNotFound, from_psycopg
+from pgqpy.schema import Manifest
+from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_db import Connect, Connection
+
+Q, OTHER = "mails", "others"
+WRITER = "task_test_writer"
+LARGEST_ID = 8388607
+
+
+@pytest.fixture(autouse=True)
+def task_queues(conn: Connection) -> None:
+    conn.execute("select pgq_task.create_queue(q) from unnest(%s::text[]) q", [[Q, OTHER]])
+
+
+@pytest.fixture
+def writer(conn: Connection, connect: Connect) -> Iterator[Connection]:
+    conn.execute(f"create role {WRITER} in role pgq_writer".encode())
+    session = connect()
+    session.execute(f"set session authorization {WRITER}".encode())
+    yield session
+    session.close()
+    conn.execute(f"drop role {WRITER}".encode())
+
+
+def restrict(conn: Connection, queue: str = Q, *, restricted: bool = True) -> None:
+    conn.execute("select pgq_task.restrict_queue(%s, %s)", [queue, restricted])
+
+
+def put_directly(conn: Connection, queue_id: int = 1) -> None:
+    conn.execute("insert into pgq_task.inbox (queue_id, payload) values (%s, '1')", [queue_id])
+
+
+def is_open(conn: Connection) -> bool:
+    return bool(
+        ops.value(conn, "select has_table_privilege('pgq_writer', 'pgq_task.inbox', 'insert')")
+    )
+
+
+def pushed(conn: Connection, queue: str = Q) -> int:
+    return int(ops.value(conn, "select pushed from pgq_task.get_statistics(%s)", queue))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"priority": 0},
+        {"priority": 3},
+        {"delay": "1 hour"},
+        {"at": "tomorrow"},
+        {"headers": {"lang": "de"}},
+        {"unique_key": "k"},
+        {"order_key": "k"},
+    ],
+    ids=lambda options: ", ".join(options) or "nothing else",
+)
+def test_each_way_says_the_same_of_a_task(
+    conn: Connection, writer: Connection, options: dict[str, object]
+) -> None:
+    before = ops.value(conn, "select clock_timestamp()")
+    task_id = tasks.push(writer, Q, {"to": "anna"}, **options)
+    row = tasks.task(conn, task_id)
+    assert row is not None
+    told = {name: row[name] for name in ("queue", "payload", "version", "attempts")}
+    assert told == {"queue": Q, "payload": {"to": "anna"}, "version": 1, "attempts": 0}
+    for name in ("priority", "headers", "unique_key", "order_key"):
+        assert row[name] == options.get(name, 0 if name == "priority" else None)
+    now = ops.value(conn, "select clock_timestamp()")
+    if options.keys() & {"at", "delay"}:
+        assert row["at"] > now
+    else:
+        assert before <= row["at"] <= now
+        assert tasks.claim(conn, Q) == [(task_id, 2)]
+    assert pushed(conn) == 1
+    assert pushed(conn, OTHER) == 0
+
+
+def test_tasks_have_the_order_in_which_they_were_pushed(conn: Connection) -> None:
+    ids = [tasks.push(conn, Q, delay="0") if n % 2 else tasks.push(conn, Q) for n in range(20)]
+    assert ids == sorted(ids)
+    assert [task_id for task_id, _ in tasks.claim(conn, Q, number=20)] == ids
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "task",
+        "Großes Ü",
+        'with "quotes" and dots.in.it',
+        "x" * 59,
+        "x" * 60,
+        "x" * 63,
+        "x" * 64,
+        "ü" * 100,
+        "dropped_1_".ljust(60, "_"),
+    ],
+    ids=str.__len__,
+)
+def test_a_queue_may_have_any_name(conn: Connection, writer: Connection, name: str) -> None:
+    """PostgreSQL cuts names after 63 bytes: those that differ behind that are not mixed up."""
+    names = [name, name + "x", name[:-1]]
+    for queue in names:
+        conn.execute("select pgq_task.create_queue(%s)", [queue])
+        found = tasks.task(conn, tasks.push(writer, queue))
+        assert found is not None
+        assert found["queue"] == queue
+        assert pushed(conn, queue) == 1
+    for queue in names:
+        conn.execute("select pgq_task.drop_queue(%s, true)", [queue])
+        with pytest.raises(psycopg.Error) as caught:
+            tasks.push(writer, queue)
+        assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
+
+
+@pytest.mark.parametrize("name", ["", None, "nowhere", "x" * 300, "a.b", 'a"b', "pgq_task.task"])
+def test_a_queue_that_does_not_exist_is_told(
+    conn: Connection, writer: Connection, name: str | None
+) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        writer.execute("select pgq_task.push(%s, '1')", [name])
+    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
+    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+
+
+@pytest.mark.parametrize("queue_id", [LARGEST_ID, LARGEST_ID + 1])
+def test_a_queue_may_have_any_number(conn: Connection, queue_id: int) -> None:
+    conn.execute(f"alter table pgq_task.queue alter queue_id restart {queue_id}".encode())
+    conn.execute("select pgq_task.create_queue('late')")
+    task_id = tasks.push(conn, "late")
+    conn.execute("select pgq_task.push_many('late', array_fill('1'::jsonb, array[40]))")
+    assert ops.value(conn, "select queue_id from pgq_task.task where id = %s", task_id) == queue_id
+    assert pushed(conn, "late") == 41
+    conn.execute("select pgq_task.drop_queue('late', true)")
+
+
+def test_a_counter_that_is_full_begins_again(conn: Connection) -> None:
+    conn.execute("select setval('pgq_task_queues.mails', 2 * (1::bigint << 40) - 2)")
+    ids = [tasks.push(conn, Q) for _ in range(3)]
+    assert [task_id for task_id, _ in tasks.claim(conn, Q, number=9)] == ids
+    assert pushed(conn) == 1
+
+
+def test_a_writer_gives_a_payload_and_no_more(writer: Connection) -> None:
+    """A task's place and number are the server's."""
+    put_directly(writer)
+    for column in ("id", "pos", "version", "claimant"):
+        with pytest.raises(psycopg.Error):
+            writer.execute(
+                f"insert into pgq_task.inbox (queue_id, payload, {column})"
+                " values (1, '1', null)".encode()
+            )
+        with pytest.raises(errors.InsufficientPrivilege):
+            writer.execute(
+                f"insert into pgq_task.task (queue_id, payload, {column})"
+                " values (1, '1', null)".encode()
+            )
+    for call in (
+        "select from pgq_task.inbox",
+        "update pgq_task.inbox set payload = '2'",
+        "delete from pgq_task.inbox",
+        "select setval('pgq_task.task_id_seq', 1)",
+        "select setval('pgq_task_queues.mails', 1)",
+        "select setval('pgq_task.waiting_1', 1)",
+        "select nextval('pgq_task.waiting_1')",
+    ):
+        with pytest.raises(errors.InsufficientPrivilege):
+            writer.execute(call.encode())
+
+
+def test_nobody_goes_round_the_rights_on_queues(conn: Connection, writer: Connection) -> None:
+    restrict(conn)
+    with pytest.raises(errors.InsufficientPrivilege) as caught:
+        put_directly(writer)
+    with pytest.raises(errors.InsufficientPrivilege) as caught:
+        tasks.push(writer, Q)
+    error = from_psycopg(caught.value)
+    assert isinstance(error, PermissionDenied)
+    assert "grant_queue" in (error.hint or "")
+    tasks.push(writer, OTHER)
+    conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
+    tasks.push(writer, Q)
+    assert (pushed(conn), pushed(conn, OTHER)) == (1, 1)
+    conn.execute("select pgq_task.revoke_queue(%s, '{insert}', %s)", [Q, WRITER])
+
+
+def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection) -> None:
+    assert is_open(conn)
+    restrict(conn, Q)
+    restrict(conn, OTHER)
+    assert not is_open(conn)
+    restrict(conn, Q, restricted=False)
+    assert not is_open(conn)
+    conn.execute("select pgq_task.drop_queue(%s)", [OTHER])
+    assert is_open(conn)
+
+
+def test_what_is_not_committed_restricts_nobody(conn: Connection, connect: Connect) -> None:
+    admin = connect(autocommit=False)
+    restrict(admin)
+    admin.rollback()
+    assert is_open(conn)
+
+
+def test_opening_the_last_one_waits_for_who_restricts_another(
+    conn: Connection, connect: Connect
+) -> None:
+    restrict(conn, Q)
+    first, second = connect(autocommit=False), connect()
+    restrict(first, OTHER)
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(restrict, second, Q, restricted=False)
+        tasks.wait_until_blocked(conn, second)
+        first.commit()
+        opening.result()
+    assert not is_open(conn)
+
+
+def test_an_old_snapshot_does_not_open_what_was_restricted_since(
+    conn: Connection, connect: Connect
+) -> None:
+    restrict(conn, Q)
+    old = connect(autocommit=False)
+    old.isolation_level = IsolationLevel.REPEATABLE_READ
+    old.execute("select from pgq_task.queue")
+    restrict(conn, OTHER)
+    with pytest.raises(psycopg.Error) as caught:
+        restrict(old, Q, restricted=False)
+    assert caught.value.sqlstate == "PQ012"
+    old.rollback()
+    assert not is_open(conn)
+
+
+def test_installing_again_keeps_it_closed(conn: Connection) -> None:
+    restrict(conn)
+    with conn.transaction():
+        conn.execute("set local role pgq_owner")
+        conn.execute(Manifest.load().sql("grants").encode())
+    assert not is_open(conn)
+
+
+def test_a_queue_that_is_created_again_is_another_one(conn: Connection, writer: Connection) -> None:
+    for _ in range(3):
+        tasks.push(writer, Q)
+        conn.execute("select pgq_task.drop_queue(%s, true)", [Q])
+        assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+        conn.execute("select pgq_task.create_queue(%s)", [Q])
+        assert pushed(conn) == 0
+    tasks.push(writer, Q)
+    assert pushed(conn) == 1
+
+
+def test_of_all_queues_that_were_dropped_one_sequence_is_left(conn: Connection) -> None:
+    for number in range(5):
+        queue = f"{number}".rjust(58 + number, "q")
+        conn.execute("select pgq_task.create_queue(%s)", [queue])
+        conn.execute("select pgq_task.drop_queue(%s)", [queue])
+    left = "select relname from pg_class where relnamespace = 'pgq_task_queues'::regnamespace"
+    names = {name for (name,) in conn.execute(left)}
+    assert len(names - {Q, OTHER}) == 1
+
+
+def test_a_drop_that_is_rolled_back_changes_nothing(
+    conn: Connection, connect: Connect, writer: Connection
+) -> None:
+    tasks.push(writer, Q)
+    dropper = connect(autocommit=False)
+    dropper.execute("select pgq_task.drop_queue(%s, true)", [Q])
+    with ThreadPoolExecutor(1) as pool:
+        push = pool.submit(tasks.push, writer, Q)
+        tasks.wait_until_blocked(conn, writer)
+        dropper.rollback()
+        push.result()
+    assert pushed(conn) == 2
+    assert len(tasks.claim(conn, Q, number=9)) == 2
+
+
+def test_pushes_in_each_way_and_a_drop_do_not_wait_for_each_other_in_a_circle(
+    conn: Connection, connect: Connect
+) -> None:
+    """The longer way takes the same sequence first."""
+    for first, second in (({}, {"priority": 1}), ({"priority": 1}, {}), ({"unique_key": "k"}, {})):
+        user, dropper = connect(autocommit=False), connect()
+        tasks.push(user, Q, **first)
+        with ThreadPoolExecutor(1) as pool:
+            drop = pool.submit(dropper.execute, "select pgq_task.drop_queue('mails', true)")
+            tasks.wait_until_blocked(conn, dropper)
+            tasks.push(user, Q, **second)
+            user.commit()
+            drop.result()
+        conn.execute("select pgq_task.create_queue(%s)", [Q])
