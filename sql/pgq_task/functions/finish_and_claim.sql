@@ -67,23 +67,27 @@ begin
     v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then 1 else choice end;
     v_salt := random() * 9e18;
     -- As in claim(5).
-    update pgq_task.task t
-       set version = t.version + 1, lease = l.lease, claimant = finish_and_claim.claimant,
-           attempts = t.attempts + 1, last_attempt = v_now
-     where t.ctid = (select c.ctid
-                       from pgq_task.task c
-                      where c.queue_id = l.queue_id and c.priority = l.priority
-                        and c.pos >= v_start
-                        and c.pos <= v_now_pos
-                        and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
-                        and (c.lease is null or c.lease <= v_now and c.attempts < l.max_attempts)
-                        and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
-                      order by c.queue_id, c.priority, c.pos
-                      limit 1
-                        for no key update skip locked)
-    returning t.id, t.version, l.queue_name, t.priority, t.attempts, t.lease, t.created,
-              t.payload, t.headers, t.error, t.unique_key, t.order_key into v_task;
-    if not found then
+    loop
+        update pgq_task.task t
+           set version = t.version + 1, lease = l.lease, claimant = finish_and_claim.claimant,
+               attempts = t.attempts + 1, last_attempt = v_now
+         where t.ctid = (select c.ctid
+                           from pgq_task.task c
+                          where c.queue_id = l.queue_id and c.priority = l.priority
+                            and c.pos >= v_start
+                            and c.pos <= v_now_pos
+                            and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
+                            and (c.lease is null or c.lease <= v_now and c.attempts < l.max_attempts)
+                            and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
+                          order by c.queue_id, c.priority, c.pos
+                          limit 1
+                            for no key update skip locked)
+        returning t.id, t.version, l.queue_name, t.priority, t.attempts, t.lease, t.created,
+                  t.payload, t.headers, t.error, t.unique_key, t.order_key into v_task;
+        exit when found or v_take = choice;
+        v_take := choice;
+    end loop;
+    if v_task.id is null then
         select * into v_task from pgq_task.claim(array[queue], claimant, lease, 1, random_choice);
     else
         v_count := nextval(l.queue_claimed);
