@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/batch_connection_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/batch_connection_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """The connection on which batches are processed."""

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/connection_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/connection_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Connections: psycopg's, with settings that notice a dead peer and errors that say what to do."""

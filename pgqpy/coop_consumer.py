@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/coop_consumer_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/coop_consumer_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Consumers that share their work: several workers, one position, whole batches each."""

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/dead_letters_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/dead_letters_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Finding, replaying and purging dead letters."""

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/event_by_event_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/event_by_event_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Processing a batch event by event, so that a bad event costs itself and no other.

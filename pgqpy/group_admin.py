@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/group_admin_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/group_admin_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Administration of consumer groups: one method for each SQL function."""

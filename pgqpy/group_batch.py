@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/group_batch_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/group_batch_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Batches of a consumer group: those of a partition, and the parked events of a key."""

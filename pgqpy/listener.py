@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/listener_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/listener_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Hearing of ticks and tasks: LISTEN, on a connection that does nothing else."""

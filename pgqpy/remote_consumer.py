@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/remote_consumer_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/remote_consumer_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Consumers whose effects are in another database, where each batch is applied exactly once."""

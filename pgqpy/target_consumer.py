@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/target_consumer_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/target_consumer_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """What consumers have in common whose effects are in another database, the target."""

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = "_async.py"
 
 HEADER = """\
-# WARNING: this file is generated from {source} by tools/async_to_sync.py.
+# WARNING: generated from {source} by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """

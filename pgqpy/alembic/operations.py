@@ -13,7 +13,7 @@ from pgqpy.sqlalchemy import statements
 from pgqpy.sqlalchemy.capture import Capture
 from pgqpy.sqlalchemy.create import execute
 from pgqpy.sqlalchemy.errors import translate_errors
-from pgqpy.tasks.task_table import TaskColumnNames
+from pgqpy.tasks.table.columns import TaskColumnNames
 
 
 @Operations.register_operation("create_queue")

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/sqlalchemy/worker_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/sqlalchemy/worker_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Workers for the rows of a mapped class."""
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapper
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidConsumer
 from pgqpy.sqlalchemy.joined import Session, joined_session
-from pgqpy.tasks.table_worker import TableWorker
+from pgqpy.tasks.table.worker import TableWorker
 
 
 class ModelWorker(TableWorker):

@@ -14,12 +14,12 @@ from pgqpy.tasks.outcome import Move, TaskStats
 from pgqpy.tasks.pipeline import Pipeline, Station, To
 from pgqpy.tasks.stations import PipelineWorker
 from pgqpy.tasks.stations_async import AsyncPipelineWorker
-from pgqpy.tasks.table_worker import TableWorker
-from pgqpy.tasks.table_worker_async import AsyncTableWorker
+from pgqpy.tasks.table.columns import TaskColumnNames
+from pgqpy.tasks.table.worker import TableWorker
+from pgqpy.tasks.table.worker_async import AsyncTableWorker
 from pgqpy.tasks.task import Modified, Task, TaskInfo, TaskQueueInfo
-from pgqpy.tasks.task_table import TaskColumnNames
-from pgqpy.tasks.worker import TaskWorker
-from pgqpy.tasks.worker_async import AsyncTaskWorker
+from pgqpy.tasks.worker.worker import TaskWorker
+from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 __all__ = [
     "AsyncPipelineWorker",

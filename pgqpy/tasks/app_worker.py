@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/app_worker_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/app_worker_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """The workers of a `TaskApp`."""
@@ -15,12 +15,12 @@ from pgqpy.retries import interval
 from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.app import OTHER_KIND, Job, TaskApp
-from pgqpy.tasks.attendant import Attendant
 from pgqpy.tasks.current import CurrentJob, call
 from pgqpy.tasks.outcome import Move
 from pgqpy.tasks.payload import encode_result
 from pgqpy.tasks.task import Task
-from pgqpy.tasks.worker import TaskWorker
+from pgqpy.tasks.worker.attendant import Attendant
+from pgqpy.tasks.worker.worker import TaskWorker
 
 
 class AppWorker(TaskWorker):

@@ -12,12 +12,12 @@ from pgqpy.retries import interval
 from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.app import OTHER_KIND, Job, TaskApp
-from pgqpy.tasks.attendant import Attendant
 from pgqpy.tasks.current import CurrentJob, async_call
 from pgqpy.tasks.outcome import Move
 from pgqpy.tasks.payload import encode_result
 from pgqpy.tasks.task import Task
-from pgqpy.tasks.worker_async import AsyncTaskWorker
+from pgqpy.tasks.worker.attendant import Attendant
+from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 
 class AsyncAppWorker(AsyncTaskWorker):

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/history_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/history_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """What has become of tasks: those that are kept, and how many there were."""

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/jobs_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/jobs_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """What job queues offer: results, progress, cancellation, limits, periodic tasks."""

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/queues_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/queues_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Task queues as a whole: their settings and sizes, lists of tasks, changes of many."""

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/stations_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/stations_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Workers that serve the stations of a pipeline."""
@@ -14,7 +14,7 @@ from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks.client import Tasks
 from pgqpy.tasks.pipeline import Pipeline
 from pgqpy.tasks.task import Task
-from pgqpy.tasks.worker import TaskWorker
+from pgqpy.tasks.worker.worker import TaskWorker
 
 
 class PipelineWorker(TaskWorker):

@@ -11,7 +11,7 @@ from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks.client_async import AsyncTasks
 from pgqpy.tasks.pipeline import Pipeline
 from pgqpy.tasks.task import Task
-from pgqpy.tasks.worker_async import AsyncTaskWorker
+from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 
 class AsyncPipelineWorker(AsyncTaskWorker):

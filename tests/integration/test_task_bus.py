@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from pgqpy.tasks import Task, Tasks, TaskWorker
-from pgqpy.tasks.shift import Shift
+from pgqpy.tasks.worker.shift import Shift
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
@@ -283,7 +283,7 @@ def waiting(dsn: str, conn: Connection) -> Iterator[Waiting]:
 @pytest.fixture
 def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Waiting:
     """The same, and nothing but signals makes it look again."""
-    monkeypatch.setattr("pgqpy.tasks.shift._FIRST_LOOK", 3600.0)
+    monkeypatch.setattr("pgqpy.tasks.worker.shift._FIRST_LOOK", 3600.0)
     worker: Waiting = request.getfixturevalue("waiting")
     wait_until_asleep(worker)
     return worker

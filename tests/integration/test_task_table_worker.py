@@ -19,7 +19,7 @@ import pgqpy
 from pgqpy.errors import InvalidConsumer, InvalidTaskTable
 from pgqpy.retry_policy import DeadLetter, FixedDelay, Retry
 from pgqpy.tasks import AsyncTableWorker, TableWorker, TaskColumnNames
-from pgqpy.tasks.table_lane import TableLane
+from pgqpy.tasks.table.lane import TableLane
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 

@@ -14,7 +14,7 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
-from pgqpy.tasks.shift import Shift
+from pgqpy.tasks.worker.shift import Shift
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import Batches, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually

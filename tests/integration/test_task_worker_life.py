@@ -12,7 +12,7 @@ import pytest
 
 from pgqpy import FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
-from pgqpy.tasks.shift import Shift
+from pgqpy.tasks.worker.shift import Shift
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool, needs_pgbouncer
@@ -91,7 +91,7 @@ def test_a_worker_that_waits_gets_what_is_pushed_and_what_becomes_due(
     Waiting.listen = listen
     if listen:
         # It is LISTEN that wakes it, or the time at which a task is due.
-        monkeypatch.setattr("pgqpy.tasks.shift._FIRST_LOOK", 3600.0)
+        monkeypatch.setattr("pgqpy.tasks.worker.shift._FIRST_LOOK", 3600.0)
     tasks.create_queue("other")
     with running(Waiting(dsn)):
         for number in range(10):

@@ -220,8 +220,8 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
             if not held.is_set() and len(tasks) >= 32:
                 held.set()
                 # From here on all batches are too slow.
-                monkeypatch.setattr("pgqpy.tasks.shift._QUICK", -1.0)
-                monkeypatch.setattr("pgqpy.tasks.shift._SLOW", -1.0)
+                monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", -1.0)
+                monkeypatch.setattr("pgqpy.tasks.worker.shift._SLOW", -1.0)
                 end = time.monotonic() + PATIENCE
                 while len(after) < 5 and time.monotonic() < end:
                     time.sleep(0.01)
@@ -229,7 +229,7 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
             elif held.is_set():
                 after.append(len(tasks))
 
-    monkeypatch.setattr("pgqpy.tasks.shift._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
     tasks.push_many("work", range(600))
     Slower(dsn).run(until_empty=True)
     assert meanwhile[0] >= 5

@@ -16,16 +16,16 @@ from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.attempts_async import AsyncAttempts
-from pgqpy.tasks.held import Claim
 from pgqpy.tasks.outcome import Failed, Released
-from pgqpy.tasks.settlement import Settled, Settlement, lost_ids
-from pgqpy.tasks.settling_async import AsyncSettling, async_send
-from pgqpy.tasks.signal_async import AsyncTaskSignal
 from pgqpy.tasks.task import Task
+from pgqpy.tasks.worker.attempts_async import AsyncAttempts
+from pgqpy.tasks.worker.held import Claim
+from pgqpy.tasks.worker.settlement import Settled, Settlement, lost_ids
+from pgqpy.tasks.worker.settling_async import AsyncSettling, async_send
+from pgqpy.tasks.worker.signal_async import AsyncTaskSignal
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.worker_async import AsyncTaskWorker
+    from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 #: What became of a task is told after so many seconds at the latest, unless the next takes longer.
 _PROMPT = 0.02

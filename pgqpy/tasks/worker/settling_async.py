@@ -16,12 +16,12 @@ from pgqpy.errors import is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.held import Claim, Held, know_versions
 from pgqpy.tasks.outcome import Failed, Finished, Move, Moved, Outcome, Released, TaskStats
-from pgqpy.tasks.settlement import Call, Settled, Settlement
+from pgqpy.tasks.worker.held import Claim, Held, know_versions
+from pgqpy.tasks.worker.settlement import Call, Settled, Settlement
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.worker_async import AsyncTaskWorker
+    from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 _ONE_FINISHED = TaskStats(finished=1)
 

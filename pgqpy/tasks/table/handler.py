@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/table_handler_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/table/handler_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Working on rows that are locked: the handler, and what becomes of rows by what it does."""
@@ -19,10 +19,10 @@ from pgqpy.errors import ConnectionFailed, is_circumstance
 from pgqpy.log import logger
 from pgqpy.retries import MAX_TRACEBACK, interval, storable
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
-from pgqpy.tasks.table_row import RowLost, RowOutcome, TableRow
+from pgqpy.tasks.table.row import RowLost, RowOutcome, TableRow
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.table_worker import TableWorker
+    from pgqpy.tasks.table.worker import TableWorker
 
 BEGIN = b"begin isolation level read committed"
 SAVEPOINT = b"savepoint pgqpy_row"

@@ -1,32 +1,29 @@
-# WARNING: this file is generated from pgqpy/tasks/worker_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Workers: claim tasks, work on them, and say what became of them."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy.acompat import Waker, on_stop_signals
-from pgqpy.connection import Connection
+from pgqpy.acompat import AsyncWaker, async_on_stop_signals
+from pgqpy.connection_async import AsyncConnection
 from pgqpy.log import logger
 from pgqpy.retries import MAX_TRACEBACK, interval
 from pgqpy.retry_policy import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.client import claimant_name
+from pgqpy.tasks.client_async import claimant_name
 from pgqpy.tasks.outcome import Failed, Finished, Move, Moved, Outcome, Released, TaskStats
-from pgqpy.tasks.shift import Shift
 from pgqpy.tasks.statements import Duration
 from pgqpy.tasks.task import Task
-from pgqpy.tasks.worker_check import check_worker
+from pgqpy.tasks.worker.check import check_worker
+from pgqpy.tasks.worker.shift_async import AsyncShift
 
 
-class TaskWorker:
+class AsyncTaskWorker:
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 
     There are three ways to work. Give a handler, or override `handle_task`: it is called outside
@@ -35,10 +32,10 @@ class TaskWorker:
     which the task is finished, so effects in this database happen *exactly once*. Or override
     `process_batch`, for many tasks in one such transaction::
 
-        def send(task):
-            mail(task.payload["to"])
+        async def send(task):
+            await mail(task.payload["to"])
 
-        TaskWorker(dsn, "mails", send).run()
+        await AsyncTaskWorker(dsn, "mails", send).run()
 
     A task is the worker's for its lease, which is renewed in the background for as long as it
     works. If that fails, because the machine slept or the network was away, and another worker has
@@ -90,7 +87,7 @@ class TaskWorker:
         self,
         dsn: str | None = None,
         queues: str | Sequence[str] | None = None,
-        handler: Callable[[Task], Any] | None = None,
+        handler: Callable[[Task], Awaitable[Any]] | None = None,
         *,
         name: str | None = None,
         lease: Duration | None = None,
@@ -122,18 +119,18 @@ class TaskWorker:
             if value is not None:
                 setattr(self, setting, value)
         self.stopping = False
-        self._waker: Waker | None = None
-        self._shift: Shift | None = None
+        self._waker: AsyncWaker | None = None
+        self._shift: AsyncShift | None = None
 
     # --- to be overridden
 
-    def handle_task(self, task: Task) -> Any:
+    async def handle_task(self, task: Task) -> Any:
         """Work on a task, outside of any transaction. The default calls the handler."""
         if self.handler is None:
             raise NotImplementedError
-        return self.handler(task)
+        return await self.handler(task)
 
-    def process_task(self, conn: Connection, task: Task) -> Any:
+    async def process_task(self, conn: AsyncConnection, task: Task) -> Any:
         """Work on a task inside the transaction in which it is finished.
 
         It begins when ``conn`` is first used, and must be left open; ``conn.transaction()`` gives
@@ -141,7 +138,7 @@ class TaskWorker:
         """
         raise NotImplementedError
 
-    def process_batch(self, conn: Connection, tasks: list[Task]) -> Sequence[Any] | None:
+    async def process_batch(self, conn: AsyncConnection, tasks: list[Task]) -> Sequence[Any] | None:
         """Work on tasks inside the one transaction in which they are finished.
 
         Returns None if they all are, else for each task what `process_task` would. If it raises,
@@ -157,22 +154,24 @@ class TaskWorker:
         log knows already.
         """
 
-    def on_task_failed(self, task: Task, error: Exception, after: float | timedelta | None) -> None:
+    async def on_task_failed(
+        self, task: Task, error: Exception, after: float | timedelta | None
+    ) -> None:
         """A task failed, and is to come again after so long; None: it goes to the error queue.
 
         The log knows already.
         """
 
-    def on_settled(self, stats: TaskStats) -> None:
+    async def on_settled(self, stats: TaskStats) -> None:
         """What became of tasks is committed: the place for metrics."""
 
-    def on_error(self, error: Exception) -> None:
+    async def on_error(self, error: Exception) -> None:
         """The database is away. The worker will connect again; raise here to leave `run` instead.
         The log knows already."""
 
     # --- the life of a worker
 
-    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until no task is available.
 
         Survives errors of tasks and the loss of the database. Raises TaskQueueNotFound,
@@ -183,12 +182,12 @@ class TaskWorker:
         ``handle_signals`` is false; handlers are as before when it returns.
         """
         check_worker(self)
-        self._waker = Waker()
-        self._shift = Shift(self, self._waker, until_empty=until_empty)
-        signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
+        self._waker = AsyncWaker()
+        self._shift = AsyncShift(self, self._waker, until_empty=until_empty)
+        signals = async_on_stop_signals(self.stop) if handle_signals else nullcontext()
         try:
-            with signals:
-                self._shift.run()
+            async with signals:
+                await self._shift.run()
         finally:
             self.stopping = False
             self._shift = None

@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import sql
 
-from pgqpy.tasks.table_row import RowOutcome
+from pgqpy.tasks.table.row import RowOutcome
 
 DESCRIBE = b"select * from pgq_task.describe_table(%s::regclass, %s)"
 #: Whatever the statistics say, rows are taken in the order of the index: a backlog is not to be

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/table_signal_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/table/signal_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Hearing of rows of a table that are to be processed."""

@@ -1,7 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/table_lane_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
-"""One of those who work for a `TableWorker`: a connection, and one transaction at a time.
+"""One of those who work for a `AsyncTableWorker`: a connection, and one transaction at a time.
 
 One round trip ends a transaction, begins the next, and locks the rows of that.
 
@@ -24,25 +21,25 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgqpy.backoff import Backoff
-from pgqpy.connection import connect_as
+from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import PERMANENT, InvalidTaskTable, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry_policy import in_short
 from pgqpy.tasks.outcome import TaskStats
-from pgqpy.tasks.table_handler import (
+from pgqpy.tasks.table.columns import CURRENT, DESCRIBE, PLAN, PLANNED, WANT_QUIET, TaskTable
+from pgqpy.tasks.table.handler_async import (
     BEGIN,
     RELEASE,
     SAVEPOINT,
+    AsyncRowConnection,
+    AsyncTableHandler,
     NotCommittedError,
-    RowConnection,
-    TableHandler,
 )
-from pgqpy.tasks.table_marks import TableMarks
-from pgqpy.tasks.table_row import RowOutcome, TableRow, read_infinity
-from pgqpy.tasks.task_table import CURRENT, DESCRIBE, PLAN, PLANNED, WANT_QUIET, TaskTable
+from pgqpy.tasks.table.marks import TableMarks
+from pgqpy.tasks.table.row import RowOutcome, TableRow, read_infinity
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.table_worker import TableWorker
+    from pgqpy.tasks.table.worker_async import AsyncTableWorker
 
 #: The triggers are silent so long after somebody has wanted quiet; see pgq_task.want_quiet().
 QUIET = 0.05
@@ -54,14 +51,14 @@ _ROLLBACK = b"rollback"
 Statement = tuple[bytes, Any]
 
 
-class TableLane:
+class AsyncTableLane:
     """Works until nothing is due, or until the worker stops."""
 
-    def __init__(self, worker: TableWorker, marks: TableMarks) -> None:
+    def __init__(self, worker: AsyncTableWorker, marks: TableMarks) -> None:
         self._worker = worker
         self._marks = marks
-        self._handler = TableHandler(worker)
-        self._conn: RowConnection | None = None
+        self._handler = AsyncTableHandler(worker)
+        self._conn: AsyncRowConnection | None = None
         self._table: TaskTable | None = None
         self._pauses = Backoff(worker.backoff_first, worker.backoff_cap)
         self._quiet_at = 0.0
@@ -83,28 +80,28 @@ class TableLane:
         self.look_at = 0.0
         self.free = True
 
-    def table(self) -> TaskTable:
+    async def table(self) -> TaskTable:
         """The table, for which it connects."""
-        conn = self._connection()
+        conn = await self._connection()
         if self._table is None:
             worker = self._worker
             with translate_errors():
                 cursor = conn.cursor(row_factory=tuple_row)
                 # Keys are sent as texts.
-                cursor.execute(
+                await cursor.execute(
                     b"select to_regclass(%s) is null, set_config('extra_float_digits', '1', false)",
                     (worker.table,),
                 )
-                if (cursor.fetchall())[0][0]:
+                if (await cursor.fetchall())[0][0]:
                     raise InvalidTaskTable(
                         f"table {worker.table} does not exist",
                         hint="Give its name as SQL does: with its schema if that is not on the"
                         " search_path, quoted if it is not all lower case.",
                     )
-                cursor.execute(DESCRIBE, (worker.table, worker.columns.json()))
-                ((name, keys, types, has_index, signal),) = cursor.fetchall()
-                cursor.execute(CURRENT, (PLANNED,))
-                settings = [setting for (setting,) in cursor.fetchall()]
+                await cursor.execute(DESCRIBE, (worker.table, worker.columns.json()))
+                ((name, keys, types, has_index, signal),) = await cursor.fetchall()
+                await cursor.execute(CURRENT, (PLANNED,))
+                settings = [setting for (setting,) in await cursor.fetchall()]
             if not has_index:
                 logger.warning(
                     "table %s has no index on %s, so each look reads all of it;"
@@ -116,49 +113,49 @@ class TableLane:
             self._table = TaskTable(worker.columns, name, keys, types, signal, settings)
         return self._table
 
-    def work(self) -> None:
+    async def work(self) -> None:
         """Work until nothing is due. Raises what waiting does not mend."""
         self.worked = False
         try:
             while not self._worker.stopping:
-                if not self.step(more=True):
+                if not await self.step(more=True):
                     break
                 self.worked = True
                 self._pauses.reset()
-            self._let_go()
+            await self._let_go()
         except Exception as error:
             if not is_circumstance(error) and not isinstance(error, self._worker.outages):
                 raise
             if self._worker.strict or isinstance(error, PERMANENT):
                 raise
-            self._disturbed(error)
+            await self._disturbed(error)
         finally:
             self.free = True
 
-    def step(self, *, more: bool = False) -> bool:
+    async def step(self, *, more: bool = False) -> bool:
         """One transaction, with ``more`` to come. False if nothing is due."""
-        table = self.table()
-        conn = self._connection()
+        table = await self.table()
+        conn = await self._connection()
         with translate_errors():
             if self._alone:
-                self._work_alone(conn, table)
+                await self._work_alone(conn, table)
                 return True
             if not self._rows:
                 began = monotonic()
-                self._rows = self._look(conn, table)
+                self._rows = await self._look(conn, table)
                 if not self._rows:
-                    self.look_at = monotonic() + self._pause(conn, table, began)
+                    self.look_at = monotonic() + await self._pause(conn, table, began)
                     return False
             if len(self._rows) > 1 and any(row.left for row in self._rows):
                 # Now all of them bear the mark.
                 self._careful, self._rows = len(self._rows), []
-                conn.execute(_ROLLBACK)
-                return self.step()
+                await conn.execute(_ROLLBACK)
+                return await self.step()
             if self._rows[0].left:
-                self._settle_in_advance(conn, table, self._rows[0])
-                self._work_alone(conn, table)
+                await self._settle_in_advance(conn, table, self._rows[0])
+                await self._work_alone(conn, table)
             else:
-                self._work(conn, table, more)
+                await self._work(conn, table, more)
         return True
 
     @property
@@ -166,26 +163,26 @@ class TableLane:
         """Whether a row was settled in advance, and is still to be worked on."""
         return self._alone is not None
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """The worker stops: what it has and did not finish is as it was, if that can be said."""
         try:
             with translate_errors():
-                self._let_go()
+                await self._let_go()
         except Exception as error:
             if not is_circumstance(error):
                 raise
             logger.warning("table %s: %s", self._worker.table, in_short(error))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connection; the next use opens another."""
         conn, self._conn, self._table = self._conn, None, None
         self._rows = []
         if conn is not None:
-            conn.close()
+            await conn.close()
 
     # --- transactions
 
-    def _work(self, conn: RowConnection, table: TaskTable, more: bool) -> None:
+    async def _work(self, conn: AsyncRowConnection, table: TaskTable, more: bool) -> None:
         rows, self._rows = self._rows, []
         seen = {(row.key, row.attempts, row.next_attempt) for row in rows}
         if seen & self._unwritten:
@@ -196,64 +193,66 @@ class TableLane:
         outcomes: list[RowOutcome] = []
         failure: psycopg.Error | None = None
         try:
-            outcomes = self._handler.handle(conn, rows)
-            ended = self._settled(conn, table, outcomes)
+            outcomes = await self._handler.handle(conn, rows)
+            ended = await self._settled(conn, table, outcomes)
             look = self._marks.looks()[0] if more and not self._worker.stopping else None
-            self._rows = self._turn(conn, table, ended, look)
+            self._rows = await self._turn(conn, table, ended, look)
         except NotCommittedError as error:
             ended_by_hand = isinstance(error.cause, psycopg.errors.InvalidSavepointSpecification)
             if len(rows) == 1 and ended_by_hand:
                 raise error.cause from None
             self._careful = len(rows)
-            self.close()
+            await self.close()
             return
         except psycopg.Error as error:
             failure = error
         # The handler may have deleted it, too.
         self._unwritten = seen if self._written < len(outcomes) else set()
-        self._worker.on_settled(_stats(outcomes))
+        await self._worker.on_settled(_stats(outcomes))
         if failure is not None:
             raise failure
 
-    def _settle_in_advance(self, conn: RowConnection, table: TaskTable, row: TableRow) -> None:
+    async def _settle_in_advance(
+        self, conn: AsyncRowConnection, table: TaskTable, row: TableRow
+    ) -> None:
         """Write that the attempt has failed which only begins."""
         lost = self._handler.lost(row)
         self._rows = []
         try:
-            self._turn(conn, table, [(RELEASE, None), table.settled([lost])], None)
+            await self._turn(conn, table, [(RELEASE, None), table.settled([lost])], None)
         except NotCommittedError as error:
             raise error.cause from None
         self._alone = row, lost
 
-    def _work_alone(self, conn: RowConnection, table: TaskTable) -> None:
+    async def _work_alone(self, conn: AsyncRowConnection, table: TaskTable) -> None:
         """If a row ends this process, no other is blamed."""
         assert self._alone is not None
         row, lost = self._alone
         cursor = conn.cursor(row_factory=tuple_row)
-        with conn.pipeline():
-            conn.execute(BEGIN)
-            cursor.execute(*_restored(table, row, lost))
-            conn.execute(SAVEPOINT)
+        async with conn.pipeline():
+            await conn.execute(BEGIN)
+            await cursor.execute(*_restored(table, row, lost))
+            await conn.execute(SAVEPOINT)
         outcomes: list[RowOutcome] = []
         try:
-            if cursor.fetchone():
+            if await cursor.fetchone():
                 if self._blame is None:
-                    outcomes = self._handler.handle(conn, [row], restored=True)
+                    outcomes = await self._handler.handle(conn, [row], restored=True)
                 else:
-                    outcomes = [self._handler.failed(conn, row, self._blame)]
-            self._turn(conn, table, self._settled(conn, table, outcomes), None)
+                    outcomes = [await self._handler.failed(conn, row, self._blame)]
+            await self._turn(conn, table, await self._settled(conn, table, outcomes), None)
         except NotCommittedError as error:
             if self._blame is not None:
                 raise error.cause from None
             self._blame = error.cause
-            self.close()
+            await self.close()
             return
         self._blame = self._alone = None
         if outcomes:
-            self._worker.on_settled(_stats(outcomes))
+            await self._worker.on_settled(_stats(outcomes))
 
-    def _settled(
-        self, conn: RowConnection, table: TaskTable, outcomes: list[RowOutcome]
+    async def _settled(
+        self, conn: AsyncRowConnection, table: TaskTable, outcomes: list[RowOutcome]
     ) -> list[Statement]:
         """The statements that are left to say what becomes of rows. Raises NotCommittedError."""
         settle = outcomes
@@ -261,9 +260,9 @@ class TableLane:
         done = [each for each in outcomes if each.status == "succeeded"]
         if done and self._worker.delete_done:
             try:
-                with conn.pipeline():
-                    conn.execute(RELEASE)
-                    deleted = conn.execute(*table.deleted(done))
+                async with conn.pipeline():
+                    await conn.execute(RELEASE)
+                    deleted = await conn.execute(*table.deleted(done))
             except psycopg.Error as error:
                 if conn.closed or is_circumstance(error):
                     raise
@@ -274,17 +273,17 @@ class TableLane:
                 settle = [each for each in settle if each.status != "succeeded"]
         return [*statements, table.settled(settle)] if settle else statements
 
-    def _look(self, conn: RowConnection, table: TaskTable) -> list[TableRow]:
+    async def _look(self, conn: AsyncRowConnection, table: TaskTable) -> list[TableRow]:
         """Lock rows that are due, those that have been so for longest."""
         for look in self._marks.looks():
-            if rows := self._turn(conn, table, None, look):
+            if rows := await self._turn(conn, table, None, look):
                 return rows
-        conn.execute(_COMMIT)
+        await conn.execute(_COMMIT)
         return []
 
-    def _turn(
+    async def _turn(
         self,
-        conn: RowConnection,
+        conn: AsyncRowConnection,
         table: TaskTable,
         ended: list[Statement] | None,
         look: tuple[str, float] | None,
@@ -298,20 +297,20 @@ class TableLane:
         ending = conn.cursor()
         found = written = conn.cursor(row_factory=tuple_row)
         try:
-            with conn.pipeline():
+            async with conn.pipeline():
                 for statement, values in ended or ():
-                    written = conn.execute(statement, values)
+                    written = await conn.execute(statement, values)
                 if look is None:
-                    ending.execute(_COMMIT)
+                    await ending.execute(_COMMIT)
                 else:
-                    ending.execute(BEGIN if idle else _CHAIN)
+                    await ending.execute(BEGIN if idle else _CHAIN)
                     if self.worked and table.signal is not None and began >= self._quiet_at:
-                        conn.execute(WANT_QUIET, (table.name, table.names.next_attempt))
+                        await conn.execute(WANT_QUIET, (table.name, table.names.next_attempt))
                         self._quiet_at = began + QUIET
-                    conn.execute(PLAN)
+                    await conn.execute(PLAN)
                     most = 1 if self._careful else self._worker.batch_size
-                    found.execute(table.claim, (*look, most))
-                    conn.execute(SAVEPOINT)
+                    await found.execute(table.claim, (*look, most))
+                    await conn.execute(SAVEPOINT)
         except psycopg.Error as error:
             if ended is None or ending.statusmessage or conn.closed or is_circumstance(error):
                 raise
@@ -320,42 +319,44 @@ class TableLane:
             self._written = written.rowcount
         if look is None:
             return []
-        rows = self._read(found, table)
+        rows = await self._read(found, table)
         self._careful = max(self._careful - 1, 0)
         first = rows[0].next_attempt if rows else None
         self._marks.looked(look[0], first, monotonic() - began)
         return rows
 
-    def _read(self, cursor: psycopg.Cursor[tuple[Any, ...]], table: TaskTable) -> list[TableRow]:
+    async def _read(
+        self, cursor: psycopg.AsyncCursor[tuple[Any, ...]], table: TaskTable
+    ) -> list[TableRow]:
         width = len(table.keys)
         names = [column.name for column in cursor.description or ()][width + 4 :]
         try:
-            return [_row(each, width, names) for each in cursor.fetchall()]
+            return [_row(each, width, names) for each in await cursor.fetchall()]
         except Exception:
             rows = []
         # There is a value that Python does not have.
         for number in range(cursor.rowcount):
-            cursor.scroll(number, mode="absolute")
+            await cursor.scroll(number, mode="absolute")
             try:
-                record = cursor.fetchone()
+                record = await cursor.fetchone()
                 assert record is not None
                 rows.append(_row(record, width, names))
             except Exception as error:
                 rows.append(_unreadable(cursor, number, width, error))
         return rows
 
-    def _let_go(self) -> None:
+    async def _let_go(self) -> None:
         if self._conn is not None and self._conn.info.transaction_status != TransactionStatus.IDLE:
-            self._conn.execute(_COMMIT)
+            await self._conn.execute(_COMMIT)
         self._rows, self._blame = [], None
         if self._alone:
-            table, conn = self.table(), self._connection()
-            conn.execute(*_restored(table, *self._alone))
+            table, conn = await self.table(), await self._connection()
+            await conn.execute(*_restored(table, *self._alone))
             self._alone = None
 
     # --- before and after
 
-    def _pause(self, conn: RowConnection, table: TaskTable, looked: float) -> float:
+    async def _pause(self, conn: AsyncRowConnection, table: TaskTable, looked: float) -> float:
         """Seconds until the next look, when there was nothing to do ``looked``."""
         if self.worked:
             # Meanwhile nobody told it of anything, and some may not have committed yet.
@@ -364,12 +365,12 @@ class TableLane:
         self._look_pause = min(2 * self._look_pause, self._worker.poll_interval)
         cursor = conn.cursor(row_factory=tuple_row)
         # A row may have become due since then, or be one that somebody else has locked.
-        cursor.execute(table.due, (monotonic() - looked + QUIET,))
-        found = cursor.fetchall()
+        await cursor.execute(table.due, (monotonic() - looked + QUIET,))
+        found = await cursor.fetchall()
         due = max(found[0][0], QUIET / 10) if found else math.inf
         return min(due, self._look_pause)
 
-    def _disturbed(self, error: Exception) -> None:
+    async def _disturbed(self, error: Exception) -> None:
         """All was rolled back, and comes again after a pause."""
         pause = self._pauses.pause()
         self.look_at = monotonic() + pause
@@ -380,15 +381,15 @@ class TableLane:
             pause,
             extra=self._worker.fields | {"pause": pause},
         )
-        self.close()
-        self._worker.on_error(error)
+        await self.close()
+        await self._worker.on_error(error)
 
-    def _connection(self) -> RowConnection:
+    async def _connection(self) -> AsyncRowConnection:
         if self._conn is None or self._conn.closed:
             worker = self._worker
             self._table, self._rows = None, []
-            self._conn = connect_as(
-                RowConnection,
+            self._conn = await async_connect_as(
+                AsyncRowConnection,
                 worker.dsn,
                 autocommit=True,
                 prepare_threshold=worker.prepare_threshold,
@@ -397,7 +398,7 @@ class TableLane:
             read_infinity(self._conn.adapters)
             if worker.time_limit is not None:
                 # The server frees the rows of whoever does nothing for longer.
-                self._conn.execute(
+                await self._conn.execute(
                     "select set_config('idle_in_transaction_session_timeout', %s, false)",
                     (f"{worker.time_limit * 1000 + 1000:.0f}",),
                 )
@@ -429,7 +430,9 @@ def _row(record: tuple[Any, ...], width: int, names: list[str]) -> TableRow:
     )
 
 
-def _unreadable(cursor: psycopg.Cursor[Any], number: int, width: int, error: Exception) -> TableRow:
+def _unreadable(
+    cursor: psycopg.AsyncCursor[Any], number: int, width: int, error: Exception
+) -> TableRow:
     assert cursor.pgresult is not None
     texts = [
         (cursor.pgresult.get_value(number, column) or b"").decode() for column in range(width + 2)

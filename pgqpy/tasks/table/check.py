@@ -9,11 +9,11 @@ from typing import Any
 from pgqpy.consumer_check import check_hooks
 from pgqpy.errors import InvalidConsumer
 from pgqpy.retry_policy import check_policy
-from pgqpy.tasks.task_table import TaskColumnNames
+from pgqpy.tasks.table.columns import TaskColumnNames
 
 _OURS = (
-    "pgqpy.tasks.table_worker",
-    "pgqpy.tasks.table_worker_async",
+    "pgqpy.tasks.table.worker",
+    "pgqpy.tasks.table.worker_async",
     "pgqpy.sqlalchemy.worker",
     "pgqpy.sqlalchemy.worker_async",
 )

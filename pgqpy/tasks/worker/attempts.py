@@ -1,3 +1,6 @@
+# WARNING: generated from pgqpy/tasks/worker/attempts_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
 """Working on tasks that were claimed."""
 
 from __future__ import annotations
@@ -10,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.pq import TransactionStatus
 
-from pgqpy.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker
-from pgqpy.batch_connection_async import AsyncBatchConnection
-from pgqpy.connection_async import async_connect_as
+from pgqpy.acompat import INTERRUPTIONS, Interruptible, Waker
+from pgqpy.batch_connection import BatchConnection
+from pgqpy.connection import connect_as
 from pgqpy.errors import ConnectionFailed, TaskConflict, is_circumstance
-from pgqpy.tasks.held import Claim
 from pgqpy.tasks.outcome import Released
-from pgqpy.tasks.settlement import Call, Settled, Settlement, lost_ids
-from pgqpy.tasks.settling_async import AsyncSettling, async_send
-from pgqpy.tasks.worker_check import way_of
+from pgqpy.tasks.worker.check import way_of
+from pgqpy.tasks.worker.held import Claim
+from pgqpy.tasks.worker.settlement import Call, Settled, Settlement, lost_ids
+from pgqpy.tasks.worker.settling import Settling, send
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.worker_async import AsyncTaskWorker
+    from pgqpy.tasks.worker.worker import TaskWorker
 
 
 class Lost(Exception):
@@ -32,16 +35,16 @@ class Lost(Exception):
         self.ids = ids
 
 
-class AsyncAttempts:
+class Attempts:
     """Attempts at tasks, in the way that the worker has; as many at once as call `work`."""
 
-    def __init__(self, worker: AsyncTaskWorker, settling: AsyncSettling, waker: AsyncWaker) -> None:
+    def __init__(self, worker: TaskWorker, settling: Settling, waker: Waker) -> None:
         self._worker = worker
         self._settling = settling
         self._held = settling.held
         self._waker = waker
         self._way = way_of(worker)
-        self._idle: list[AsyncBatchConnection] = []
+        self._idle: list[BatchConnection] = []
         #: What became of tasks, for whoever is going to tell the server.
         self.ended: deque[Settled] = deque()
         #: How many tasks `process_batch` gets at once.
@@ -49,24 +52,24 @@ class AsyncAttempts:
         #: Begin nothing more.
         self.halted = False
 
-    async def work(self, until: float | None = None) -> None:
+    def work(self, until: float | None = None) -> None:
         """Work on what waits, until nothing does, or somebody should be told what became of it."""
         waiting = self._held.waiting
         with suppress(IndexError):
             while not (self._worker.stopping or self.halted):
-                await self._attempt(waiting.popleft())
+                self._attempt(waiting.popleft())
                 if until is not None and self.ended and monotonic() > until:
                     return
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
         for conn in self._idle:
-            await conn.close()
+            conn.close()
 
-    async def _attempt(self, claim: Claim) -> None:
+    def _attempt(self, claim: Claim) -> None:
         if self._way == "handle_task":
             if self._begin([claim]):
-                await self._handle(claim)
+                self._handle(claim)
             return
         claims = [claim]
         if self._way == "process_batch":
@@ -75,7 +78,7 @@ class AsyncAttempts:
                     claims.append(self._held.waiting.popleft())
         claims = self._begin(claims)
         if claims:
-            await self._process(claims)
+            self._process(claims)
 
     def _begin(self, claims: list[Claim]) -> list[Claim]:
         """Those whose leases have not ended before they begin, as after an outage."""
@@ -92,18 +95,18 @@ class AsyncAttempts:
         if first:
             self._waker.wake()
 
-    async def _handle(self, claim: Claim) -> None:
+    def _handle(self, claim: Claim) -> None:
         """Work on a task outside of any transaction."""
         outcome = None
         try:
-            with AsyncInterruptible() as block:
+            with Interruptible() as block:
                 claim.interrupt = block.interrupt
-                value = await self._worker.handle_task(claim.task)
+                value = self._worker.handle_task(claim.task)
                 outcome = self._worker.outcome_of(value)
                 self._settling.outage_is_over()
         except Exception as error:
             if not claim.lost:
-                outcome = await self._settling.outcome_of_error(claim, error)
+                outcome = self._settling.outcome_of_error(claim, error)
         except INTERRUPTIONS:
             self._give_back([claim])
             raise
@@ -111,14 +114,14 @@ class AsyncAttempts:
         if outcome is not None and not claim.lost:
             self._end(Settled(claim, outcome))
 
-    async def _process(self, claims: list[Claim]) -> None:
+    def _process(self, claims: list[Claim]) -> None:
         """Work on tasks in one transaction; if that fails, on each in one of its own."""
         done = None
         try:
-            with AsyncInterruptible() as block:
+            with Interruptible() as block:
                 for claim in claims:
                     claim.interrupt = block.interrupt
-                done = await self._transact(claims)
+                done = self._transact(claims)
         except Lost as error:
             for claim in claims:
                 if claim.task.id in error.ids:
@@ -127,7 +130,7 @@ class AsyncAttempts:
             if len(claims) == 1 or is_circumstance(error):
                 for claim in claims:
                     if not claim.lost:
-                        outcome = await self._settling.outcome_of_error(claim, error)
+                        outcome = self._settling.outcome_of_error(claim, error)
                         self._end(Settled(claim, outcome))
                 return
         except INTERRUPTIONS:
@@ -138,12 +141,12 @@ class AsyncAttempts:
                 claim.interrupt = None
         if done is not None:
             self._settling.outage_is_over()
-            await self._settling.report(*done)
+            self._settling.report(*done)
             return
         left = [claim for claim in claims if not claim.lost]
         self._held.keep(left)
         while left and not (self._worker.stopping or self.halted):
-            await self._process([left.pop(0)])
+            self._process([left.pop(0)])
         self._give_back(left)
 
     def _give_back(self, claims: list[Claim]) -> None:
@@ -151,22 +154,22 @@ class AsyncAttempts:
             if not claim.lost:
                 self._end(Settled(claim, Released(None)))
 
-    async def _transact(self, claims: list[Claim]) -> tuple[Settlement, list[list[Any]]]:
+    def _transact(self, claims: list[Claim]) -> tuple[Settlement, list[list[Any]]]:
         """Effects and finish; what was told, and the answers. Raises Lost, and whatever goes wrong;
         nothing was written then."""
-        conn = await self._connection()
+        conn = self._connection()
         try:
-            async with conn.batch():
-                values = await self._call(conn, claims)
+            with conn.batch():
+                values = self._call(conn, claims)
                 settled = [
                     Settled(claim, self._worker.outcome_of(value))
                     for claim, value in zip(claims, values, strict=True)
                 ]
-                settlement = await self._settling.prepare(conn, settled)
+                settlement = self._settling.prepare(conn, settled)
                 calls = settlement.calls()
                 if len(calls) == 1:
-                    await conn.forgo_transaction()
-                answers = await self._finish(conn, calls)
+                    conn.forgo_transaction()
+                answers = self._finish(conn, calls)
                 lost = [each.claim.task.id for each in settlement.lost(answers)]
                 if lost and not conn.autocommit:
                     raise Lost(lost)
@@ -182,13 +185,13 @@ class AsyncAttempts:
                 self._idle.append(conn)
             else:
                 # Whoever interrupted it was quicker than the rollback.
-                await conn.close()
+                conn.close()
         return settlement, answers
 
-    async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> Sequence[Any]:
+    def _call(self, conn: BatchConnection, claims: list[Claim]) -> Sequence[Any]:
         if self._way == "process_task":
-            return [await self._worker.process_task(conn, claims[0].task)]
-        values = await self._worker.process_batch(conn, [claim.task for claim in claims])
+            return [self._worker.process_task(conn, claims[0].task)]
+        values = self._worker.process_batch(conn, [claim.task for claim in claims])
         if values is None:
             return [None] * len(claims)
         if len(values) != len(claims):
@@ -197,24 +200,22 @@ class AsyncAttempts:
             )
         return values
 
-    async def _finish(self, conn: AsyncBatchConnection, calls: list[Call]) -> list[list[Any]]:
+    def _finish(self, conn: BatchConnection, calls: list[Call]) -> list[list[Any]]:
         try:
-            return await async_send(conn, calls)
+            return send(conn, calls)
         except TaskConflict as error:
             if ids := lost_ids(error):
                 raise Lost(ids) from error
             raise
 
-    async def _connection(self) -> AsyncBatchConnection:
+    def _connection(self) -> BatchConnection:
         with suppress(IndexError):
             while True:
                 conn = self._idle.pop()
                 if not conn.closed:
                     return conn
         try:
-            return await async_connect_as(
-                AsyncBatchConnection, self._worker.dsn, **self._settling.connecting
-            )
+            return connect_as(BatchConnection, self._worker.dsn, **self._settling.connecting)
         except ConnectionFailed:
             self._settling.wait_for_database()
             raise

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/shift_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/worker/shift_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """A worker at work, from its first claim until it stops."""
@@ -19,16 +19,16 @@ from pgqpy.connection import Connection, connect
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.attempts import Attempts
-from pgqpy.tasks.held import Claim
 from pgqpy.tasks.outcome import Failed, Released
-from pgqpy.tasks.settlement import Settled, Settlement, lost_ids
-from pgqpy.tasks.settling import Settling, send
-from pgqpy.tasks.signal import TaskSignal
 from pgqpy.tasks.task import Task
+from pgqpy.tasks.worker.attempts import Attempts
+from pgqpy.tasks.worker.held import Claim
+from pgqpy.tasks.worker.settlement import Settled, Settlement, lost_ids
+from pgqpy.tasks.worker.settling import Settling, send
+from pgqpy.tasks.worker.signal import TaskSignal
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.worker import TaskWorker
+    from pgqpy.tasks.worker.worker import TaskWorker
 
 #: What became of a task is told after so many seconds at the latest, unless the next takes longer.
 _PROMPT = 0.02

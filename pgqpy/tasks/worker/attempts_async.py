@@ -1,6 +1,3 @@
-# WARNING: this file is generated from pgqpy/tasks/attempts_async.py by tools/async_to_sync.py.
-# Change that one and run `python tools/async_to_sync.py`.
-
 """Working on tasks that were claimed."""
 
 from __future__ import annotations
@@ -13,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.pq import TransactionStatus
 
-from pgqpy.acompat import INTERRUPTIONS, Interruptible, Waker
-from pgqpy.batch_connection import BatchConnection
-from pgqpy.connection import connect_as
+from pgqpy.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker
+from pgqpy.batch_connection_async import AsyncBatchConnection
+from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import ConnectionFailed, TaskConflict, is_circumstance
-from pgqpy.tasks.held import Claim
 from pgqpy.tasks.outcome import Released
-from pgqpy.tasks.settlement import Call, Settled, Settlement, lost_ids
-from pgqpy.tasks.settling import Settling, send
-from pgqpy.tasks.worker_check import way_of
+from pgqpy.tasks.worker.check import way_of
+from pgqpy.tasks.worker.held import Claim
+from pgqpy.tasks.worker.settlement import Call, Settled, Settlement, lost_ids
+from pgqpy.tasks.worker.settling_async import AsyncSettling, async_send
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.worker import TaskWorker
+    from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 
 class Lost(Exception):
@@ -35,16 +32,16 @@ class Lost(Exception):
         self.ids = ids
 
 
-class Attempts:
+class AsyncAttempts:
     """Attempts at tasks, in the way that the worker has; as many at once as call `work`."""
 
-    def __init__(self, worker: TaskWorker, settling: Settling, waker: Waker) -> None:
+    def __init__(self, worker: AsyncTaskWorker, settling: AsyncSettling, waker: AsyncWaker) -> None:
         self._worker = worker
         self._settling = settling
         self._held = settling.held
         self._waker = waker
         self._way = way_of(worker)
-        self._idle: list[BatchConnection] = []
+        self._idle: list[AsyncBatchConnection] = []
         #: What became of tasks, for whoever is going to tell the server.
         self.ended: deque[Settled] = deque()
         #: How many tasks `process_batch` gets at once.
@@ -52,24 +49,24 @@ class Attempts:
         #: Begin nothing more.
         self.halted = False
 
-    def work(self, until: float | None = None) -> None:
+    async def work(self, until: float | None = None) -> None:
         """Work on what waits, until nothing does, or somebody should be told what became of it."""
         waiting = self._held.waiting
         with suppress(IndexError):
             while not (self._worker.stopping or self.halted):
-                self._attempt(waiting.popleft())
+                await self._attempt(waiting.popleft())
                 if until is not None and self.ended and monotonic() > until:
                     return
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections."""
         for conn in self._idle:
-            conn.close()
+            await conn.close()
 
-    def _attempt(self, claim: Claim) -> None:
+    async def _attempt(self, claim: Claim) -> None:
         if self._way == "handle_task":
             if self._begin([claim]):
-                self._handle(claim)
+                await self._handle(claim)
             return
         claims = [claim]
         if self._way == "process_batch":
@@ -78,7 +75,7 @@ class Attempts:
                     claims.append(self._held.waiting.popleft())
         claims = self._begin(claims)
         if claims:
-            self._process(claims)
+            await self._process(claims)
 
     def _begin(self, claims: list[Claim]) -> list[Claim]:
         """Those whose leases have not ended before they begin, as after an outage."""
@@ -95,18 +92,18 @@ class Attempts:
         if first:
             self._waker.wake()
 
-    def _handle(self, claim: Claim) -> None:
+    async def _handle(self, claim: Claim) -> None:
         """Work on a task outside of any transaction."""
         outcome = None
         try:
-            with Interruptible() as block:
+            with AsyncInterruptible() as block:
                 claim.interrupt = block.interrupt
-                value = self._worker.handle_task(claim.task)
+                value = await self._worker.handle_task(claim.task)
                 outcome = self._worker.outcome_of(value)
                 self._settling.outage_is_over()
         except Exception as error:
             if not claim.lost:
-                outcome = self._settling.outcome_of_error(claim, error)
+                outcome = await self._settling.outcome_of_error(claim, error)
         except INTERRUPTIONS:
             self._give_back([claim])
             raise
@@ -114,14 +111,14 @@ class Attempts:
         if outcome is not None and not claim.lost:
             self._end(Settled(claim, outcome))
 
-    def _process(self, claims: list[Claim]) -> None:
+    async def _process(self, claims: list[Claim]) -> None:
         """Work on tasks in one transaction; if that fails, on each in one of its own."""
         done = None
         try:
-            with Interruptible() as block:
+            with AsyncInterruptible() as block:
                 for claim in claims:
                     claim.interrupt = block.interrupt
-                done = self._transact(claims)
+                done = await self._transact(claims)
         except Lost as error:
             for claim in claims:
                 if claim.task.id in error.ids:
@@ -130,7 +127,7 @@ class Attempts:
             if len(claims) == 1 or is_circumstance(error):
                 for claim in claims:
                     if not claim.lost:
-                        outcome = self._settling.outcome_of_error(claim, error)
+                        outcome = await self._settling.outcome_of_error(claim, error)
                         self._end(Settled(claim, outcome))
                 return
         except INTERRUPTIONS:
@@ -141,12 +138,12 @@ class Attempts:
                 claim.interrupt = None
         if done is not None:
             self._settling.outage_is_over()
-            self._settling.report(*done)
+            await self._settling.report(*done)
             return
         left = [claim for claim in claims if not claim.lost]
         self._held.keep(left)
         while left and not (self._worker.stopping or self.halted):
-            self._process([left.pop(0)])
+            await self._process([left.pop(0)])
         self._give_back(left)
 
     def _give_back(self, claims: list[Claim]) -> None:
@@ -154,22 +151,22 @@ class Attempts:
             if not claim.lost:
                 self._end(Settled(claim, Released(None)))
 
-    def _transact(self, claims: list[Claim]) -> tuple[Settlement, list[list[Any]]]:
+    async def _transact(self, claims: list[Claim]) -> tuple[Settlement, list[list[Any]]]:
         """Effects and finish; what was told, and the answers. Raises Lost, and whatever goes wrong;
         nothing was written then."""
-        conn = self._connection()
+        conn = await self._connection()
         try:
-            with conn.batch():
-                values = self._call(conn, claims)
+            async with conn.batch():
+                values = await self._call(conn, claims)
                 settled = [
                     Settled(claim, self._worker.outcome_of(value))
                     for claim, value in zip(claims, values, strict=True)
                 ]
-                settlement = self._settling.prepare(conn, settled)
+                settlement = await self._settling.prepare(conn, settled)
                 calls = settlement.calls()
                 if len(calls) == 1:
-                    conn.forgo_transaction()
-                answers = self._finish(conn, calls)
+                    await conn.forgo_transaction()
+                answers = await self._finish(conn, calls)
                 lost = [each.claim.task.id for each in settlement.lost(answers)]
                 if lost and not conn.autocommit:
                     raise Lost(lost)
@@ -185,13 +182,13 @@ class Attempts:
                 self._idle.append(conn)
             else:
                 # Whoever interrupted it was quicker than the rollback.
-                conn.close()
+                await conn.close()
         return settlement, answers
 
-    def _call(self, conn: BatchConnection, claims: list[Claim]) -> Sequence[Any]:
+    async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> Sequence[Any]:
         if self._way == "process_task":
-            return [self._worker.process_task(conn, claims[0].task)]
-        values = self._worker.process_batch(conn, [claim.task for claim in claims])
+            return [await self._worker.process_task(conn, claims[0].task)]
+        values = await self._worker.process_batch(conn, [claim.task for claim in claims])
         if values is None:
             return [None] * len(claims)
         if len(values) != len(claims):
@@ -200,22 +197,24 @@ class Attempts:
             )
         return values
 
-    def _finish(self, conn: BatchConnection, calls: list[Call]) -> list[list[Any]]:
+    async def _finish(self, conn: AsyncBatchConnection, calls: list[Call]) -> list[list[Any]]:
         try:
-            return send(conn, calls)
+            return await async_send(conn, calls)
         except TaskConflict as error:
             if ids := lost_ids(error):
                 raise Lost(ids) from error
             raise
 
-    def _connection(self) -> BatchConnection:
+    async def _connection(self) -> AsyncBatchConnection:
         with suppress(IndexError):
             while True:
                 conn = self._idle.pop()
                 if not conn.closed:
                     return conn
         try:
-            return connect_as(BatchConnection, self._worker.dsn, **self._settling.connecting)
+            return await async_connect_as(
+                AsyncBatchConnection, self._worker.dsn, **self._settling.connecting
+            )
         except ConnectionFailed:
             self._settling.wait_for_database()
             raise

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/settling_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/worker/settling_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Saying what became of tasks: to the server, the log and the worker's hooks."""
@@ -19,12 +19,12 @@ from pgqpy.errors import is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.held import Claim, Held, know_versions
 from pgqpy.tasks.outcome import Failed, Finished, Move, Moved, Outcome, Released, TaskStats
-from pgqpy.tasks.settlement import Call, Settled, Settlement
+from pgqpy.tasks.worker.held import Claim, Held, know_versions
+from pgqpy.tasks.worker.settlement import Call, Settled, Settlement
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.worker import TaskWorker
+    from pgqpy.tasks.worker.worker import TaskWorker
 
 _ONE_FINISHED = TaskStats(finished=1)
 

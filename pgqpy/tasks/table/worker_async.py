@@ -14,11 +14,11 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.log import logger
 from pgqpy.retry_policy import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks.outcome import TaskStats
-from pgqpy.tasks.table_check import check_table_worker, whole_batches
-from pgqpy.tasks.table_lane_async import AsyncTableLane
-from pgqpy.tasks.table_marks import TableMarks
-from pgqpy.tasks.table_signal_async import AsyncTableSignal
-from pgqpy.tasks.task_table import TaskColumnNames
+from pgqpy.tasks.table.check import check_table_worker, whole_batches
+from pgqpy.tasks.table.columns import TaskColumnNames
+from pgqpy.tasks.table.lane_async import AsyncTableLane
+from pgqpy.tasks.table.marks import TableMarks
+from pgqpy.tasks.table.signal_async import AsyncTableSignal
 
 
 class AsyncTableWorker:

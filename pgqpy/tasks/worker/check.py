@@ -32,7 +32,7 @@ def way_of(worker: object) -> str:
     return ways[0]
 
 
-_OURS = ("pgqpy.tasks.worker", "pgqpy.tasks.worker_async")
+_OURS = ("pgqpy.tasks.worker.worker", "pgqpy.tasks.worker.worker_async")
 
 
 def check_worker(worker: object) -> None:

@@ -1,4 +1,4 @@
-# WARNING: this file is generated from pgqpy/tasks/table_worker_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/table/worker_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Workers for the rows of a table that the application has."""
@@ -17,11 +17,11 @@ from pgqpy.connection import Connection
 from pgqpy.log import logger
 from pgqpy.retry_policy import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks.outcome import TaskStats
-from pgqpy.tasks.table_check import check_table_worker, whole_batches
-from pgqpy.tasks.table_lane import TableLane
-from pgqpy.tasks.table_marks import TableMarks
-from pgqpy.tasks.table_signal import TableSignal
-from pgqpy.tasks.task_table import TaskColumnNames
+from pgqpy.tasks.table.check import check_table_worker, whole_batches
+from pgqpy.tasks.table.columns import TaskColumnNames
+from pgqpy.tasks.table.lane import TableLane
+from pgqpy.tasks.table.marks import TableMarks
+from pgqpy.tasks.table.signal import TableSignal
 
 
 class TableWorker:

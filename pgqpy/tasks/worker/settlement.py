@@ -11,8 +11,8 @@ from psycopg import ConnectionInfo
 from pgqpy.errors import TaskConflict
 from pgqpy.retries import storable
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.held import Claim
 from pgqpy.tasks.outcome import Failed, Finished, Moved, Outcome, Released
+from pgqpy.tasks.worker.held import Claim
 
 #: A statement and its parameters.
 Call: TypeAlias = tuple[bytes, list[Any]]

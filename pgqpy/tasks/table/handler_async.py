@@ -16,10 +16,10 @@ from pgqpy.errors import ConnectionFailed, is_circumstance
 from pgqpy.log import logger
 from pgqpy.retries import MAX_TRACEBACK, interval, storable
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
-from pgqpy.tasks.table_row import RowLost, RowOutcome, TableRow
+from pgqpy.tasks.table.row import RowLost, RowOutcome, TableRow
 
 if TYPE_CHECKING:
-    from pgqpy.tasks.table_worker_async import AsyncTableWorker
+    from pgqpy.tasks.table.worker_async import AsyncTableWorker
 
 BEGIN = b"begin isolation level read committed"
 SAVEPOINT = b"savepoint pgqpy_row"

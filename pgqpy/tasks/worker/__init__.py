@@ -1,0 +1,1 @@
+"""Workers of tasks: what is claimed, what becomes of it, and how they wait for more."""
