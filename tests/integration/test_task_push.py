@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from pgqpy.schema import Manifest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import PATIENCE
 
 Q, OTHER = "mails", "others"
 WRITER = "task_test_writer"
@@ -180,6 +182,63 @@ def test_a_writer_gives_a_payload_and_no_more(writer: Connection) -> None:
             writer.execute(call.encode())
 
 
+def test_a_writer_names_queues_that_there_are(conn: Connection, writer: Connection) -> None:
+    """No tasks of queues to come, which may be restricted by then."""
+    for queue_id in (3, -1, 0, None):
+        with pytest.raises(psycopg.Error):
+            writer.execute(
+                "insert into pgq_task.inbox (queue_id, payload) values (%s, '1')", [queue_id]
+            )
+    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+
+
+def test_a_drop_waits_for_what_a_writer_has_put_there_directly(
+    conn: Connection, connect: Connect, writer: Connection
+) -> None:
+    dropper = connect()
+    writer.autocommit = False
+    put_directly(writer)
+    with ThreadPoolExecutor(1) as pool:
+        drop = pool.submit(dropper.execute, "select pgq_task.drop_queue('mails', true)")
+        tasks.wait_until_blocked(conn, dropper)
+        writer.commit()
+        drop.result()
+    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+    writer.autocommit = True
+
+
+def test_the_first_restriction_interrupts_nobody(conn: Connection, writer: Connection) -> None:
+    """Not those either who are in a transaction, and know the rights of before."""
+    tasks.push(writer, OTHER)
+    conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
+    with writer.transaction():
+        writer.execute("select 1")
+        restrict(conn)
+        tasks.push(writer, OTHER)
+        tasks.push(writer, Q)
+    assert (pushed(conn), pushed(conn, OTHER)) == (1, 2)
+    conn.execute("select pgq_task.revoke_queue(%s, '{insert}', %s)", [Q, WRITER])
+
+
+def test_a_writer_cannot_silence_the_workers_of_others(
+    conn: Connection, connect: Connect, writer: Connection
+) -> None:
+    worker = connect()
+    worker.execute("select pgq_task.set_waiting(array[%s])", [OTHER])
+    with writer.transaction():
+        task_id = tasks.push(writer, Q)
+        writer.execute("select pgq_task.wake(2, 'nonsense', %s)", [task_id])
+    state = "select pg_sequence_last_value('pgq_task.waiting_2')"
+    assert ops.value(conn, state) == 1
+    tasks.push(conn, OTHER)
+    assert ops.value(conn, state) > 1
+    with writer.transaction():
+        writer.execute("set transaction read only")
+        writer.execute("select pgq_task.wake(2, %s)", [OTHER])
+    held = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
+    assert ops.value(conn, held, writer.info.backend_pid) == 0
+
+
 def test_nobody_goes_round_the_rights_on_queues(conn: Connection, writer: Connection) -> None:
     restrict(conn)
     with pytest.raises(errors.InsufficientPrivilege) as caught:
@@ -192,7 +251,7 @@ def test_nobody_goes_round_the_rights_on_queues(conn: Connection, writer: Connec
     tasks.push(writer, OTHER)
     conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
     tasks.push(writer, Q)
-    assert (pushed(conn), pushed(conn, OTHER)) == (1, 1)
+    assert len(tasks.statuses(conn)) == 2
     conn.execute("select pgq_task.revoke_queue(%s, '{insert}', %s)", [Q, WRITER])
 
 
@@ -243,12 +302,17 @@ def test_an_old_snapshot_does_not_open_what_was_restricted_since(
     assert not is_open(conn)
 
 
-def test_installing_again_keeps_it_closed(conn: Connection) -> None:
-    restrict(conn)
+@pytest.mark.parametrize("restricted", [True, False])
+def test_installing_again_leaves_it_as_it_was(conn: Connection, restricted: bool) -> None:
+    restrict(conn, restricted=restricted)
+    conn.execute("revoke all on all sequences in schema pgq_task, pgq_task_queues from pgq_writer")
+    conn.execute("set default_transaction_isolation = serializable")
     with conn.transaction():
         conn.execute("set local role pgq_owner")
         conn.execute(Manifest.load().sql("grants").encode())
-    assert not is_open(conn)
+    assert is_open(conn) is not restricted
+    conn.execute("set role pgq_writer")
+    tasks.push(conn, OTHER)
 
 
 def test_a_queue_that_is_created_again_is_another_one(conn: Connection, writer: Connection) -> None:
@@ -262,14 +326,79 @@ def test_a_queue_that_is_created_again_is_another_one(conn: Connection, writer: 
     assert pushed(conn) == 1
 
 
-def test_of_all_queues_that_were_dropped_one_sequence_is_left(conn: Connection) -> None:
-    for number in range(5):
-        queue = f"{number}".rjust(58 + number, "q")
+def test_sequences_of_queues_that_were_dropped_go_with_later_ones(conn: Connection) -> None:
+    def drop_another(number: int) -> int:
+        queue = f"{number}".rjust(57 + number % 6, "q")
         conn.execute("select pgq_task.create_queue(%s)", [queue])
         conn.execute("select pgq_task.drop_queue(%s)", [queue])
-    left = "select relname from pg_class where relnamespace = 'pgq_task_queues'::regnamespace"
-    names = {name for (name,) in conn.execute(left)}
-    assert len(names - {Q, OTHER}) == 1
+        names = "select relname from pg_class where relnamespace = 'pgq_task_queues'::regnamespace"
+        return len({name for (name,) in conn.execute(names)} - {Q, OTHER})
+
+    deadline = monotonic() + PATIENCE
+    # Other tests hold back the snapshots of the server.
+    while min(drop_another(number) for number in range(5, 11)) > 1:
+        assert monotonic() < deadline
+
+
+def test_two_drops_in_a_transaction_leave_who_waits_for_the_first(
+    conn: Connection, connect: Connect, writer: Connection
+) -> None:
+    dropper = connect(autocommit=False)
+    dropper.execute("select pgq_task.drop_queue(%s)", [Q])
+    with ThreadPoolExecutor(1) as pool:
+        push = pool.submit(tasks.push, writer, Q)
+        tasks.wait_until_blocked(conn, writer)
+        dropper.execute("select pgq_task.drop_queue(%s)", [OTHER])
+        dropper.commit()
+        with pytest.raises(psycopg.Error) as caught:
+            push.result()
+    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
+
+
+def test_an_open_transaction_finds_the_queue_that_was_created_again(
+    conn: Connection, connect: Connect
+) -> None:
+    """Though it has looked up the other one by the same name."""
+    user = connect()
+    tasks.push(user, Q)
+    user.autocommit = False
+    tasks.push(user, OTHER)
+    conn.execute("select pgq_task.drop_queue(%s, true)", [Q])
+    conn.execute("select pgq_task.create_queue(%s)", [Q])
+    task_id = tasks.push(user, Q)
+    user.commit()
+    assert tasks.claim(conn, Q, number=9) == [(task_id, 2)]
+    assert pushed(conn) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pgq_task.push('mails', '1')",
+        "pgq_task.push('mails', '1', unique_key => 'k')",
+        "pgq_task.push_many('mails', array['1'::jsonb])",
+        "pgq_task.modify('w', '[{\"queue\": \"mails\"}]')",
+    ],
+)
+def test_an_old_snapshot_knows_a_queue_whose_sequence_is_gone(
+    conn: Connection, connect: Connect, call: str
+) -> None:
+    old = connect(autocommit=False)
+    old.isolation_level = IsolationLevel.REPEATABLE_READ
+    old.execute("select from pgq_task.queue")
+    conn.execute("select pgq_task.drop_queue(%s)", [Q])
+    for row in conn.execute(
+        "select format('drop sequence pgq_task_queues.%I', relname) from pg_class"
+        " where relnamespace = 'pgq_task_queues'::regnamespace and relname ~ '^dropped_'"
+    ).fetchall():
+        conn.execute(row[0].encode())
+    old.execute("savepoint s")
+    with pytest.raises(psycopg.Error) as caught:
+        old.execute(f"select {call}".encode())
+    assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
+    old.execute("rollback to s")
+    found = dict(old.execute("select queue_name, pushed from pgq_task.get_statistics()").fetchall())
+    assert found == {Q: None, OTHER: 0}
 
 
 def test_a_drop_that_is_rolled_back_changes_nothing(

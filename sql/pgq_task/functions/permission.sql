@@ -7,7 +7,8 @@ as $$
 -- Function: pgq_task.restrict_queue(2)
 --
 --      From its commit on only roles that were granted it with pgq_task.grant_queue(3) may do something with
---      the tasks of a queue; and members of pgq_admin. Other queues are open: to pgq_writer for inserting, to
+--      the tasks of a queue; and members of pgq_admin. (A transaction that has pushed before, and is still open, may
+--      push once more.) Other queues are open: to pgq_writer for inserting, to
 --      pgq_reader for the rest. The error queue is another queue; created when a task first goes there, it
 --      begins restricted like this one.
 --
@@ -15,11 +16,17 @@ as $$
 --      queue       - its name
 --      restricted  - false opens it again; what was granted is kept
 -- Errors:
---      PQ070 no such queue
+--      PQ070 no such queue, PQ012 opening it not in READ COMMITTED
 -- Tables:
 --      updates pgq_task.queue
 -- ----------------------------------------------------------------------
 begin
+    if not restricted then
+        -- An old snapshot would not show which others are restricted.
+        perform pgq.require_read_committed('opening a task queue');
+    end if;
+    -- As pgq_task.settle_inbox(0), and before the row.
+    perform pg_advisory_xact_lock(1886875927);
     update pgq_task.queue set queue_restricted = coalesce(restricted, true) where queue_name = restrict_queue.queue;
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
@@ -45,7 +52,6 @@ begin
     if exists (select from pgq_task.queue where queue_restricted) then
         revoke insert on pgq_task.inbox from pgq_writer;
     else
-        perform pgq.require_read_committed('opening the last task queue that is restricted');
         grant insert on pgq_task.inbox to pgq_writer;
     end if;
 end;

@@ -24,7 +24,7 @@ as $$
 --      pgq_task.sweep() relies on that. Inlined. Internal.
 -- ----------------------------------------------------------------------
     select case when pg_catalog.pg_current_xact_id() is not null
-                then pg_catalog.int8(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 256000000) end;
+                then pg_catalog.int8(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000) * 256 end;
 $$;
 
 create or replace function pgq_task.time_of(i_pos bigint)

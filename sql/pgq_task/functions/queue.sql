@@ -33,14 +33,30 @@ begin
     end if;
     execute format('create sequence pgq_task.waiting_%s minvalue 0 start 0', v_id);
     perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 0);
-    execute format('grant select on sequence pgq_task.waiting_%s to pgq_writer', v_id);
     perform pgq_task.add_lane(v_id, 0::int2);
     perform pgq_task.add_counters(v_id);
     update pgq_task.queue
        set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task.add_pushed(v_id, create_queue.queue),
            queue_claimed = format('pgq_task.claimed_%s', v_id), queue_finished = format('pgq_task.finished_%s', v_id)
      where queue_id = v_id;
+    perform pgq_task.grant_sequences(q.queue_waiting, q.queue_pushed) from pgq_task.queue q where q.queue_id = v_id;
     return 1;
+end;
+$$;
+
+create or replace function pgq_task.grant_sequences(i_waiting regclass, i_pushed regclass)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.grant_sequences(2)
+--
+--      What pgq_task.push(8) needs of a queue's sequences to run as its caller. Internal.
+-- ----------------------------------------------------------------------
+begin
+    execute format('grant select on sequence %s to pgq_writer', i_waiting);
+    execute format('grant usage on sequence %s to pgq_writer', i_pushed);
 end;
 $$;
 
@@ -67,9 +83,6 @@ begin
     end if;
     execute format('create sequence %s minvalue %s maxvalue %s cycle', v_name, v_first, v_first | 1099511627775);
     perform setval(v_name::regclass, v_first);
-    if v_by_name then
-        execute format('grant usage on sequence %s to pgq_writer', v_name);
-    end if;
     return v_name;
 end;
 $$;
@@ -84,7 +97,8 @@ as $$
 --
 --      Takes the sequence queue_pushed from a queue that is being dropped. Waits for transactions that have
 --      pushed. Those that wait meanwhile to push draw a negative number from it, and know; if it was dropped they would
---      fail with an internal error. So it is left over, until the next queue is dropped. Internal.
+--      fail with an internal error. So it is left over, until a queue is dropped when nobody can know it any
+--      more. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_name  text;
@@ -93,6 +107,11 @@ begin
         select format('pgq_task_queues.%I', c.relname)
           from pg_class c
          where c.relnamespace = 'pgq_task_queues'::regnamespace and c.relname ~ '^dropped_\d+_+$' and octet_length(c.relname) = 60
+           and age(c.xmin) > age(pg_snapshot_xmin(pg_current_snapshot())::xid)
+           and not exists (select from pg_locks k
+                            where k.locktype = 'relation' and k.relation = c.oid
+                              and k.database = (select d.oid from pg_database d where d.datname = current_database()))
+           and pg_try_advisory_xact_lock(1886875928)
     loop
         execute format('drop sequence if exists %s', v_name);
     end loop;

@@ -27,14 +27,26 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.sequence_of(1)
 --
+--      A queue's sequence, by its name in pgq_task; as pgq_task.living(1). Internal.
+-- ----------------------------------------------------------------------
+begin
+    return pgq_task.living(pg_catalog.to_regclass('pgq_task.' || i_name));
+end;
+$$;
+
+create or replace function pgq_task.living(i_seq regclass)
+returns regclass
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.living(1)
+--
 --      A queue's sequence; null if the queue is gone. Waits for who is dropping it: whoever goes on to use the
 --      sequence would, too, and then fail with an internal error. Internal.
 -- ----------------------------------------------------------------------
-declare
-    v_seq   constant regclass := pg_catalog.to_regclass('pgq_task.' || i_name);
 begin
-    if pg_catalog.pg_relation_is_updatable(v_seq, false) is not null and pg_catalog.pg_relation_filenode(v_seq) is not null then
-        return v_seq;
+    if pg_catalog.pg_relation_is_updatable(i_seq, false) is not null and pg_catalog.pg_relation_filenode(i_seq) is not null then
+        return i_seq;
     end if;
     return null;
 end;
@@ -52,7 +64,7 @@ as $$
 declare
     v_left      bigint := i_tasks;
     v_ones      constant regclass := case i_what
-        when 'pushed' then (select q.queue_pushed from pgq_task.queue q where q.queue_id = i_queue_id)
+        when 'pushed' then pgq_task.living((select q.queue_pushed from pgq_task.queue q where q.queue_id = i_queue_id))
         else pgq_task.sequence_of(i_what || '_' || i_queue_id) end;
     v_sixteens  constant regclass := pg_catalog.to_regclass('pgq_task.' || i_what || '16_' || i_queue_id);
 begin
@@ -93,21 +105,26 @@ as $$
 declare
     v_counted   bigint[];
 begin
-    execute (select format('select array[%s]', string_agg(format(
+    execute (select 'select array[' || string_agg(format(
                         case when c.what = 'pushed'
                              then '(select last_value & 1099511627775 from %3$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
                              when c.what in ('claimed', 'finished')
                              then '(select last_value from pgq_task.%1$s_%2$s) + 16 * (select last_value from pgq_task.%1$s16_%2$s)'
                              else '(select last_value from pgq_task.%1$s_%2$s)' end,
-                        c.what, q.queue_id, q.queue_pushed), ', ' order by c.nr))
+                        c.what, q.queue_id, q.queue_pushed), ', ' order by c.nr) || ']'
                from pgq_task.queue q,
                     unnest('{pushed,claimed,finished,popped,failed,buried,released,moved,deleted}'::text[])
                     with ordinality c (what, nr)
-              where q.queue_id = i_queue_id)
+              where q.queue_id = i_queue_id
+                -- Gone, and known to an old snapshot only: there is no such relation.
+                and q.queue_pushed::text !~ '^\d+$')
        into v_counted;
     raise no_data_found;
-exception when no_data_found then
-    return v_counted;
+exception
+    when no_data_found then
+        return v_counted;
+    when undefined_table or null_value_not_allowed then
+        return null;
 end;
 $$;
 

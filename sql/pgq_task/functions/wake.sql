@@ -34,16 +34,19 @@ begin
     end if;
     v_own := pg_current_xact_id()::text::bigint;
     if v_waiting > 1 and v_waiting < v_own and pg_xact_status(v_waiting::text::xid8) = 'committed' then
-        -- Unless somebody says meanwhile that he waits: a lock of a moment, in one expression, so that nothing
-        -- can come in between and leave it behind. Where it is taken, whoever pushes next does it.
-        perform pg_try_advisory_lock(1886875926)
+        -- Unless somebody says meanwhile that he waits: a lock of a moment, in one expression, so that no cancel
+        -- comes in between and leaves it behind. Where it is taken, whoever pushes next does it.
+        perform current_setting('transaction_read_only') = 'off' and pg_try_advisory_lock(1886875926)
                 and case when pg_sequence_last_value(v_seq) = v_waiting then setval(v_seq, 0) else 0 end = 0
                 and pg_advisory_unlock(1886875926);
         return i_id;
     end if;
-    perform pg_notify('pgq_task', i_queue);
+    -- By the name that the number has: whoever may push calls this with whatever arguments.
+    perform pg_notify('pgq_task', coalesce((select q.queue_name from pgq_task.queue q where q.queue_id = i_queue_id), i_queue));
     if i_id is not null
-       and exists (select from pgq_task.task t where t.id = i_id and t.xmin::text::bigint = v_own & 4294967295) then
+       and exists (select from pgq_task.task t
+                    where t.id = i_id and t.queue_id = i_queue_id and t.xmin::text::bigint = v_own & 4294967295)
+    then
         perform setval(v_seq, v_own);
     end if;
     return i_id;
@@ -80,7 +83,11 @@ begin
     perform pgq_task.require_queues(queues);
     perform pgq_task.require_right(q.queue_id, 'claim')
        from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
-    perform pg_advisory_xact_lock_shared(1886875926);
+    -- See pgq_task.wake(3), which takes it for microseconds. Anybody could, and for ever.
+    for n in 1 .. 100 loop
+        exit when pg_try_advisory_xact_lock_shared(1886875926);
+        perform pg_sleep(0.001);
+    end loop;
     perform setval(w.seq, 1)
        from pgq_task.queue q
       cross join lateral (select pgq_task.sequence_of('waiting_' || q.queue_id) as seq) w

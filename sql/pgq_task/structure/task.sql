@@ -13,7 +13,7 @@ create table pgq_task.task (
     -- given. Of a claim that lasts it becomes the end of the lease. Null: held back by an earlier task with
     -- the same order_key. The largest number: stopped. The default is pgq_task.position_now().
     pos                 bigint          default case when pg_current_xact_id() is not null
-                                                then int8(date_part('epoch', clock_timestamp()) * 256000000) end,
+                                                then int8(date_part('epoch', clock_timestamp()) * 1000000) * 256 end,
     -- until when the claimant has it
     lease               timestamptz,
     claimant            text,
@@ -38,9 +38,13 @@ create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) wher
 create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
 
 -- Where pgq_task.push(8) puts tasks with its caller's rights; as long as no queue is restricted, see
--- pgq_task.settle_inbox(0).
+-- pgq_task.settle_inbox(0). The condition is for those who put them there themselves: it is a queue's number, and
+-- the lock on its sequence holds up pgq_task.drop_queue(2).
 create view pgq_task.inbox as
-select queue_id, payload from pgq_task.task;
+select queue_id, payload
+  from pgq_task.task
+ where pg_sequence_last_value(to_regclass('pgq_task.waiting_' || queue_id)) is not null
+  with check option;
 
 create sequence pgq_task.sweep_id_seq;
 
