@@ -45,7 +45,7 @@ begin
     perform pg_notify('pgq_task', coalesce((select q.queue_name from pgq_task.queue q where q.queue_id = i_queue_id), i_queue));
     if i_id is not null
        and exists (select from pgq_task.task t
-                    where t.id = i_id and t.queue_id = i_queue_id and t.xmin::text::bigint = v_own & 4294967295)
+                    where t.id = i_id and t.queue_id + 0 = i_queue_id and t.xmin::text::bigint = v_own & 4294967295)
     then
         perform setval(v_seq, v_own);
     end if;
