@@ -5,9 +5,9 @@ One round trip ends a transaction, begins the next, and locks the rows of that.
 A row that is locked by a transaction which does not commit bears the mark of that; see
 `pgq_task.was_left`. Whoever finds such rows takes them one by one: it first writes, and commits,
 what becomes of a row if it is never heard of again, that is the attempt counts, and has failed.
-Then the row is worked on in a transaction that begins with making it again what it was. So a row
-that ends its process is given up in the end, those that were lost with it are not, and nothing has
-to be written for a row that nobody has left.
+Then the row is worked on in a transaction that begins with making it again what it was, and by one
+lane of a worker at a time. So a row that ends its process is given up in the end, those that were
+lost with it are not, and nothing has to be written for a row that nobody has left.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 #: The triggers are silent so long after somebody has wanted quiet; see pgq_task.want_quiet().
 QUIET = 0.05
+
+#: Seconds until a lane asks again whether another one still works on a row that was left.
+_TURN = 0.02
 
 _CHAIN = b"commit and chain"
 _COMMIT = b"commit"
@@ -152,6 +155,12 @@ class AsyncTableLane:
                 await conn.execute(_ROLLBACK)
                 return await self.step()
             if self._rows[0].left:
+                if not self._marks.alone.acquire(blocking=False):
+                    # It keeps the mark, and comes again.
+                    self._rows = []
+                    await conn.execute(_ROLLBACK)
+                    self.look_at = monotonic() + _TURN
+                    return False
                 await self._settle_in_advance(conn, table, self._rows[0])
                 await self._work_alone(conn, table)
             else:
@@ -216,12 +225,15 @@ class AsyncTableLane:
         self, conn: AsyncRowConnection, table: TaskTable, row: TableRow
     ) -> None:
         """Write that the attempt has failed which only begins."""
-        lost = self._handler.lost(row)
-        self._rows = []
         try:
+            lost = self._handler.lost(row)
+            self._rows = []
             await self._turn(conn, table, [(RELEASE, None), table.settled([lost])], None)
-        except NotCommittedError as error:
-            raise error.cause from None
+        except BaseException as error:
+            self._marks.alone.release()
+            if isinstance(error, NotCommittedError):
+                raise error.cause from None
+            raise
         self._alone = row, lost
 
     async def _work_alone(self, conn: AsyncRowConnection, table: TaskTable) -> None:
@@ -248,6 +260,7 @@ class AsyncTableLane:
             await self.close()
             return
         self._blame = self._alone = None
+        self._marks.alone.release()
         if outcomes:
             await self._worker.on_settled(_stats(outcomes))
 
@@ -353,6 +366,7 @@ class AsyncTableLane:
             table, conn = await self.table(), await self._connection()
             await conn.execute(*_restored(table, *self._alone))
             self._alone = None
+            self._marks.alone.release()
 
     # --- before and after
 

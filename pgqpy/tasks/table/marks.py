@@ -9,6 +9,7 @@ one.
 
 from __future__ import annotations
 
+import threading
 from time import monotonic
 
 BEGINNING = "-infinity"
@@ -26,6 +27,9 @@ class TableMarks:
     def __init__(self) -> None:
         self._ahead = BEGINNING
         self._full_at = 0.0
+        #: Held by the lane that works on a row that was left. Of one process no more than one:
+        #: if it is killed, the attempt counts for each of them.
+        self.alone = threading.Lock()
 
     def looks(self) -> list[tuple[str, float]]:
         """Where to begin, and so many seconds before that; if nothing is found, the next."""
