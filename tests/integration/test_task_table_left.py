@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Any
 
 import psycopg
@@ -252,10 +253,29 @@ def test_a_table_that_refuses_every_outcome_ends_the_worker(dsn: str, mail: Conn
     assert sent(mail) == []
 
 
-def test_lanes_work_on_what_was_left_at_once(dsn: str, mail: Connection, connect: Connect) -> None:
+def test_lanes_together_lose_nothing_of_what_was_left(
+    dsn: str, mail: Connection, connect: Connect
+) -> None:
     mail.execute("insert into mail select n from generate_series(6, 200) n")
     leave(connect, [*range(1, 201, 3)])
     worker = TableWorker(dsn, "mail", send, batch_size=7, concurrency=4)
     worker.run(until_empty=True)
     assert sorted(sent(mail)) == [*range(1, 201)]
     assert {state[1:] for state in states(mail)} == {("succeeded", False, 1, None)}
+
+
+def test_one_lane_at_a_time_works_on_what_was_left(
+    dsn: str, mail: Connection, connect: Connect
+) -> None:
+    """If it kills the process the attempt counts for that row alone."""
+    leave(connect, [1, 2, 3, 4, 5])
+    in_advance = []
+
+    def look(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
+        in_advance.append([state[0] for state in states(mail) if state[1] == "failed"])
+        sleep(0.1)
+        send(conn, row)
+
+    TableWorker(dsn, "mail", look, concurrency=4, retry_policy=HOUR).run(until_empty=True)
+    assert sorted(in_advance) == [[1], [2], [3], [4], [5]]
+    assert sorted(sent(mail)) == [1, 2, 3, 4, 5]
