@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from psycopg import errors
@@ -16,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 import pgqpy
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +37,9 @@ def sent(conn: Connection, columns: str = "ev_data") -> list[tuple[Any, ...]]:
     """All events, in order."""
     query = f"select {columns} from pgq.event_template order by ev_id"
     return conn.execute(query.encode()).fetchall()
+
+
+STAGED = "select count(*) from pg_class where relnamespace = 'pgq_staging'::regnamespace"
 
 
 def staging_tables(conn: Connection) -> list[str]:
@@ -91,12 +97,20 @@ def test_a_task_that_is_retried_neither_loses_nor_doubles(
 def test_a_job_that_fails_sends_nothing_and_leaves_nothing(
     spark: SparkSession, conn: Connection, dsn: str, queue: str
 ) -> None:
-    df = spark.range(0, 2 * MANY, 1, 2).selectExpr(
-        "'t' as ev_type",
-        f"if(id = {2 * MANY - 1}, raise_error('no'), repeat(id, 20)) as ev_data",
-    )
-    with pytest.raises(Exception, match="USER_RAISED_EXCEPTION"):
-        write(df, dsn, queue)
+    def fail_late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() == 1:
+            with psycopg.connect(dsn, autocommit=True) as other:
+                eventually(other, STAGED)
+            raise RuntimeError("the other task has written its table")
+        yield from batches
+
+    df = spark.range(0, 2 * MANY, 1, 2).selectExpr("'t' as ev_type", "repeat(id, 20) as ev_data")
+    with pytest.raises(Exception, match="has written its table"):
+        write(df.mapInArrow(fail_late, df.schema), dsn, queue)
     assert sent(conn) == []
     assert staging_tables(conn) == []
 
@@ -178,6 +192,22 @@ def test_an_attempt_whose_message_is_not_accepted_is_not_sent(
     assert len(staging_tables(conn)) == 2
     job.commit([winner])
     assert sent(conn) == [(payload,) for payload in PAYLOADS]
+    assert staging_tables(conn) == []
+
+
+def test_what_is_being_written_when_the_job_fails_is_dropped_too(
+    connect: Connect, conn: Connection, dsn: str, queue: str
+) -> None:
+    job = writer(dsn, queue)
+    straggler = connect(autocommit=False)
+    with ThreadPoolExecutor(1) as pool:
+        straggler.execute("select pgq.create_staging(%s)", [job._job])
+        aborted = pool.submit(job.abort, [])
+        eventually(
+            conn, "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+        )
+        straggler.commit()
+        aborted.result()
     assert staging_tables(conn) == []
 
 

@@ -185,8 +185,8 @@ def test_a_task_in_a_transaction_that_ends_it_is_available_again_when_that_fails
 def test_a_task_whose_worker_has_died_is_claimed_after_its_lease(tasks: Connection) -> None:
     """After a second the sweep takes it out of the way, to where its lease ends."""
     task = push(tasks)
-    assert claim(tasks, lease="3 seconds") == [task]
     claimed = now(tasks)
+    assert claim(tasks, lease="3 seconds") == [task]
 
     def passed() -> bool:
         sweep(tasks)

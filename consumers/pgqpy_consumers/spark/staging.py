@@ -92,7 +92,7 @@ def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
 
 
 def drop(conn: pgqpy.Connection, job: str) -> None:
-    """Drop the job's tables, those of attempts that lost a race included.
+    """Drop the job's tables, those of attempts that lost a race or are about to end included.
 
     What cannot be dropped now is left to pgq.maint_staging(): it is no reason to fail.
     """

@@ -41,24 +41,35 @@ $$;
 
 create or replace function pgq.staging_tables(i_job text)
 returns setof text
-language sql
-stable
+language plpgsql
+volatile
 set search_path = pg_catalog, pg_temp
+set lock_timeout = '3s'
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.staging_tables(1)
 --
---      The tables of a job that pgq.create_staging(1) has made, for who is done with them to drop.
+--      The tables of a job that pgq.create_staging(1) has made, for who is done with them to drop. Waits for
+--      those of the job who are still writing, such as the other tasks of one that has failed: three
+--      seconds, what they leave later is for pgq.maint_staging(1).
 --
 -- Parameters:
 --      i_job   - name of the job
 -- Returns:
 --      Names of tables, with schema.
 -- ----------------------------------------------------------------------
+begin
+    begin
+        perform pg_advisory_xact_lock(1886875909, hashtext(i_job));
+    exception when lock_not_available then
+        null;
+    end;
+    return query
     select format('pgq_staging.%s', relname)
       from pg_class
      where relnamespace = 'pgq_staging'::regnamespace
        and relname ~ format('^%s_[0-9]{1,10}_[0-9]+$', i_job);
+end;
 $$;
 
 create or replace function pgq.maint_staging(i_age interval default '1 day')
