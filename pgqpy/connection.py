@@ -80,6 +80,13 @@ def connect_as(
     return conn
 
 
+def read_committed(conn: psycopg.Connection[Any]) -> None:
+    """Have statements see what others have just done, whatever the database or the role says."""
+    cursor = conn.execute(b"show default_transaction_isolation", prepare=False)
+    if cursor.fetchone() != ("read committed",):
+        conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)
+
+
 def read_times(conn: psycopg.Connection[Any]) -> None:
     """Have times sent as psycopg can read them, whatever the database or the role says."""
     for setting, readable in TIMES.items():

@@ -79,6 +79,13 @@ async def async_connect_as(
     return conn
 
 
+async def async_read_committed(conn: psycopg.AsyncConnection[Any]) -> None:
+    """Have statements see what others have just done, whatever the database or the role says."""
+    cursor = await conn.execute(b"show default_transaction_isolation", prepare=False)
+    if await cursor.fetchone() != ("read committed",):
+        await conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)
+
+
 async def async_read_times(conn: psycopg.AsyncConnection[Any]) -> None:
     """Have times sent as psycopg can read them, whatever the database or the role says."""
     for setting, readable in TIMES.items():

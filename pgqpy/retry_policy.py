@@ -32,12 +32,16 @@ class DeadLetter(Exception):
     """Raise it in `process_event` to give the event up at once.
 
     It becomes a dead letter with this reason, and what was written for it is rolled back;
-    `Event.dead_letter` keeps it. With ``from error`` the dead letter has that one's traceback.
+    `Event.dead_letter` keeps it. With ``from error`` the dead letter has that one's traceback; an
+    error as the reason is its own.
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    def __init__(self, reason: str | Exception) -> None:
+        if isinstance(reason, Exception):
+            self.__cause__ = reason
+            reason = in_short(reason)
+        self.reason = str(reason)
+        super().__init__(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,10 @@ def in_short(error: Exception) -> str:
     """An error in one line, as logs and dead letters have it."""
     if isinstance(error, Retry | DeadLetter):
         return str(error)
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "(what it says cannot be told: its __str__ fails)"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from pgqpy.errors import InvalidTask
 from pgqpy.tasks.statements import Duration, headers_json, jsonb, smallint, when
 
 #: The payload stays.
@@ -33,6 +34,10 @@ class Move(Exception):
     ) -> None:
         """The rest as for `pgqpy.tasks.Tasks.push`; what is None stays as it is. Raises
         InvalidPayload, InvalidTask."""
+        if not isinstance(queue, str):
+            raise InvalidTask(
+                f"a task is moved to {queue!r:.80}", hint="Give the name of a task queue."
+            )
         super().__init__(f"moved to {queue}")
         at, delay = when(at, delay)
         if priority is not None:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 import pgqpy
-from pgqpy import FixedDelay, errors
+from pgqpy import DeadLetter, FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
@@ -295,6 +295,86 @@ def test_a_move_to_where_its_unique_key_is_taken_is_the_tasks_failure(
     ((error,),) = conn.execute("select error from pgq_task.tasks where queue = 'work'").fetchall()
     assert "with unique_key 'k': collision" in error
     assert lost == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 100])
+def test_moves_to_a_queue_that_is_missing_fail_these_tasks_and_nothing_else(
+    dsn: str,
+    conn: Connection,
+    tasks: Tasks,
+    batch_size: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """So often that statements are prepared: a refused one takes others of its pipeline along."""
+    tasks.push_many("work", range(80))
+
+    def handle(task: Task) -> Move | None:
+        time.sleep(0.005)
+        return None if task.payload % 4 else Move("nowhere")
+
+    options: dict[str, Any] = {"batch_size": batch_size, "retry_policy": FixedDelay(3600)}
+    TaskWorker(dsn, "work", handle, **options).run(until_empty=True)
+    assert sorted(left(conn)) == [("work", "scheduled", 1, n) for n in range(0, 80, 4)]
+    assert "lost the database" not in caplog.text
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [
+        (lambda: DeadLetter(LookupError("no such account")), "LookupError: no such account"),
+        (lambda: Move(None), "InvalidTask: a task is moved to None"),  # type: ignore[arg-type]
+        (Mute, "Mute: (what it says cannot be told"),
+    ],
+    ids=["an error as a reason", "a move to nowhere", "an error that cannot be told"],
+)
+@pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch", "asyncio"])
+def test_what_a_handler_raises_is_its_tasks_failure(
+    dsn: str,
+    conn: Connection,
+    tasks: Tasks,
+    way: str,
+    outcome: Callable[[], Exception],
+    reason: str,
+) -> None:
+    tasks.push("work", 1)
+
+    def fail(*_: Any) -> None:
+        raise outcome()
+
+    async def fail_aside(*_: Any) -> None:
+        raise outcome()
+
+    options: dict[str, Any] = {"retry_policy": FixedDelay(3600, attempts=1)}
+    if way == "asyncio":
+        aside = type("Failing", (AsyncTaskWorker,), {"handle_task": fail_aside})
+        asyncio.run(aside(dsn, "work", **options).run(until_empty=True))
+    else:
+        worker = type("Failing", (TaskWorker,), {way: fail})
+        worker(dsn, "work", **options).run(until_empty=True)
+    ((queue, error),) = conn.execute("select queue, error from pgq_task.tasks").fetchall()
+    assert queue == "work.failed"
+    assert error.startswith(reason)
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_database_with_another_isolation_level_by_default_is_worked_on_and_swept(
+    dsn: str, conn: Connection, tasks: Tasks, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (name,) = conn.execute("select current_database()").fetchone() or ()
+    conn.execute(f"alter database {name} set default_transaction_isolation = '{level}'".encode())
+    tasks.set_config("work", "max_attempts", 1)
+    tasks.push("work", "dead")
+    conn.execute("select pgq_task.claim('{work}', 'killed', '1 ms')")
+    with running(TaskWorker(dsn, "work", lambda task: None)):
+        tasks.push("work", "alive")
+        eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'work.failed'")
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks where queue = 'work'")
+    assert "lost the database" not in caplog.text
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

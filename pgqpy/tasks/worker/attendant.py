@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from pgqpy.backoff import Backoff
-from pgqpy.connection import Connection, connect
+from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PERMANENT, PgqError, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks.current import CurrentJob
@@ -158,7 +158,9 @@ class Attendant:
             self._attend_until = monotonic() + _LINGER
 
     def _connect(self) -> Connection:
-        return connect(self._dsn, autocommit=True, application_name=f"pgqpy {self._claimant}"[:63])
+        conn = connect(self._dsn, autocommit=True, application_name=f"pgqpy {self._claimant}"[:63])
+        read_committed(conn)
+        return conn
 
     def _disconnect(self) -> None:
         conn, self._conn = self._conn, None

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -194,7 +196,19 @@ def send(conn: Connection, calls: list[Call]) -> list[list[Any]]:
         if len(calls) == 1:
             cursors[0].execute(*calls[0])
         else:
-            with conn.pipeline():
-                for cursor, call in zip(cursors, calls, strict=True):
-                    cursor.execute(*call)
+            try:
+                with conn.pipeline():
+                    for cursor, call in zip(cursors, calls, strict=True):
+                        cursor.execute(*call)
+            except psycopg.Error:
+                _forget_prepared(conn)
+                raise
         return [cursor.fetchall() for cursor in cursors]
+
+
+def _forget_prepared(conn: Connection) -> None:
+    """After one of a pipeline's statements was refused psycopg takes those behind it for prepared,
+    which they are not. A rollback makes it forget."""
+    if conn.info.transaction_status == TransactionStatus.IDLE:
+        with suppress(psycopg.Error), conn.transaction(force_rollback=True):
+            pass

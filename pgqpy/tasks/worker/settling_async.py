@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
@@ -191,7 +193,20 @@ async def async_send(conn: AsyncConnection, calls: list[Call]) -> list[list[Any]
         if len(calls) == 1:
             await cursors[0].execute(*calls[0])
         else:
-            async with conn.pipeline():
-                for cursor, call in zip(cursors, calls, strict=True):
-                    await cursor.execute(*call)
+            try:
+                async with conn.pipeline():
+                    for cursor, call in zip(cursors, calls, strict=True):
+                        await cursor.execute(*call)
+            except psycopg.Error:
+                await _forget_prepared(conn)
+                raise
         return [await cursor.fetchall() for cursor in cursors]
+
+
+async def _forget_prepared(conn: AsyncConnection) -> None:
+    """After one of a pipeline's statements was refused psycopg takes those behind it for prepared,
+    which they are not. A rollback makes it forget."""
+    if conn.info.transaction_status == TransactionStatus.IDLE:
+        with suppress(psycopg.Error):
+            async with conn.transaction(force_rollback=True):
+                pass

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 
 from pgqpy.acompat import Crew, Waker
 from pgqpy.backoff import Backoff
-from pgqpy.connection import Connection, connect
+from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
@@ -365,4 +365,5 @@ class Shift:
     def _connection(self) -> Connection:
         if self._conn is None or self._conn.closed:
             self._conn = connect(self._worker.dsn, **self._settling.connecting)
+            read_committed(self._conn)
         return self._conn

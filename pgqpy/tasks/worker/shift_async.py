@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 
 from pgqpy.acompat import AsyncCrew, AsyncWaker
 from pgqpy.backoff import Backoff
-from pgqpy.connection_async import AsyncConnection, async_connect
+from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
@@ -362,4 +362,5 @@ class AsyncShift:
     async def _connection(self) -> AsyncConnection:
         if self._conn is None or self._conn.closed:
             self._conn = await async_connect(self._worker.dsn, **self._settling.connecting)
+            await async_read_committed(self._conn)
         return self._conn
