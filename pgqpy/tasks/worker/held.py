@@ -45,6 +45,12 @@ class Claim:
     interrupt: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
+    def suspect(self) -> bool:
+        """It was tried before, and nobody told what came of it: it may have ended its worker, or
+        have waited beside one that has."""
+        return self.task.attempts > 1 and self.task.error is None
+
+    @property
     def renew_at(self) -> float:
         return self.end - self.lease / 2
 

@@ -61,6 +61,9 @@ class AsyncShift:
         self._size = worker.concurrency
         self._claimed_at = 0.0
         self._settled_at = 0.0
+        #: It was claimed, and begins when all that has not begun is given back: if it ends this
+        #: process, that costs no other an attempt.
+        self._suspect: Claim | None = None
         #: The last claim got fewer tasks than it might have had.
         self._dry = False
         #: It got none while no task was worked on: there was nothing to do.
@@ -261,6 +264,12 @@ class AsyncShift:
             self._take_up(room, rows, due)
         if settlement.settled:
             await self._settling.report(settlement, told)
+        if self._suspect is not None:
+            suspect, self._suspect = self._suspect, None
+            try:
+                await self._exchange(0)
+            finally:
+                self._add([suspect])
 
     async def _ask(
         self, conn: AsyncConnection, settlement: Settlement, room: int, arm: bool
@@ -346,6 +355,17 @@ class AsyncShift:
         self._claimed_at = now
         self._attempts.batch_size = -(-self._size // self._worker.concurrency)
         claims = [Claim(Task(*row[:-1]), row[1], row[-1], now + row[-1]) for row in rows]
+        suspect = next((claim for claim in claims if claim.suspect), None)
+        if suspect is None or len(claims) + len(self.held.waiting) == 1:
+            self._add(claims)
+            return
+        self._size = self._worker.concurrency
+        self._suspect = suspect
+        for claim in [*self.held.take_waiting(), *claims]:
+            if claim is not suspect:
+                self._attempts.ended.append(Settled(claim, Released(None)))
+
+    def _add(self, claims: list[Claim]) -> None:
         for claim in self.held.add(claims):
             # Its lease had ended, and this worker has it again.
             self._settling.lost(claim)
