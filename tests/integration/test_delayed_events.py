@@ -73,8 +73,13 @@ def test_it_is_delivered_with_its_id_when_it_is_due_and_not_before(
 
 def test_its_time_is_when_it_was_due_and_it_keeps_all_fields(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
-    at = ops.value(conn, "select now() + interval '30 milliseconds'")
-    conn.execute("select pgq.insert_event_at(%s, %s, 't', 'd', 'a', 'b', 'c', 'e')", [queue, at])
+    # In one statement: a time that has passed by then would be replaced.
+    at = ops.value(
+        conn,
+        "select at from (select now() + interval '30 milliseconds' as at) soon,"
+        " pgq.insert_event_at(%s, at, 't', 'd', 'a', 'b', 'c', 'e')",
+        queue,
+    )
     eventually(conn, "select pgq.maint_retry_events() = 1")
     ops.tick(conn, queue)
     (event,) = ops.events(conn, ops.next_batch(conn, queue, "c"))
