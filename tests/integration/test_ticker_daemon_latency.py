@@ -6,6 +6,7 @@ could not have come so soon by the slow ways, because these are set to minutes.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import psycopg
@@ -14,7 +15,7 @@ import pytest
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually
+from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually, ticker_toml
 
 
 def tick_heard(conn: Connection) -> int:
@@ -105,8 +106,12 @@ def test_producers_stop_calling_once_the_ticker_is_awake(
     start_ticker: StartTicker, no_prepared: str, connect: Connect
 ) -> None:
     conn = connect(no_prepared)
-    start_ticker(no_prepared, sleep_after=1).hear("leading")
+    daemon = start_ticker(no_prepared, sleep_after=0.01, sleep_at_most=600)
     eventually(conn, "select last_value = 2 from pgq.ticker_sleep_seq")
+    # Once woken it stays awake, however long the next insert takes to come.
+    daemon.config.write_text(ticker_toml(no_prepared, sleep_after=600, sleep_at_most=600))
+    daemon.send(signal.SIGHUP)
+    daemon.hear("reloaded")
     insert(conn, "q")
     eventually(conn, "select last_value = 1 from pgq.ticker_sleep_seq")
     caller = connect(no_prepared)
