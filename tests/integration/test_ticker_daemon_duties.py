@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_ticker import StartTicker, TickerProcess, eventually, ticker_toml
+from tests.fixtures.fix_ticker import (
+    PATIENCE,
+    StartTicker,
+    TickerProcess,
+    eventually,
+    ticker_toml,
+)
 
 HTTP = 'http = "127.0.0.1:0"'
 QUICK = {
@@ -30,11 +37,9 @@ def metric(daemon: TickerProcess, name: str, **labels: str) -> float | None:
 
 def wait_for_metric(daemon: TickerProcess, least: float, name: str, **labels: str) -> None:
     """Each request is answered by the daemon, so this asks and does not sleep."""
-    for _ in range(3000):
-        value = metric(daemon, name, **labels)
-        if value is not None and value >= least:
-            return
-    raise AssertionError(f"{name} {labels} never reached {least}: {value}")
+    end = time.monotonic() + PATIENCE
+    while (value := metric(daemon, name, **labels)) is None or value < least:
+        assert time.monotonic() < end, f"{name} {labels} never reached {least}: {value}"
 
 
 def test_an_idle_queue_is_rotated_again_and_again(
@@ -109,6 +114,7 @@ def test_extra_maintenance_runs_and_one_that_fails_stops_no_other(
     )
     daemon = start_ticker(dsn, top=HTTP, **QUICK)
     eventually(conn, "select count(*) > 2 from done where queue = %s", queue)
+    daemon.hear("maintenance failed", times=3)
     failed = {line["operation"]: line for line in daemon.said("maintenance failed")}
     assert failed.keys() == {injection, "public.breaks", "public.missing"}
     assert failed["public.breaks"]["argument"] == queue
