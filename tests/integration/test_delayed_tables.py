@@ -79,9 +79,9 @@ def batch_of_retry(conn: Connection, queue: str) -> None:
 def test_rotation_keeps_what_waits_in_the_same_tables(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
     insert_at(conn, queue, "past")
+    assert move(conn) == 1
     insert_at(conn, queue, "soon", "1 second")
     insert_at(conn, queue, "today", "2 hours")
-    assert move(conn) == 1
     for _ in range(4):
         assert rotate(conn) == 0
     assert waiting(conn, queue) == ["soon", "today"]
