@@ -36,7 +36,7 @@ def test_the_example_confirms_orders_by_mail(
         )
         cli.ok("run", f"{EXAMPLE}:OrderMails", str(file), "--until-empty")
     finally:
-        mails.stop()
+        mails.close()
     (message,) = mails.handler.messages
     assert (message["To"], message["Subject"]) == ("ann@shop.example", "Your order 17")
     assert message.get_content().strip() == "Thank you. The total is 30 EUR."

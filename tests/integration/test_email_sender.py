@@ -34,7 +34,7 @@ def mails() -> Iterator[MailServer]:
     """A mail server on loopback."""
     made = MailServer()
     yield made
-    made.stop()
+    made.close()
 
 
 @pytest.fixture
@@ -325,8 +325,8 @@ def test_it_logs_in_over_an_encrypted_connection_to_the_right_server(
         assert right.handler.subjects == ["secret"]
         assert wrong.handler.messages == []
     finally:
-        right.stop()
-        wrong.stop()
+        right.close()
+        wrong.close()
 
 
 def test_a_server_that_cannot_encrypt_gets_no_mail(
