@@ -15,6 +15,7 @@ from pgqpy.acompat import AsyncWaker, async_shared
 from pgqpy.listener_async import AsyncListener, AsyncSubscription
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import eventually
 
 QUEUES = ["one", "two", "three"]
 
@@ -202,8 +203,14 @@ def test_loops_do_not_share(dsn: str, conn: Connection) -> None:
         async with subscribed(dsn, "one", "two"):
             return len(sessions(conn))
 
-    assert asyncio.run(main()) == 1
-    assert asyncio.run(main()) == 1
+    for _ in range(2):
+        assert asyncio.run(main()) == 1
+        # The server may take a moment to end a session that was closed.
+        eventually(
+            conn,
+            "select count(*) = 0 from pg_stat_activity"
+            " where datname = current_database() and application_name = 'pgqpy listen'",
+        )
 
 
 def test_where_nobody_can_listen_they_poll(dsn: str) -> None:
