@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue as queues
+import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -40,6 +41,7 @@ def test_events_are_delivered_once_across_restarts_and_crashes(
             conn.execute("insert into seen values (%s)", [event.data])
             if event.data == "crash" and not crashed:
                 crashed.append(True)
+                assert ticked.wait(PATIENCE)
                 own_server.kill()
 
         def on_error(self, error: Exception, batch: Batch | None) -> None:
@@ -58,6 +60,7 @@ def test_events_are_delivered_once_across_restarts_and_crashes(
                     return
 
     crashed: list[bool] = []
+    ticked = threading.Event()
     with psycopg.connect(own_server.dsn, autocommit=True) as conn:
         Admin(conn).create_queue("q")
         conn.execute("create table seen (data text)")
@@ -77,6 +80,8 @@ def test_events_are_delivered_once_across_restarts_and_crashes(
         Producer("q").insert_event(conn, "type", "crash")
         Admin(conn).force_tick("q")
         Admin(conn).ticker("q")
+    # The consumer may hear of the tick before we hear that it is made.
+    ticked.set()
     while trouble.get(timeout=PATIENCE)[1] is None:
         pass
     own_server.restart()
