@@ -14,6 +14,7 @@ from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import PATIENCE
 
 CONSUMER = """
+import signal
 import sys
 import pgqpy
 
@@ -21,20 +22,25 @@ class Effects(pgqpy.Consumer):
     queue_name = "test_queue"
     consumer_name = "effects"
     batch_size = None
+    left = int(sys.argv[2])
 
     def process_event(self, conn, event):
         conn.execute("insert into effect values (%s)", [event.id])
         print(event.id, flush=True)
+        self.left -= 1
+        if not self.left:
+            signal.pause()  # whoever kills it may be late
 
-Effects(sys.argv[1]).run(until_empty=len(sys.argv) > 2)
+Effects(sys.argv[1]).run(until_empty=not Effects.left)
 """
 KILLS = 5
 
 
 @contextmanager
-def consumer(dsn: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def consumer(dsn: str, most: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """One that does so many events at most; without a number all there are, and ends then."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CONSUMER, dsn, *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CONSUMER, dsn, str(most)], stdout=subprocess.PIPE, text=True
     )
     try:
         yield process
@@ -57,16 +63,17 @@ def test_a_consumer_that_is_killed_takes_up_where_it_had_committed(
         ops.tick(conn, queue)
 
     for life in range(KILLS):
-        with consumer(dsn) as process:
+        lines = 5 + 10 * life
+        with consumer(dsn, most=lines + 30) as process:
             # Within a batch: the first has been begun, some others may be through.
             assert process.stdout is not None
-            for _ in range(5 + 10 * life):
+            for _ in range(lines):
                 assert process.stdout.readline()
         done = ops.value(conn, "select count(*) from effect")
         assert done % 20 == 0
     assert 0 < done < len(ids)
 
-    with consumer(dsn, "until empty") as process:
+    with consumer(dsn) as process:
         process.communicate(timeout=PATIENCE)
         assert process.returncode == 0
     assert [row[0] for row in conn.execute("select ev_id from effect order by 1")] == ids
