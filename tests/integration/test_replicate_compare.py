@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -149,11 +150,28 @@ def test_a_change_that_the_target_has_lost_is_found(account: Pair) -> None:
         assert [each.key for each in compare(account).differences] == ["(1,a1)"]
 
 
-def test_nothing_is_compared_while_nobody_replicates(account: Pair) -> None:
+class Clock:
+    """Time that passes while somebody sleeps, and not while nothing gets on."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._now += seconds
+
+
+def test_nothing_is_compared_while_nobody_replicates(
+    account: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     account.source.execute("update account set balance = 0")
     with pytest.raises(NotComparable, match="got no tick") as caught:
         compare(account, patience=0.1)
     assert "pgqpy ticker" in str(caught.value.hint)
+    monkeypatch.setattr("pgqpy_consumers.replicate.compare.time", Clock())
     with account.ticking(), pytest.raises(NotComparable, match="has not come to tick") as caught:
         compare(account, patience=3)
     assert "pgqpy run replicate" in str(caught.value.hint)
