@@ -407,10 +407,11 @@ def test_a_worker_says_that_it_lives_while_it_is_at_work_and_again_if_it_could_n
         def process_event(self, _conn: pgqpy.Connection, event: pgqpy.Event) -> None:
             super().process_event(_conn, event)
             conn.execute("alter function pgq.group_heartbeat rename to away")
-            conn.execute(SILENCE)
             deadline = monotonic() + PATIENCE
             while "cannot say that it lives" not in caplog.text and monotonic() < deadline:
                 sleep(0.01)
+            # Nor is one of its signs under way that it gave before.
+            conn.execute(SILENCE)
             assert not ops.value(conn, SEEN)
             conn.execute("alter function pgq.away rename to group_heartbeat")
             eventually(conn, SEEN)
