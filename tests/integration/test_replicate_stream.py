@@ -363,20 +363,25 @@ def test_batches_leave_nothing_dead_in_the_lists_or_the_catalog(flight: Pair) ->
     """A temporary table that is made for each batch would."""
     flight.follow()
 
+    def dead_rows() -> int:
+        flight.target.execute("select pg_stat_force_next_flush()")
+        return int(ops.value(flight.target, DEAD))
+
     def dead_rows_of(batches: int) -> int:
         # Sessions report what they did at the latest when they end.
         others = (
             "select count(*) = 0 from pg_stat_activity where datname = current_database()"
             " and pid <> pg_backend_pid() and backend_type = 'client backend'"
         )
-        before = ops.value(flight.target, DEAD)
+        eventually(flight.target, others)
+        before = dead_rows()
         with flight.running():
             for n in range(batches):
                 note = f"{n} of {batches}"
                 flight.source.execute("update flight set origin = %s where id < 9", [note])
                 eventually(flight.target, "select count(*) > 5 from flight where origin = %s", note)
         eventually(flight.target, others)
-        return int(ops.value(flight.target, DEAD)) - int(before)
+        return dead_rows() - before
 
     # One or two come of what is done for each session.
     assert dead_rows_of(22) < dead_rows_of(2) + 15
