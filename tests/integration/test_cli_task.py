@@ -365,13 +365,14 @@ def test_schedules_are_listed_run_paused_and_dropped(cli: Cli, conn: Connection)
         "select pgq_task.set_periodic('clean up', 'mails', '30 2 * * *', 'Europe/Berlin', '7'),"
         "       pgq_task.set_periodic('odd', 'mails', 'nonsense', 'UTC', '7')"
     )
+    before = datetime.now(UTC)
     clean_up, odd = cli.json("task", "periodic", "list")
     assert (clean_up["name"], clean_up["cron"], clean_up["payload"]) == (
         "clean up",
         "30 2 * * *",
         7,
     )
-    assert datetime.now(UTC) < datetime.fromisoformat(clean_up["next"])
+    assert before < datetime.fromisoformat(clean_up["next"])
     assert odd["next"] is None
     assert cli.ok("task", "periodic", "pause", "clean up") == "paused clean up\n"
     assert "paused" in cli.ok("task", "periodic", "list")
