@@ -61,6 +61,18 @@ def changing(pair: Pair, connect: Connect) -> Iterator[None]:
         thread.join(PATIENCE)
 
 
+@contextmanager
+def half_copied(pair: Pair, connect: Connect) -> Iterator[None]:
+    """A copy comes half way within the block, however late it is looked at: somebody may be about
+    to insert a row with the key that comes next."""
+    other = connect(pair.target_dsn, autocommit=False)
+    other.execute("insert into large values (%s, 0, 'in the way')", [ROWS // 2])
+    try:
+        yield
+    finally:
+        other.rollback()
+
+
 def await_equal(pair: Pair) -> None:
     """Wait until the target has all that is committed in the source now; then compare rows."""
     comparer = Comparer(pair.source_dsn, pair.target_dsn, pair.queue, CONSUMER, patience=PATIENCE)
@@ -79,10 +91,11 @@ def test_a_copy_that_is_killed_begins_again_and_nothing_is_lost(
 ) -> None:
     with changing(pair, connect):
         for _ in range(3):
-            running = replicate(spawn, large)
-            eventually(pair.target, COPYING, patience=PATIENCE)
-            running.kill()
-            running.wait(PATIENCE)
+            with half_copied(pair, connect):
+                running = replicate(spawn, large)
+                eventually(pair.target, COPYING, patience=PATIENCE)
+                running.kill()
+                running.wait(PATIENCE)
             # The session ends when it notices.
             eventually(pair.target, f"select ({COPIES}) = 0", patience=PATIENCE)
             assert ops.value(pair.target, "select count(*) from large") == 0
@@ -117,9 +130,10 @@ def test_a_table_can_be_removed_while_it_is_copied(
     pair: Pair, large: Path, spawn: Spawn, connect: Connect
 ) -> None:
     with changing(pair, connect):
-        running = replicate(spawn, large)
-        eventually(pair.target, COPYING, patience=PATIENCE)
-        pair.manager.remove("large")
+        with half_copied(pair, connect):
+            running = replicate(spawn, large)
+            eventually(pair.target, COPYING, patience=PATIENCE)
+            pair.manager.remove("large")
         eventually(pair.target, f"select ({COPIES}) = 0", patience=PATIENCE)
         assert ops.value(pair.target, "select count(*) from large") == 0
         pair.manager.add("large")
@@ -137,11 +151,11 @@ def test_sessions_that_are_lost_come_again(
         " where starts_with(application_name, 'pgqpy replicate') and datname = current_database()"
     )
     with changing(pair, connect):
-        running = replicate(spawn, large)
-        eventually(pair.target, COPYING, patience=PATIENCE)
-        assert ops.value(pair.target, lose) > 0
-        eventually(pair.target, COPYING, patience=PATIENCE)
-        assert ops.value(pair.source, lose) > 0
+        with half_copied(pair, connect):
+            running = replicate(spawn, large)
+            eventually(pair.target, COPYING, patience=PATIENCE)
+            assert ops.value(pair.target, lose) > 0
+            eventually(pair.source, lose, patience=PATIENCE)
         pair.await_state("public.large", "in_step")
         for conn in (pair.target, pair.source, pair.target):
             eventually(conn, lose, patience=PATIENCE)
