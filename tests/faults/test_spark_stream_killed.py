@@ -192,7 +192,7 @@ def test_a_driver_killed_while_its_tasks_read_reads_again(
     with driver(dsn, tmp_path) as streaming:
         streaming.stops_at("planned")
         streaming.go()
-        eventually(connect(), BLOCKED, 0)
+        eventually(connect(), BLOCKED, 0, patience=PATIENCE)
         streaming.kill()
     conn.execute("commit")
     assert effects(conn) == []
@@ -210,10 +210,10 @@ def test_a_reader_that_is_killed_is_replaced(
     with driver(dsn, tmp_path) as streaming:
         streaming.stops_at("planned")
         streaming.go()
-        eventually(watch, BLOCKED, 0)
+        eventually(watch, BLOCKED, 0, patience=PATIENCE)
         assert streaming.kill_readers()
         # The dead one's session waits on: the server cannot know yet.
-        eventually(watch, BLOCKED, 1)
+        eventually(watch, BLOCKED, 1, patience=PATIENCE)
         conn.execute("commit")
         assert streaming.finish() == 0
     assert effects(conn) == ids
@@ -231,7 +231,7 @@ def test_a_server_killed_during_a_read_costs_a_restart_at_most(
         with driver(mortal.dsn, tmp_path) as streaming:
             streaming.stops_at("planned")
             streaming.go()
-            eventually(connect(mortal.dsn), BLOCKED, 0)
+            eventually(connect(mortal.dsn), BLOCKED, 0, patience=PATIENCE)
             mortal.kill()
             mortal.restart()
             survived = streaming.finish() == 0

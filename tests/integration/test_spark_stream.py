@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 from pgqpy.errors import ConsumerInUse, InvalidParameter, TickNotFound
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_example import SPARK_PATIENCE
 from tests.fixtures.fix_ticker import eventually
 
 if TYPE_CHECKING:
@@ -396,6 +397,8 @@ def test_two_queries_with_one_consumer_are_refused(
         with pytest.raises(ConsumerInUse, match=remedy):
             call()
     plan(reader(consumer="another"))
+    # The server may take a moment to end the session.
+    monkeypatch.undo()
     first.stop()
     plan(second, end)
 
@@ -542,9 +545,9 @@ def test_a_running_query_brings_events_and_lets_the_consumer_follow(
     )
     try:
         where = "select last_tick = %s from pgq.get_consumer_info(%s, %s)"
-        eventually(conn, where, newest, queue, CONSUMER)
+        eventually(conn, where, newest, queue, CONSUMER, patience=SPARK_PATIENCE)
         newest = produce(conn, queue, "1", "2")
-        eventually(conn, where, newest, queue, CONSUMER)
+        eventually(conn, where, newest, queue, CONSUMER, patience=SPARK_PATIENCE)
         assert spark.table("counts").collect() == [("test", 1002)]
         assert query.lastProgress is not None
     finally:
