@@ -48,10 +48,13 @@ def test_it_stops_cleanly_within_a_second_or_two(
 ) -> None:
     daemon = start_ticker(dsn)
     daemon.hear("leading")
-    asked = time.monotonic()
     daemon.send(number)
-    assert daemon.process.wait(PATIENCE) == 0
-    assert time.monotonic() - asked < 3
+    # Three seconds, in pieces: where nothing gets on for a while, it is one of them that lasts.
+    for _ in range(300):
+        if daemon.process.poll() is not None:
+            break
+        time.sleep(0.01)
+    assert daemon.process.poll() == 0
     daemon.hear("stopped")
 
 
