@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
     "tests.fixtures.fix_server",
@@ -22,6 +23,11 @@ pytest_plugins = [
     "tests.fixtures.fix_chaos",
     "tests.fixtures.fix_task_worker",
 ]
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 
 def pytest_configure() -> None:
