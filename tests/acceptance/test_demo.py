@@ -161,7 +161,12 @@ def test_a_schema_pgq_of_another_program_is_not_touched(start: Run, empty_dsn: s
 def test_two_demos_do_not_meet_in_one_database(start: Run, dsn: str, conn: Connection) -> None:
     first = start("--dsn", dsn, "--no-spark", "--flights", "30000")
     eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
-    code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
+    # It does not end before the other one has begun.
+    first.send_signal(signal.SIGSTOP)
+    try:
+        code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
+    finally:
+        first.send_signal(signal.SIGCONT)
     assert code == 1
     assert "Another pgqpy demo is running" in output
     code, output = finish(first)
