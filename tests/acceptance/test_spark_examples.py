@@ -49,7 +49,7 @@ def test_revenue_by_day_is_what_sql_says_without_what_came_too_late(
     placed = conn.execute("select now() - '9 days'::interval, now() - '2 days'::interval")
     for placed_at in placed.fetchall()[0]:
         order(conn, placed_at)
-    eventually(conn, as_sql_says)
+    eventually(conn, as_sql_says, patience=SPARK_PATIENCE)
     assert revenue.interrupt() == 0
     assert not [line for line in revenue.lines if "Traceback" in line]
 
