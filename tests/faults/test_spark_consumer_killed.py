@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -181,15 +182,20 @@ def test_a_batch_is_watched_and_told_to_stop(
         " where application_name ~ '^pgqpy .*effects$'"
     ).fetchall() == [(None, None)]
 
+    # The line is drawn a moment after the session has its name.
+    batch = rf"batch {consumer['current_batch']} of effects"
+    line = batch + r": [\d,]+ events, 0/1 tasks, \d+ s, \d.* behind"
+    end = time.monotonic() + PATIENCE
+    while not re.search(line, terminal.shown):
+        assert time.monotonic() < end, terminal.shown
+        time.sleep(0.01)
+
     running.send_signal(signal.SIGTERM)
     conn.execute("select pg_advisory_unlock_all()")
     said, _ = running.communicate(timeout=PATIENCE)
     assert running.returncode == 0, terminal.shown
     assert ops.value(conn, "select count(*) from effect") == 20
     assert said == "effects written\n"
-    batch = rf"batch {consumer['current_batch']} of effects"
-    line = batch + r": [\d,]+ events, 0/1 tasks, \d+ s, \d.* behind"
-    assert re.search(line, terminal.shown)
     assert "consumer effects stopped" in terminal.shown
     # The session has gone, and with it what it told.
     assert cli.json("status")["queues"][0]["consumers"][0]["progress"] is None
