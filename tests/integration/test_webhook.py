@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import pgqpy
@@ -309,7 +310,18 @@ def test_an_answer_that_does_not_come_costs_an_attempt(
         return Answer()
 
     hooks.answer = answer
-    run(hook(attempts=2, timeout=0.5))
+    each = hook(attempts=2, timeout=0.5)
+    send = each.process_tracked_event
+
+    async def patient(target: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+        if event.data == "2":
+            # This answer comes, though perhaps not so soon.
+            each._endpoint._timeout = PATIENCE
+            each._endpoint._client.timeout = httpx.Timeout(PATIENCE)
+        await send(target, event)
+
+    each.process_tracked_event = patient  # type: ignore[method-assign]
+    run(each)
     (reason,) = dead_letters(conn)
     assert reason.startswith("refused 2 times: ")
     assert 2 in hooks.data
