@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from queue import Queue
 from threading import Thread
 from time import monotonic, sleep
@@ -333,13 +334,19 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
 
     count("_answered")
     count("_turn")
+    # Claims grow, however long each of them takes.
+    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
     listening.fold_interval = fold = 1.0
     began = monotonic()
-    for number in range(100):
+    Tasks(conn).push(QUEUE, 0)
+    assert listening.got.get(timeout=PATIENCE) == 0
+    # So it is woken once more at least, however late it hears of the others.
+    wait_until_asleep(listening)
+    for number in range(1, 100):
         Tasks(conn).push(QUEUE, number)
         sleep(0.001)
-    got = {listening.got.get(timeout=PATIENCE) for _ in range(100)}
-    assert got == {*range(100)}
+    got = {listening.got.get(timeout=PATIENCE) for _ in range(1, 100)}
+    assert got == {*range(1, 100)}
     # Others may be in vain: what they were sent for had been claimed with the one before.
     assert 1 < counts["_answered, with tasks"] <= 4 + (monotonic() - began) / fold
     # Nor does it spin between them.
@@ -349,9 +356,13 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
 def test_a_scheduled_task_wakes_its_worker_when_it_is_due(
     conn: Connection, waiting: Waiting
 ) -> None:
+    tasks = Tasks(conn)
     began = monotonic()
-    Tasks(conn).push(QUEUE, "later", delay=1.5)
-    Tasks(conn).push(QUEUE, "soon", delay=0.5)
+    now = tasks.server_time()
+    # Should both be due when they come to light, the priority makes it the first.
+    with conn.transaction():
+        tasks.push(QUEUE, "later", at=now + timedelta(seconds=1.5))
+        tasks.push(QUEUE, "soon", at=now + timedelta(seconds=0.5), priority=1)
     assert waiting.got.get(timeout=PATIENCE) == "soon"
     assert monotonic() - began >= 0.5
     assert waiting.got.get(timeout=PATIENCE) == "later"

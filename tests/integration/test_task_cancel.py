@@ -205,8 +205,9 @@ def test_who_takes_over_from_a_dead_worker_hears_of_it(
         current_job().check_cancelled()
 
     task = job.push(conn)
-    conn.execute("select * from pgq_task.claim('{work}', 'dead', '0.3 seconds')")
+    conn.execute("select * from pgq_task.claim('{work}', 'dead', '1 hour')")
     assert not Tasks(conn).cancel(task)
+    conn.execute("update pgq_task.task set lease = clock_timestamp()")
     started()
     wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
 
