@@ -18,6 +18,10 @@ from tests.fixtures.fix_db import Connect, Connection
 
 QUEUE = "orders"
 
+# A third of it, 10,000 days, is written into one table: the next one's turn comes in 2052.
+LONG = "30000 days"
+AGE = "update pgq_task.finished set finished = finished - interval '30001 days'"
+
 SIZES = (
     "select coalesce(sum(pg_relation_size(inhrelid)), 0)::int from pg_inherits"
     " where inhparent = 'pgq_task.finished'::regclass"
@@ -176,25 +180,26 @@ def test_the_history_shows_nothing_older_than_the_queue_keeps(conn: Connection) 
 
 
 def test_only_tables_that_are_old_as_a_whole_are_emptied(conn: Connection) -> None:
+    keep(conn, LONG)
     push(conn)
     finish(conn)
     assert ops.value(conn, "select pgq_task.expire_finished()") == 0
-    old = "update pgq_task.finished set finished = finished - interval '61 minutes'"
-    conn.execute(old.encode())
+    conn.execute(AGE)
     push(conn)
     finish(conn)
     assert ops.value(conn, "select pgq_task.expire_finished()") == 0
     assert len(history(conn)) == 1
-    conn.execute(old.encode())
+    conn.execute(AGE)
     assert ops.value(conn, "select pgq_task.expire_finished()") == 1
     assert ops.value(conn, SIZES) == 0
     assert ops.value(conn, "select pgq_task.expire_finished()") == 0
 
 
 def test_a_table_that_somebody_writes_is_left_alone(conn: Connection, connect: Connect) -> None:
+    keep(conn, LONG)
     push(conn)
     finish(conn)
-    conn.execute("update pgq_task.finished set finished = finished - interval '61 minutes'")
+    conn.execute(AGE)
     other = connect(autocommit=False)
     push(other)
     finish(other)
