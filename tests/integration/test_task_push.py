@@ -62,7 +62,7 @@ def pushed(conn: Connection, queue: str = Q) -> int:
         {"priority": 0},
         {"priority": 3},
         {"delay": "1 hour"},
-        {"at": "tomorrow"},
+        {"at": "2100-01-01"},
         {"headers": {"lang": "de"}},
         {"unique_key": "k"},
         {"order_key": "k"},
