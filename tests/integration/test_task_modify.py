@@ -262,11 +262,13 @@ def test_a_change_ends_the_claim_unless_it_is_to_be_kept(conn: Connection) -> No
 def test_a_lease_that_was_kept_ends_like_any_other(conn: Connection) -> None:
     task = tasks.push(conn, Q)
     tasks.claim(conn, Q, lease="1 second")
+    lease = ops.value(conn, "select lease from pgq_task.task")
     tasks.modify(conn, changes=[{"id": task, "version": 2, "keep_lease": True}])
-    assert tasks.claim(conn, Q, claimant="other") == []
+    assert ops.value(conn, "select lease from pgq_task.task") == lease
     while not (again := tasks.claim(conn, Q, claimant="other")):
         conn.execute("select pg_sleep(0.05)")
     assert again == [(task, 4)]
+    assert ops.value(conn, "select last_attempt from pgq_task.task") >= lease
 
 
 def test_a_task_that_is_moved_does_not_stand_before_the_mark_of_its_new_lane(
