@@ -21,6 +21,10 @@ from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
 
 QUEUE = "parcels"
+NOBODY_CLAIMS = (
+    "select count(*) = 0 from pg_stat_activity where datname = current_database()"
+    " and backend_type = 'client backend' and state <> 'idle' and pid <> pg_backend_pid()"
+)
 Eventually = Callable[[Callable[[], object]], None]
 
 
@@ -203,6 +207,8 @@ def test_a_pause_is_for_all_workers_and_its_end_wakes_them(
     tasks.push(QUEUE, "before")
     eventually(lambda: done == ["before"])
     tasks.pause(QUEUE)
+    # Who was just about to claim has done so.
+    eventually(lambda: ops.value(tasks.conn, NOBODY_CLAIMS))
     tasks.push_many(QUEUE, ["while", "it", "lasts"])
     # Both have looked again, found nothing, and wait.
     before = ops.value(tasks.conn, "select max(sweep_id) from pgq_task.sweep")
