@@ -20,6 +20,10 @@ PATIENCE = 120.0
 PUSH = "select pgq_task.push('tasks', '1')"
 CLAIM = "select id, version from pgq_task.claim('{tasks}', %s, interval '1 second', 3)"
 COUNT = "select count(*) from pgq_task.task"
+LOST = (
+    "select last_value > (select coalesce(max(sweep_id), 0) from pgq_task.sweep)"
+    " from pgq_task.sweep_id_seq"
+)
 
 
 class Load:
@@ -44,9 +48,18 @@ class Load:
             while not self.stopping.is_set():
                 conn.execute("select pgq_task.sweep()")
                 for task, version in conn.execute(CLAIM, [name]).fetchall():
-                    if task % 7:
-                        conn.execute("select pgq_task.finish(%s, %s, %s)", [name, task, version])
+                    if task % 7 and self.finish(conn, name, task, version):
                         self.finished += 1
+
+    def finish(self, conn: Connection, *task: object) -> bool:
+        """False if its lease was over, and the other one has it."""
+        try:
+            conn.execute("select pgq_task.finish(%s, %s, %s)", task)
+        except psycopg.DatabaseError as error:
+            if error.sqlstate != "PQ071":
+                raise
+            return False
+        return True
 
     def until_finished(self, count: int) -> None:
         end = time.monotonic() + PATIENCE
@@ -148,9 +161,12 @@ def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(server: Server) -
             crashing.restart()
             with psycopg.connect(crashing.dsn, autocommit=True) as conn:
                 began = ops.value(conn, "select clock_timestamp()")
+                lost = ops.value(conn, LOST)
                 while not ops.value(conn, "select pgq_task.sweep()"):
                     time.sleep(0.05)
-                assert ops.value(conn, "select max(sweep_anew) from pgq_task.sweep") > began
+                anew = ops.value(conn, "select max(sweep_anew) from pgq_task.sweep") > began
+                # Once in 33 sweeps a sequence is not ahead of what is there after a crash.
+                assert anew or not lost
         with psycopg.connect(crashing.dsn, autocommit=True) as conn:
             tasks = ops.value(conn, COUNT)
             assert drain(conn) == tasks
