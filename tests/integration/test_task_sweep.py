@@ -99,10 +99,10 @@ def test_the_youngest_transaction_is_not_forgotten(tasks: Connection, connect: C
     swept(tasks)
     pusher = connect(autocommit=False)
     task = push(pusher)
-    assert (
-        ops.value(tasks, "select cardinality(array(select pg_snapshot_xip(pg_current_snapshot())))")
-        == 0
-    )
+    # Unless a later one, of autovacuum or so, has ended meanwhile.
+    while ops.value(tasks, "select count(*) from pg_snapshot_xip(pg_current_snapshot())"):
+        pusher.rollback()
+        task = push(pusher)
     swept(tasks)
     pusher.commit()
     sweep(tasks)
@@ -280,7 +280,7 @@ def test_a_sweep_needs_to_see_what_is_true_now(connect: Connect, tasks: Connecti
 def test_a_clock_that_goes_back_hides_no_task(tasks: Connection) -> None:
     """As if all of it had been an hour later."""
     claimed = push(tasks)
-    assert claim(tasks, lease="2 seconds") == [claimed]
+    assert claim(tasks, lease="10 minutes") == [claimed]
     available, scheduled = push(tasks), push(tasks, delay="10 minutes")
     swept(tasks)
     hour = 3600 * 1_000_000 * 256
@@ -304,7 +304,13 @@ def test_a_clock_that_goes_back_hides_no_task(tasks: Connection) -> None:
     fresh = push(tasks)
     sweep(tasks)
     assert claim(tasks) == [available, fresh]
-    wait_until(lambda: claim(tasks) == [claimed])
+    # In ten minutes its lease is over, and it stands where that is seen.
+    tasks.execute(
+        "update pgq_task.task set lease = lease - interval '10 minutes', pos = pos - %s"
+        " where id = %s",
+        [hour // 6, claimed],
+    )
+    assert claim(tasks) == [claimed]
     assert ops.value(tasks, "select pos from pgq_task.task where id = %s", scheduled) > ops.value(
         tasks, "select pgq_task.position_of(clock_timestamp() + interval '1 hour')"
     )
