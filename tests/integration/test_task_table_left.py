@@ -11,6 +11,7 @@ import pytest
 import pgqpy
 from pgqpy.retry_policy import FixedDelay
 from pgqpy.tasks import TableWorker
+from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
 HOUR = FixedDelay(3600, attempts=3)
@@ -29,7 +30,7 @@ def leave(connect: Connect, ids: list[int]) -> None:
     """As a worker does whose process is killed."""
     lost = connect(autocommit=False)
     lost.execute("select from mail where id = any (%s) for no key update", [ids])
-    lost.close()
+    ops.hang_up(lost, connect())
 
 
 def states(conn: Connection) -> list[tuple[Any, ...]]:

@@ -15,6 +15,7 @@ from pgqpy.retry_policy import FixedDelay, Retry
 from pgqpy.tasks import TableWorker, TaskColumnNames
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import hang_up
 
 HOUR = FixedDelay(3600)
 
@@ -290,7 +291,7 @@ def test_columns_of_the_applications_own_may_be_null(dsn: str, conn: Connection)
     conn.execute("insert into mail (id) values (1), (2)")
     lost = psycopg.connect(dsn)
     lost.execute("select from mail where id = 2 for update")
-    lost.close()
+    hang_up(lost, conn)
 
     def puts_back(conn: pgqpy.Connection, row: dict[str, Any]) -> Any:
         send(conn, row)
