@@ -43,6 +43,15 @@ def start(dsn: str, number: int) -> subprocess.Popen[str]:
     )
 
 
+def wait_for_sent(conn: Connection, number: int) -> None:
+    seen, deadline = -1, time.monotonic() + PATIENCE
+    while seen < number:
+        if (now := ops.value(conn, "select count(*) from sent")) > seen:
+            seen, deadline = now, time.monotonic() + PATIENCE
+        assert time.monotonic() < deadline, f"the workers do not get on: {seen} of {number} rows"
+        time.sleep(0.01)
+
+
 @pytest.mark.slow
 def test_rows_are_done_once_whoever_is_killed(conn: Connection, dsn: str) -> None:
     conn.execute("create table mail (id int primary key)")
@@ -52,26 +61,21 @@ def test_rows_are_done_once_whoever_is_killed(conn: Connection, dsn: str) -> Non
     workers = [start(dsn, number) for number in range(3)]
     try:
         for kill in range(KILLS):
-            conn.execute(
-                "insert into mail select n from generate_series(%s + 1, %s) n",
-                [kill * ROWS // KILLS, (kill + 1) * ROWS // KILLS],
-            )
             number = kill % len(workers)
             out = workers[number].stdout
             assert out is not None
             assert out.readline()
             before = ops.value(conn, "select count(*) from sent")
-            deadline = time.monotonic() + PATIENCE
-            while ops.value(conn, "select count(*) from sent") < before + random.randint(1, 40):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            conn.execute(
+                "insert into mail select n from generate_series(%s + 1, %s) n",
+                [kill * ROWS // KILLS, (kill + 1) * ROWS // KILLS],
+            )
+            # So many are there to be sent, whatever the others have done meanwhile.
+            wait_for_sent(conn, before + random.randint(1, 40))
             workers[number].kill()
             workers[number].communicate()
             workers[number] = start(dsn, kill)
-        deadline = time.monotonic() + PATIENCE
-        while ops.value(conn, "select count(*) from mail where next_attempt is not null"):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for_sent(conn, ROWS)
     finally:
         for worker in workers:
             worker.kill()

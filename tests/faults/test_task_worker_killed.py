@@ -215,8 +215,8 @@ def test_early_and_slow_cannot_finish_what_late_and_quick_has_finished(
     early.go_on()
     early.hear("lost")
     # It goes on with others.
-    ids += tasks.push_many("work", range(1))
     late.send(signal.SIGSTOP)
+    ids += tasks.push_many("work", range(1))
     early.hear("written")
     early.go_on()
     early.hear("settled")
@@ -272,8 +272,8 @@ def test_workers_killed_at_random_lose_and_double_nothing(
     ids: list[int] = []
     alive = [start(way) for _ in range(3)]
     for _ in range(8):
-        ids += tasks.push_many("work", range(200))
         done = len(effects(conn))
+        ids += tasks.push_many("work", range(200))
         eventually(
             conn,
             "select count(*) > %s from effect",
