@@ -415,7 +415,7 @@ def test_progress_is_watched_until_it_is_interrupted(
     cli: Cli, conn: Connection, mails: str, spawn: Spawn
 ) -> None:
     task = pushed(cli, mails, "1")
-    ops.claim(conn, mails)
+    ops.claim(conn, mails, lease="1 hour")
     attend(conn, task, 1, 2, None)
     watching = spawn("task", "progress", "--watch", "--every", "0.1", "--json")
     assert watching.stdout is not None

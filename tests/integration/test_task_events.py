@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pgqpy
-from pgqpy import Event, Producer, errors
+from pgqpy import Event, FixedDelay, Producer, errors
 from pgqpy.tasks import Task, TaskWorker
 from pgqpy_consumers.events_to_tasks import EventsToTasks, NewTask
 from pgqpy_consumers.settings import ConfigError, build
@@ -190,7 +190,7 @@ def test_the_end_of_a_task_inserts_events_in_its_transaction(
 ) -> None:
     ops.push(conn, "mails", "good")
     ops.push(conn, "mails", "bad")
-    Shipping(dsn).run(until_empty=True)
+    Shipping(dsn, retry_policy=FixedDelay(3600)).run(until_empty=True)
     found = conn.execute("select ev_data from pgq.event_template").fetchall()
     assert found == [("good",)]
     (left,) = ops.rows(conn, "select * from pgq_task.tasks")
