@@ -19,7 +19,7 @@ import pgqpy
 from pgqpy import DeadLetter, FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
 from tests.fixtures.fix_client import PATIENCE
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_pool import Pool, needs_pgbouncer
 from tests.fixtures.fix_task_worker import STEAL, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
@@ -363,6 +363,16 @@ def test_what_a_handler_raises_is_its_tasks_failure(
     ((queue, error),) = conn.execute("select queue, error from pgq_task.tasks").fetchall()
     assert queue == "work.failed"
     assert error.startswith(reason)
+
+
+def test_a_sweep_that_somebody_holds_up_disturbs_no_worker(
+    dsn: str, connect: Connect, conn: Connection, tasks: Tasks
+) -> None:
+    other = connect(autocommit=False)
+    other.execute("lock table pgq_task.sweep in access exclusive mode")
+    tasks.push("work", 1)
+    TaskWorker(dsn, "work", lambda task: None).run(until_empty=True)
+    assert left(conn) == []
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])

@@ -37,6 +37,7 @@ _QUICK, _SLOW = 0.1, 0.5
 #: The first look behind a claim that found nothing: some pushes that were under way notify nobody.
 _FIRST_LOOK = 0.05
 _SWEEP = 1.0
+_LOCK_NOT_AVAILABLE = "55P03"
 #: So many signals are answered at once before they are folded, so that tasks which come once an
 #: interval need not wait when one of them is a little early.
 _AT_ONCE = 3
@@ -376,8 +377,15 @@ class Shift:
     def _sweep(self) -> None:
         """Now and then somebody must."""
         if monotonic() >= self._sweep_at:
-            ((swept,),) = (send(self._connection(), [(sql.SWEEP, [])]))[0]
+            conn = self._connection()
             self._sweep_at = monotonic() + _SWEEP
+            try:
+                (((swept,),),) = send(conn, [(sql.SWEEP, [])])
+            except PgqError as error:
+                if error.sqlstate != _LOCK_NOT_AVAILABLE:
+                    raise
+                # Somebody has locked what it needs; the next one begins anew.
+                return
             if swept:
                 # It may have brought to light what claims did not find.
                 self._look_at = 0.0
