@@ -12,6 +12,7 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
@@ -747,6 +748,24 @@ def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
     assert take(conn, member, after=1) is not None
     admin.commit()
     assert must_take(conn, member).partition == 0
+
+
+def test_resizing_and_who_parks_a_key_do_not_wait_for_each_other(
+    connect: Connect, conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 1)
+    event = insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    batch = must_take(conn, join(conn, queue))
+    worker, admin = connect(autocommit=False), connect()
+    # As pgq.finish_group_batch() begins, which parks the key then.
+    worker.execute("select pgq.lock_position(part_reg) from pgq.group_partition")
+    with ThreadPoolExecutor(1) as pool:
+        resized = pool.submit(ops.value, admin, "select pgq.resize_group(%s, %s, 3)", queue, GROUP)
+        task_ops.wait_until_blocked(conn, admin)
+        assert fail(worker, batch, event) == 1
+        worker.commit()
+        assert resized.result() is None
 
 
 def test_signs_of_life_resize_a_group_whose_workers_ask_under_old_snapshots(

@@ -35,7 +35,8 @@ begin
             message = format('a group cannot have %s partitions', coalesce(i_partitions::text, 'NULL')),
             hint = 'Give 1 to 1024.';
     end if;
-    select * into g from pgq.consumer_group where group_id = g.group_id for update;
+    -- Who parks a key of the group has its position already, and refers to this row.
+    select * into g from pgq.consumer_group where group_id = g.group_id for no key update;
     perform pgq.check_partition_names(g, g.group_partitions, i_partitions - 1);
     -- Nobody opens a batch meanwhile, and whoever does so later sees the tick.
     select max(coalesce(p.pos_next_tick, p.pos_last_tick)) into tick
