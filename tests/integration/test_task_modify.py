@@ -182,6 +182,58 @@ def test_inserts_that_collide_are_refused_or_left_out(conn: Connection) -> None:
     ]
 
 
+def test_collisions_are_named_beside_what_is_missing_or_claimed(conn: Connection) -> None:
+    holder = tasks.push(conn, Q, unique_key="held")
+    deleted, moved, renamed, late = (
+        tasks.push(conn, Q, unique_key=key) for key in ("deleted", "moved", "renamed", "late")
+    )
+    plain = tasks.push(conn, Q)
+    foreign = tasks.push(conn, R)
+    tasks.claim(conn, R, claimant="other")
+    inserts: list[tasks.Row] = [
+        {"queue": Q, "unique_key": "held"},
+        {"queue": Q, "id": plain},
+        # free by then
+        *({"queue": Q, "unique_key": key} for key in ("deleted", "moved", "renamed")),
+        {"queue": R, "unique_key": "late"},
+        {"queue": R, "unique_key": "twice"},
+        {"queue": R, "unique_key": "twice"},
+        # by the change of another one
+        {"queue": Q, "unique_key": "new"},
+        {"queue": "nowhere", "unique_key": "held"},
+    ]
+    changes = [
+        {"id": moved, "version": 1, "queue": R},
+        {"id": renamed, "version": 1, "unique_key": "new"},
+        {"id": late, "version": 1, "unique_key": "held"},
+    ]
+    deletes = [(deleted, 1), (foreign, 2), (10**9, 1)]
+    before = everything(conn)
+    lost = [
+        {"kind": "delete", "id": foreign, "version": 2, "reason": "claimed"},
+        {"kind": "delete", "id": 10**9, "version": 1, "reason": "missing"},
+    ]
+    changed = {"kind": "change", "id": late, "version": 1, "unique_key": "held", "other": holder}
+    found = conflicts(
+        lambda: tasks.modify(conn, inserts=inserts, changes=changes, deletes=deletes)
+    )
+    collided = {"kind": "insert", "reason": "collision"}
+    assert found == [
+        *lost,
+        changed | {"reason": "collision"},
+        collided | {"id": holder, "version": 1, "unique_key": "held", "other": holder},
+        collided | {"id": plain, "version": 1, "other": plain},
+        collided | {"unique_key": "twice"},
+        collided | {"unique_key": "new"},
+    ]
+    # Those that are to be left out stand in nobody's way.
+    found = conflicts(
+        lambda: tasks.modify(conn, inserts=inserts, changes=changes, deletes=deletes, skip=True)
+    )
+    assert found == [*lost, changed | {"reason": "collision"}]
+    assert everything(conn) == before
+
+
 def test_a_key_is_free_for_an_insert_beside_the_delete_of_its_task(conn: Connection) -> None:
     first = tasks.push(conn, Q, unique_key="k")
     assert tasks.modify(conn, inserts=[{"queue": Q, "unique_key": "k"}], deletes=[(first, 1)])

@@ -89,7 +89,9 @@ begin
         or c.exact and t.version <> m.version
         or c.exact and m.kind <> 'depend' and t.lease > clock_timestamp() and t.claimant is distinct from modify.claimant;
     if v_conflicts is not null then
-        perform pgq_task.raise_modify_conflict(v_conflicts);
+        perform pgq_task.raise_modify_conflict(v_conflicts || coalesce(pgq_task.collisions_of(
+            case when skip_collisions is not true then inserts end, changes,
+            array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete')), '[]'));
     end if;
 
     if deletes is not null then
@@ -141,6 +143,50 @@ begin
         end if;
     end loop;
 end;
+$$;
+
+create or replace function pgq_task.collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[])
+returns jsonb
+language sql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.collisions_of(3)
+--
+--      Which inserts and changes of pgq_task.modify(7) meet the id or the unique_key of a task that is there and
+--      stays, or of one before them, in queues that the caller may insert into; null if none. Internal.
+-- ----------------------------------------------------------------------
+    with changed as (
+        select t.id, t.version, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
+               case when c ? 'unique_key' then c ->> 'unique_key' else t.unique_key end as unique_key
+          from jsonb_array_elements(i_changes) c
+          join pgq_task.task t on t.id = (c ->> 'id')::bigint
+          left join pgq_task.queue q on q.queue_name = c ->> 'queue'),
+    wanted as (
+        select w.*, q.queue_name,
+               w.unique_key is not null and row_number() over (partition by w.queue_id, w.unique_key order by w.kind, w.nr) > 1 as repeated
+          from (select 'change' as kind, null::bigint as nr, c.* from changed c
+                union all
+                select 'insert', i.nr, (i.v ->> 'id')::bigint, null, q.queue_id, i.v ->> 'unique_key'
+                  from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
+                  join pgq_task.queue q on q.queue_name = i.v ->> 'queue') w
+          join pgq_task.queue q using (queue_id)
+         where not q.queue_restricted or pgq_task.has_right(q.queue_id, 'insert'))
+    select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+               'kind', w.kind, 'nr', w.nr, 'id', coalesce(w.id, o.id), 'version', coalesce(w.version, o.version),
+               'reason', 'collision', 'queue', w.queue_name, 'unique_key', w.unique_key, 'other', o.id)) order by w.kind, w.nr, w.id)
+      from wanted w
+      left join lateral (
+           select t.id, t.version from pgq_task.task t
+            where w.kind = 'insert' and t.id = w.id and t.id <> all (i_deleted)
+           union all
+           select t.id, t.version from pgq_task.task t
+            where t.queue_id = w.queue_id and t.unique_key = w.unique_key and t.id is distinct from w.id and t.id <> all (i_deleted)
+              and not exists (select from changed c
+                               where c.id = t.id and (c.queue_id, c.unique_key) is distinct from (t.queue_id, t.unique_key))
+           limit 1) o on true
+     where o.id is not null or w.repeated;
 $$;
 
 create or replace function pgq_task.raise_modify_conflict(i_conflicts jsonb)
