@@ -50,7 +50,9 @@ as $$
 --
 -- Parameters:
 --      claimant    - who claimed them
---      ids, versions, errors, delays, finals   - one for each task
+--      ids         - their ids
+--      versions    - their versions, as claim() or renew() returned them
+--      errors, delays, finals  - one for each, or null
 -- Returns:
 --      The tasks that the claimant had, each with whether it went to the error queue. It has lost the others.
 -- Errors:
@@ -63,6 +65,9 @@ declare
     t   record;
 begin
     perform pgq_task.require_same_length(ids, versions), pgq_task.require_named_once(ids, 'failed');
+    perform pgq_task.require_one_each('errors', cardinality(errors), ids),
+            pgq_task.require_one_each('delays', cardinality(delays), ids),
+            pgq_task.require_one_each('finals', cardinality(finals), ids);
     for t in
         select f.id, f.error, f.delay, f.final, c.queue_id,
                coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried

@@ -81,6 +81,9 @@ declare
     v_limited   text[];
 begin
     perform pgq_task.require_same_length(ids, versions);
+    if cardinality(results) <> coalesce(cardinality(ids), 0) then
+        perform pgq_task.require_one_each('results', cardinality(results), ids);
+    end if;
     with gone as (
         delete from pgq_task.task t
          using unnest(ids, versions) d (id, version)
@@ -188,6 +191,25 @@ begin
         perform pgq_task.raise_invalid(
             format('%s ids and %s versions', coalesce(cardinality(i_ids), 0), coalesce(cardinality(i_versions), 0)),
             'Give each task''s id and the version that claim() or renew() returned, none of them null.');
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.require_one_each(i_what text, i_number int4, i_ids bigint[])
+returns void
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_one_each(3)
+--
+--      Raises PQ072 unless there is one of what is given for each task, or null for all. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if i_number <> coalesce(cardinality(i_ids), 0) then
+        perform pgq_task.raise_invalid(format('%s tasks and %s %s', coalesce(cardinality(i_ids), 0), i_number, i_what),
+                                       'Give one for each task, null for those that have none.');
     end if;
 end;
 $$;

@@ -13,7 +13,7 @@ as $$
 --      claimant    - who claimed them
 --      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
---      delays      - one for each: how long until it is available again; null for where it was
+--      delays      - one for each, or null: how long until it is available again; null for where it was
 -- Returns:
 --      The ids of those that were not given back, because somebody else has them, or had them and finished
 --      them.
@@ -28,7 +28,7 @@ declare
     v_done      bigint[];
     v_queues    int4[];
 begin
-    perform pgq_task.require_same_length(ids, versions);
+    perform pgq_task.require_same_length(ids, versions), pgq_task.require_one_each('delays', cardinality(delays), ids);
     with given as (
         select t.id, d.delay
           from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
@@ -41,7 +41,7 @@ begin
     back as (
         update pgq_task.task t
            set version = t.version + 1, lease = null, claimant = null, attempts = greatest(t.attempts - 1, 0),
-               pos = case when given.delay > interval '0' then pgq_task.position_at(null, given.delay)
+               pos = case when given.delay <> interval '0' then pgq_task.position_at(null, given.delay)
                           else least(t.pos, v_now) end
           from given
          where t.id = given.id
