@@ -272,6 +272,14 @@ def test_changes_must_say_which(cli: Cli, mails: str, arguments: list[str]) -> N
     assert "Give ids" in cli.fails("task", "remove", *arguments, exit_code=2)
 
 
+def test_a_queue_that_is_not_there_is_told_also_if_nothing_goes_there(cli: Cli, mails: str) -> None:
+    for arguments in (
+        ["move", "--queue", mails, "--all", "nowhere"],
+        ["replay", mails, "--all", "--to", "nowhere"],
+    ):
+        assert "'nowhere' does not exist" in cli.fails("task", *arguments)
+
+
 def test_a_task_that_is_not_there_leaves_the_others_as_they_are(
     cli: Cli, conn: Connection, mails: str
 ) -> None:

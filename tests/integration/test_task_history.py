@@ -372,6 +372,7 @@ def test_who_may_not_read_a_queue_does_not_see_its_history(
         ("pgq_task.finished_tasks('orders', outcome => 'lost')", "PQ072"),
         ("pgq_task.replay('none')", "PQ070"),
         ("pgq_task.replay('orders', 'none')", "PQ070"),
+        ("pgq_task.replay('orders', 'none', '{}')", "PQ070"),
         ("pgq_task.replay('orders', max_tasks => 0)", "PQ072"),
     ],
 )

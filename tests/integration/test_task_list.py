@@ -365,6 +365,22 @@ def test_changes_that_make_no_sense_are_refused(conn: Connection, to: object, me
     assert tasks.statuses(conn)[task] == "available"
 
 
+@pytest.mark.parametrize(
+    ("to", "message", "error"),
+    [
+        ({"queue": "nowhere"}, "nowhere", TaskQueueNotFound),
+        ({"at": "2020-01-01"}, "in the past", InvalidTask),
+        ({"at": "infinity"}, "infinity", InvalidTask),
+        ({"delay": "-1 s"}, "negative", InvalidTask),
+        ({"at": "2200-01-01", "delay": "1 s"}, "a time and a delay", InvalidTask),
+    ],
+)
+def test_they_are_refused_also_if_there_is_nothing_to_change(
+    conn: Connection, to: object, message: str, error: type[Exception]
+) -> None:
+    assert message in refused(lambda: change(conn, {"ids": []}, to), error)
+
+
 def bury(conn: Connection, task: int, reason: str = "bad") -> None:
     ((_, version),) = tasks.claim(conn, Q)
     conn.execute("select pgq_task.fail('w', %s, %s, %s, final => true)", [task, version, reason])

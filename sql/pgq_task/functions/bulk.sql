@@ -34,6 +34,13 @@ begin
     perform pgq_task.require_modification('change', jsonb_build_array(change || '{"id": 0, "version": 0}'));
     perform pg_current_xact_id();
     v_ids := pgq_task.lock_found('change', queue, filter, max_tasks, claimed);
+    -- Also if it finds none.
+    if change ->> 'queue' is not null then
+        perform pgq_task.require_insert(array[change ->> 'queue']);
+    end if;
+    if coalesce(change ->> 'at', change ->> 'delay') is not null then
+        perform pgq_task.position_at((change ->> 'at')::timestamptz, (change ->> 'delay')::interval);
+    end if;
     for n in 1 .. coalesce(cardinality(v_ids), 0) by 10000
     loop
         perform pgq_task.change_locked(v_ids[n : n + 9999], null, change);

@@ -26,6 +26,10 @@ as $$
 --      inserts into pgq_task.task
 -- ----------------------------------------------------------------------
 begin
+    -- Also if there is nothing to push.
+    if target is not null then
+        perform pgq_task.require_insert(array[target]);
+    end if;
     return query
         select pgq_task.push(coalesce(target, queue), f.payload, priority => f.priority, unique_key => f.unique_key,
                              order_key => f.order_key,
