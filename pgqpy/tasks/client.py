@@ -136,7 +136,7 @@ class Tasks(TaskJobs):
             sql.queue_names(queues),
             self.claimant,
             sql.duration(lease, "lease"),
-            max_tasks,
+            sql.whole(max_tasks, "max_tasks"),
             random,
         )
         return [Task(*row) for row in rows]
@@ -149,9 +149,10 @@ class Tasks(TaskJobs):
         """
 
         def take() -> list[Task]:
-            rows = self._rows(sql.POP, queue, max_tasks, self.claimant)
+            rows = self._rows(sql.POP, queue, number, self.claimant)
             return [Task(*row) for row in rows]
 
+        number = sql.whole(max_tasks, "max_tasks")
         seconds = _seconds(wait)
         return self._wait([queue], take, seconds) if seconds > 0 else take()
 
@@ -304,7 +305,7 @@ class Tasks(TaskJobs):
     def reserve_ids(self, count: int = 1) -> list[int]:
         """Ids that no other task gets, for inserts of `modify` with an ``id`` of their own: so
         tasks can name each other in their payloads."""
-        return [row[0] for row in self._rows(sql.RESERVE_IDS, count)]
+        return [row[0] for row in self._rows(sql.RESERVE_IDS, sql.whole(count, "count"))]
 
     # --- how
 

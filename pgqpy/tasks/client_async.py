@@ -133,7 +133,7 @@ class AsyncTasks(AsyncTaskJobs):
             sql.queue_names(queues),
             self.claimant,
             sql.duration(lease, "lease"),
-            max_tasks,
+            sql.whole(max_tasks, "max_tasks"),
             random,
         )
         return [Task(*row) for row in rows]
@@ -146,9 +146,10 @@ class AsyncTasks(AsyncTaskJobs):
         """
 
         async def take() -> list[Task]:
-            rows = await self._rows(sql.POP, queue, max_tasks, self.claimant)
+            rows = await self._rows(sql.POP, queue, number, self.claimant)
             return [Task(*row) for row in rows]
 
+        number = sql.whole(max_tasks, "max_tasks")
         seconds = _seconds(wait)
         return await (self._wait([queue], take, seconds) if seconds > 0 else take())
 
@@ -307,7 +308,7 @@ class AsyncTasks(AsyncTaskJobs):
     async def reserve_ids(self, count: int = 1) -> list[int]:
         """Ids that no other task gets, for inserts of `modify` with an ``id`` of their own: so
         tasks can name each other in their payloads."""
-        return [row[0] for row in await self._rows(sql.RESERVE_IDS, count)]
+        return [row[0] for row in await self._rows(sql.RESERVE_IDS, sql.whole(count, "count"))]
 
     # --- how
 

@@ -55,8 +55,8 @@ class TaskHistory(TaskQueues):
             FINISHED,
             queue,
             queue,
-            max_tasks,
-            None if ids is None else list(ids),
+            sql.whole(max_tasks, "max_tasks"),
+            sql.task_ids(ids),
             sql.when(finished_from, None)[0],
             sql.when(finished_before, None)[0],
             sql.jsonb_or_null(payload),
@@ -85,12 +85,12 @@ class TaskHistory(TaskQueues):
             REPLAY,
             queue,
             target,
-            None if ids is None else list(ids),
+            sql.task_ids(ids),
             sql.when(finished_from, None)[0],
             sql.when(finished_before, None)[0],
             sql.jsonb_or_null(payload),
             outcome,
-            max_tasks,
+            sql.whole(max_tasks, "max_tasks"),
         )
         return [row[0] for row in rows]
 

@@ -44,7 +44,7 @@ class AsyncTaskJobs(AsyncTaskHistory):
         waker = AsyncWaker()
         try:
             while True:
-                rows = await self._rows(_RESULT, task_id)
+                rows = await self._rows(_RESULT, sql.task_id(task_id))
                 if not rows:
                     raise InvalidTask(
                         f"nothing is known of task {task_id}",
@@ -77,13 +77,13 @@ class AsyncTaskJobs(AsyncTaskHistory):
         asyncio is cancelled, others find out by `CurrentJob.progress` or `check_cancelled`; then
         the task goes to the error queue. Raises TaskConflict if there is no such task.
         """
-        return bool(await self._value(_CANCEL, task_id, reason) == "deleted")
+        return bool(await self._value(_CANCEL, sql.task_id(task_id), reason) == "deleted")
 
     async def progress(
         self, queue: str | None = None, *, ids: Iterable[int] | None = None
     ) -> list[TaskProgress]:
         """How far tasks are that somebody works on, if they have said so, or are cancelled."""
-        rows = await self._rows(_PROGRESS, queue, None if ids is None else list(ids))
+        rows = await self._rows(_PROGRESS, queue, sql.task_ids(ids))
         return [TaskProgress(*row) for row in rows]
 
     async def set_limits(
@@ -105,10 +105,10 @@ class AsyncTaskJobs(AsyncTaskHistory):
         await self._value(
             _SET_LIMITS,
             queue,
-            max_running,
-            max_running_per_key,
-            rate,
-            rate_per_key,
+            sql.whole(max_running, "max_running"),
+            sql.whole(max_running_per_key, "max_running_per_key"),
+            sql.whole(rate, "rate"),
+            sql.whole(rate_per_key, "rate_per_key"),
             sql.duration(rate_period, "rate_period"),
         )
 

@@ -50,14 +50,16 @@ class TaskQueues:
     ) -> list[TaskQueueInfo]:
         """Settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of each
         kind and priority (None: all), so that it costs the same however many there are."""
-        return [TaskQueueInfo(**row) for row in self._dicts(sql.QUEUE_INFO, queue, max_count)]
+        number = sql.whole(max_count, "max_count")
+        return [TaskQueueInfo(**row) for row in self._dicts(sql.QUEUE_INFO, queue, number)]
 
     def is_empty(self, queues: str | Iterable[str]) -> bool:
         """Whether the queues have no tasks at all, claimed and scheduled ones included."""
         return bool(self._value(sql.QUEUE_IS_EMPTY, sql.queue_names(queues)))
 
     def next_time(self, queues: str | Iterable[str]) -> datetime | None:
-        """When the next scheduled task of the queues is due; None if none is scheduled."""
+        """When the first task of the queues can be claimed, in the past if one can be now; None if
+        there is none, or all are claimed."""
         time: datetime | None = self._value(sql.NEXT_TIME, sql.queue_names(queues))
         return time
 
@@ -80,16 +82,19 @@ class TaskQueues:
         contain), ``error`` (part of it), ``claimant``, ``priority``, ``unique_key``, ``order_key``,
         ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
         """
-        rows = self._dicts(sql.LIST, queue, sql.filter_json(filter), max_tasks)
+        number = sql.whole(max_tasks, "max_tasks")
+        rows = self._dicts(sql.LIST, queue, sql.filter_json(filter), number)
         return [TaskInfo(**row) for row in rows]
 
     def stop(self, task_id: int, version: int) -> int:
         """Make a task available to nobody until `start`; its new version. Raises TaskConflict."""
-        return int(self._value(sql.STOP, task_id, version))
+        known = sql.task_id(task_id), sql.whole(version, "the version")
+        return int(self._value(sql.STOP, *known))
 
     def start(self, task_id: int, version: int) -> int:
         """Make a task available now that was stopped, or is scheduled; its new version."""
-        return int(self._value(sql.START, task_id, version))
+        known = sql.task_id(task_id), sql.whole(version, "the version")
+        return int(self._value(sql.START, *known))
 
     def change(
         self,
@@ -111,7 +116,7 @@ class TaskQueues:
             queue,
             sql.filter_json(filter),
             sql.filter_json(change),
-            max_tasks,
+            sql.whole(max_tasks, "max_tasks"),
             claimed,
         )
         return int(value)
@@ -125,8 +130,8 @@ class TaskQueues:
         claimed: bool = False,
     ) -> int:
         """Delete all tasks of a queue that a filter finds; how many. The rest as `change`."""
-        filtered = sql.filter_json(filter)
-        return int(self._value(sql.REMOVE, queue, filtered, max_tasks, claimed))
+        filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
+        return int(self._value(sql.REMOVE, queue, filtered, number, claimed))
 
     def requeue(
         self,
@@ -136,7 +141,8 @@ class TaskQueues:
         max_tasks: int | None = None,
     ) -> int:
         """Send tasks of an error queue back to where they came from; how many."""
-        return int(self._value(sql.REQUEUE, queue, sql.filter_json(filter), max_tasks))
+        filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
+        return int(self._value(sql.REQUEUE, queue, filtered, number))
 
     # --- how
 

@@ -47,14 +47,16 @@ class AsyncTaskQueues:
     ) -> list[TaskQueueInfo]:
         """Settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of each
         kind and priority (None: all), so that it costs the same however many there are."""
-        return [TaskQueueInfo(**row) for row in await self._dicts(sql.QUEUE_INFO, queue, max_count)]
+        number = sql.whole(max_count, "max_count")
+        return [TaskQueueInfo(**row) for row in await self._dicts(sql.QUEUE_INFO, queue, number)]
 
     async def is_empty(self, queues: str | Iterable[str]) -> bool:
         """Whether the queues have no tasks at all, claimed and scheduled ones included."""
         return bool(await self._value(sql.QUEUE_IS_EMPTY, sql.queue_names(queues)))
 
     async def next_time(self, queues: str | Iterable[str]) -> datetime | None:
-        """When the next scheduled task of the queues is due; None if none is scheduled."""
+        """When the first task of the queues can be claimed, in the past if one can be now; None if
+        there is none, or all are claimed."""
         time: datetime | None = await self._value(sql.NEXT_TIME, sql.queue_names(queues))
         return time
 
@@ -77,16 +79,19 @@ class AsyncTaskQueues:
         contain), ``error`` (part of it), ``claimant``, ``priority``, ``unique_key``, ``order_key``,
         ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
         """
-        rows = await self._dicts(sql.LIST, queue, sql.filter_json(filter), max_tasks)
+        number = sql.whole(max_tasks, "max_tasks")
+        rows = await self._dicts(sql.LIST, queue, sql.filter_json(filter), number)
         return [TaskInfo(**row) for row in rows]
 
     async def stop(self, task_id: int, version: int) -> int:
         """Make a task available to nobody until `start`; its new version. Raises TaskConflict."""
-        return int(await self._value(sql.STOP, task_id, version))
+        known = sql.task_id(task_id), sql.whole(version, "the version")
+        return int(await self._value(sql.STOP, *known))
 
     async def start(self, task_id: int, version: int) -> int:
         """Make a task available now that was stopped, or is scheduled; its new version."""
-        return int(await self._value(sql.START, task_id, version))
+        known = sql.task_id(task_id), sql.whole(version, "the version")
+        return int(await self._value(sql.START, *known))
 
     async def change(
         self,
@@ -108,7 +113,7 @@ class AsyncTaskQueues:
             queue,
             sql.filter_json(filter),
             sql.filter_json(change),
-            max_tasks,
+            sql.whole(max_tasks, "max_tasks"),
             claimed,
         )
         return int(value)
@@ -122,8 +127,8 @@ class AsyncTaskQueues:
         claimed: bool = False,
     ) -> int:
         """Delete all tasks of a queue that a filter finds; how many. The rest as `change`."""
-        filtered = sql.filter_json(filter)
-        return int(await self._value(sql.REMOVE, queue, filtered, max_tasks, claimed))
+        filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
+        return int(await self._value(sql.REMOVE, queue, filtered, number, claimed))
 
     async def requeue(
         self,
@@ -133,7 +138,8 @@ class AsyncTaskQueues:
         max_tasks: int | None = None,
     ) -> int:
         """Send tasks of an error queue back to where they came from; how many."""
-        return int(await self._value(sql.REQUEUE, queue, sql.filter_json(filter), max_tasks))
+        filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
+        return int(await self._value(sql.REQUEUE, queue, filtered, number))
 
     # --- how
 

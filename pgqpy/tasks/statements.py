@@ -139,6 +139,27 @@ def smallint(priority: object) -> int:
     return priority
 
 
+def whole(value: object, what: str, bits: int = 32) -> Any:
+    """A number that the server has so many bits for; None is left to it. Raises InvalidTask for
+    what is none."""
+    end = 2 ** (bits - 1)
+    if value is not None and not (isinstance(value, int) and -end <= value < end):
+        raise InvalidTask(
+            f"{what} is {value!r:.80}", hint=f"Give a whole number between {-end} and {end - 1}."
+        )
+    return value
+
+
+def task_id(value: object) -> Any:
+    """The id of a task. Raises InvalidTask for what is none."""
+    return whole(value, "the id of a task", 64)
+
+
+def task_ids(values: Iterable[object] | None) -> list[Any] | None:
+    """Ids of tasks as a list, if there are any. Raises InvalidTask for what is none."""
+    return None if values is None else [task_id(value) for value in values]
+
+
 def queue_names(queues: object) -> list[str]:
     """One name, or several, as a list. Raises InvalidTask for what are no names, or none."""
     names: list[Any] = [queues]
@@ -198,14 +219,19 @@ def filter_json(conditions: object) -> str | None:
 
 
 def _plain_object(given: Mapping[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(key, str) for key in given):
+        raise InvalidTask(
+            f"{given!r:.80} has keys that are no texts", hint='Give a dict such as {"delay": 60}.'
+        )
     return {key: _plain(key, value) for key, value in given.items()}
 
 
 def _plain(key: str, value: Any) -> Any:
-    if isinstance(value, datetime):
+    is_json = key in ("payload", "headers")
+    if isinstance(value, datetime) and not is_json:
         when(value, None)
         return value.isoformat()
-    if isinstance(value, timedelta):
+    if isinstance(value, timedelta) and not is_json:
         return f"{value / timedelta(microseconds=1):.0f} microseconds"
     if key == "delay" and isinstance(value, int | float):
         return f"{value} seconds"

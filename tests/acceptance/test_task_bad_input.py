@@ -139,6 +139,13 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "fail('me', %(mine)s, %(mine_version)s, 'why', '-1 s')"),
     (INVALID, "release('me', array[%(mine)s], array[%(mine_version)s], '{-1 s}')"),
     (INVALID, "release('me', array[%(mine)s], array[%(mine_version)s], '{-10 years}')"),
+    # what workers say of their tasks
+    (INVALID, "attend('me', '{}', array[%(mine)s])"),
+    (INVALID, "attend('me', '{}', array[%(mine)s], '{1,2}', '{1}', '{a}')"),
+    (INVALID, "attend('me', '{}', array[%(mine)s], '{1}', '{1,2}', '{a}')"),
+    (INVALID, "attend('me', '{}', array[%(mine)s], '{1}', '{1}', '{a,b}')"),
+    (INVALID, "attend('me', '{}', array[%(mine)s], '{null}', '{1}', '{a}')"),
+    (INVALID, "restrict_queue('q', null)"),
     # leases, limits, names
     (INVALID, "claim(array['q'], 'me', '0 s')"),
     (INVALID, "claim(array['q'], 'me', '-1 s')"),
@@ -177,6 +184,8 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "set_queue_config('q', 'error_queue', 'q')"),
     ("PQ003", "create_queue('')"),
     ("PQ003", "create_queue(null)"),
+    ("PQ003", "create_queue(repeat('x', 256))"),
+    (INVALID, "create_queue(repeat('x', 249))"),
 ]
 
 
@@ -190,6 +199,51 @@ def test_sql_refuses_it_with_a_code_and_a_remedy(
     assert caught.value.diag.message_primary
     # PostgreSQL's own says where the JSON is wrong.
     assert caught.value.diag.message_hint or caught.value.diag.message_detail
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("finish('me', 4711, null)", "'me' does not have task 4711 in version NULL"),
+        ("finish('me', null, 1)", "'me' does not have task NULL in version 1"),
+        ("finish(null, %(mine)s, null)", "NULL does not have task {mine} in version NULL"),
+        ("finish_and_claim('w', null, null, null)", "'w' does not have task NULL in version NULL"),
+    ],
+)
+def test_a_task_that_is_null_is_missing(
+    conn: Connection, state: State, call: str, message: str
+) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        conn.execute(f"select * from pgq_task.{call}".encode(), state.names)
+    error = errors.from_psycopg(caught.value)
+    assert isinstance(error, errors.TaskConflict)
+    assert error.message == message.format(**state.names)
+    assert [each["reason"] for each in error.conflicts] == ["missing"]
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        ("create_queue('')", "1 to 248 bytes"),
+        ("create_queue(repeat('x', 256))", "1 to 248 bytes"),
+        (
+            "create_queue(repeat('x', 249) || '.failed')",
+            "ends in .failed, as an error queue's does, up to 255",
+        ),
+        ("create_queue(repeat('x', 249))", "at most 248 bytes, so that its error queue"),
+        ("claim(array['q'], 'me', '11 years')", "more than 0 and at most 10 years"),
+        ("set_queue_config('q', 'lease', '0')", "more than 0 and at most 10 years"),
+    ],
+)
+def test_the_remedy_says_what_is_allowed(
+    conn: Connection, state: State, call: str, remedy: str
+) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        conn.execute(f"select * from pgq_task.{call}".encode(), state.names)
+    assert remedy in str(caught.value.diag.message_hint)
+    with conn.transaction(force_rollback=True):
+        conn.execute("select pgq_task.create_queue(repeat('x', 248) || '.failed')")
+        conn.execute("select pgq_task.create_queue(repeat('x', 248))")
 
 
 def test_two_error_queues_that_lead_to_each_other_are_refused(

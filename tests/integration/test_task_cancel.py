@@ -100,6 +100,22 @@ def test_progress_is_seen_while_a_job_runs(
     assert tasks.progress() == []
 
 
+def test_of_a_task_that_says_more_than_once_how_far_it_is_the_last_counts(
+    app: TaskApp, conn: Connection
+) -> None:
+    one, two = ops.push(conn, QUEUE), ops.push(conn, QUEUE)
+    ops.claim(conn, QUEUE, number=2)
+    conn.execute(
+        "select pgq_task.attend('w', %s, %s, '{1,5,2}', '{10,null,10}', '{a,b,c}')",
+        [[one, two], [one, two, one]],
+    )
+    said = [(each.id, each.done, each.total, each.note) for each in Tasks(conn).progress()]
+    assert said == [(one, 2, 10, "c"), (two, 5, None, "b")]
+    # of how many, and of what, may be left out
+    conn.execute("select pgq_task.attend('w', %s, %s, '{3}')", [[two], [two]])
+    assert [(each.done, each.note) for each in Tasks(conn).progress(ids=[two])] == [(3, None)]
+
+
 def test_whatever_one_job_says_others_are_heard(app: TaskApp, conn: Connection, dsn: str) -> None:
     end = threading.Event()
     said: list[tuple[Any, ...]] = [(1, None, 7), (2.5, 10, "a\0b"), (Decimal(3), None, "\ud800")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -222,6 +223,8 @@ def test_a_task_that_makes_no_sense_is_refused(
     ("arguments", "error"),
     [
         ({"max_tasks": 0}, errors.InvalidTask),
+        ({"max_tasks": 2**40}, errors.InvalidTask),
+        ({"max_tasks": 1.5}, errors.InvalidTask),
         ({"lease": 0}, errors.InvalidTask),
         ({"lease": -1}, errors.InvalidTask),
         ({"queues": []}, errors.InvalidTask),
@@ -234,6 +237,57 @@ def test_a_claim_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(error):
         tasks.try_claim(**({"queues": "work"} | arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: t.result(2**70),
+        lambda t: t.cancel(2**70),
+        lambda t: t.stop(2**70, 1),
+        lambda t: t.start(1, 2**31),
+        lambda t: t.progress(ids=[2**63]),
+        lambda t: t.finished("work", ids=[1, 2**63]),
+        lambda t: t.finished("work", max_tasks=2**31),
+        lambda t: t.replay("work", ids=[-(2**63) - 1]),
+        lambda t: t.replay("work", max_tasks=2**31),
+        lambda t: t.pop("work", max_tasks=2**31),
+        lambda t: t.list("work", max_tasks=2**31),
+        lambda t: t.change("work", None, {"delay": 1}, max_tasks=2**31),
+        lambda t: t.remove("work", None, max_tasks=2**31),
+        lambda t: t.requeue("work", max_tasks=2**31),
+        lambda t: t.queues(max_count=2**31),
+        lambda t: t.reserve_ids(2**31),
+        lambda t: t.set_limits("work", rate=2**31),
+    ],
+)
+def test_a_number_that_is_too_large_is_refused_with_the_range(
+    tasks: Tasks, call: Callable[[Tasks], object]
+) -> None:
+    with pytest.raises(errors.InvalidTask) as caught:
+        call(tasks)
+    assert "Give a whole number between -" in str(caught.value.hint)
+
+
+def test_the_largest_numbers_are_taken(tasks: Tasks) -> None:
+    (task,) = [tasks.push("work")]
+    assert tasks.progress(ids=[2**63 - 1, -(2**63)]) == []
+    assert len(tasks.list("work", max_tasks=2**31 - 1)) == 1
+    assert [one.id for one in tasks.try_claim("work", max_tasks=2**31 - 1)] == [task]
+
+
+def test_the_next_time_is_in_the_past_if_a_task_is_available(tasks: Tasks) -> None:
+    assert tasks.next_time("work") is None
+    tasks.push("work", delay=60)
+    scheduled = tasks.next_time("work")
+    assert scheduled is not None
+    assert scheduled > tasks.server_time()
+    tasks.push("work")
+    available = tasks.next_time("work")
+    assert available is not None
+    assert available <= tasks.server_time()
+    tasks.try_claim("work")
+    assert tasks.next_time("work") == scheduled
 
 
 def test_the_asyncio_client_does_the_same(dsn: str, tasks: Tasks) -> None:
@@ -345,12 +399,40 @@ def test_what_cannot_be_a_modification_or_a_filter_is_refused_with_an_example(
         with pytest.raises(errors.InvalidTask, match=message) as caught:
             tasks.modify(**given)
         assert "list of dicts, such as" in str(caught.value.hint)
+    for odd in ({(1, 2): 1}, {1: 2}):
+        with pytest.raises(errors.InvalidTask, match="keys that are no texts"):
+            tasks.modify([odd])  # type: ignore[list-item]
+        with pytest.raises(errors.InvalidTask, match="keys that are no texts"):
+            tasks.change("work", odd, {"delay": 1})  # type: ignore[arg-type]
     a_list: Any = ["status"]
     nobody: Any = None
     with pytest.raises(errors.InvalidTask, match="is no dict"):
         tasks.list("work", a_list)
     with pytest.raises(errors.InvalidTask, match="queues are None"):
         tasks.try_claim(nobody)
+
+
+@pytest.mark.parametrize("payload", [datetime(2100, 1, 1, tzinfo=UTC), timedelta(hours=1)])
+def test_a_payload_is_as_strictly_json_for_modify_as_for_push(
+    tasks: Tasks, payload: datetime | timedelta
+) -> None:
+    task = tasks.push("work", 1)
+    with pytest.raises(errors.InvalidPayload):
+        tasks.push("work", payload)
+    for name in ("payload", "headers"):
+        with pytest.raises(errors.InvalidPayload):
+            tasks.modify([{"queue": "work", name: payload}])
+        with pytest.raises(errors.InvalidPayload):
+            tasks.modify(changes=[{"id": task, "version": 1, name: payload}])
+        with pytest.raises(errors.InvalidPayload):
+            tasks.change("work", None, {name: payload})
+        with pytest.raises(errors.InvalidPayload):
+            tasks.list("work", {name: payload})
+    tasks.modify(
+        [{"queue": "work", "at" if isinstance(payload, datetime) else "delay": payload}],
+        [{"id": task, "version": 1, "stop": True}],
+    )
+    assert [one.status for one in tasks.list("work")] == ["scheduled", "stopped"]
 
 
 def test_a_task_is_stopped_started_and_changed_by_force(tasks: Tasks) -> None:

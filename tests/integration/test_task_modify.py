@@ -214,9 +214,7 @@ def test_collisions_are_named_beside_what_is_missing_or_claimed(conn: Connection
         {"kind": "delete", "id": 10**9, "version": 1, "reason": "missing"},
     ]
     changed = {"kind": "change", "id": late, "version": 1, "unique_key": "held", "other": holder}
-    found = conflicts(
-        lambda: tasks.modify(conn, inserts=inserts, changes=changes, deletes=deletes)
-    )
+    found = conflicts(lambda: tasks.modify(conn, inserts=inserts, changes=changes, deletes=deletes))
     collided = {"kind": "insert", "reason": "collision"}
     assert found == [
         *lost,

@@ -16,7 +16,9 @@ begin
                 when i_name is null then 'NULL'
                 when i_name = '' then 'it is empty'
                 else pg_catalog.format('%s bytes are too long', pg_catalog.octet_length(i_name)) end),
-            hint = 'A name has 1 to 255 bytes, of any characters.';
+            hint = case i_what when 'task queue'
+                then 'A name has 1 to 248 bytes, of any characters; one that ends in .failed, as an error queue''s does, up to 255.'
+                else 'A name has 1 to 255 bytes, of any characters.' end;
     end if;
 end;
 $$;

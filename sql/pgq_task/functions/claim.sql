@@ -197,11 +197,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_lease(1)
 --
---      Raises PQ072 unless a lease is null or positive. Internal.
+--      Raises PQ072 unless a lease is null, or positive and no longer than 10 years. Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_lease <= interval '0' or i_lease > interval '10 years' then
-        perform pgq_task.raise_invalid(format('a lease of %s', i_lease), 'Give a positive interval, such as 30 seconds.');
+        perform pgq_task.raise_invalid(format('a lease of %s', i_lease), 'Give an interval of more than 0 and at most 10 years, such as 30 seconds.');
     end if;
 end;
 $$;

@@ -229,8 +229,8 @@ declare
 begin
     v_conflicts := pgq_task.conflicts_of(i_claimant, i_ids, i_versions);
     perform pgq_task.raise_conflict(
-        format('%s does not have %s', quote_literal(i_claimant), (
-            select string_agg(format('task %s in version %s', c ->> 'id', c ->> 'version'), ', ')
+        format('%L does not have %s', i_claimant, (
+            select string_agg(format('task %s in version %s', coalesce(c ->> 'id', 'NULL'), coalesce(c ->> 'version', 'NULL')), ', ')
               from jsonb_array_elements(v_conflicts) c)), v_conflicts);
 end;
 $$;
@@ -248,7 +248,7 @@ as $$
 -- ----------------------------------------------------------------------
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'id', w.id, 'version', w.version,
-               'reason', case when t.version is distinct from w.version then 'missing' else 'claimed' end,
+               'reason', case when t.id is null or t.version is distinct from w.version then 'missing' else 'claimed' end,
                'has_version', case when r.allowed then t.version end, 'claimant', case when r.allowed then t.claimant end,
                'lease', case when r.allowed then t.lease end)) order by w.nr)
       from unnest(i_ids, i_versions) with ordinality w (id, version, nr)

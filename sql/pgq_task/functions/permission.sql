@@ -16,18 +16,20 @@ as $$
 --      queue       - its name
 --      restricted  - false opens it again; what was granted is kept
 -- Errors:
---      PQ070 no such queue, PQ012 opening it not in READ COMMITTED
+--      PQ070 no such queue, PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
 -- Tables:
 --      updates pgq_task.queue
 -- ----------------------------------------------------------------------
 begin
-    if not restricted then
+    if restricted is null then
+        perform pgq_task.raise_invalid('restricted is NULL', 'Give true or false.');
+    elsif not restricted then
         -- An old snapshot would not show which others are restricted.
         perform pgq.require_read_committed('opening a task queue');
     end if;
     -- As pgq_task.settle_inbox(0), and before the row.
     perform pg_advisory_xact_lock(1886875927);
-    update pgq_task.queue set queue_restricted = coalesce(restricted, true) where queue_name = restrict_queue.queue;
+    update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue;
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
     end if;

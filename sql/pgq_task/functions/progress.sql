@@ -14,21 +14,29 @@ as $$
 -- Parameters:
 --      claimant        - the worker
 --      ids             - the tasks that it works on
---      progress_ids    - those that have gone on
---      done, total, notes  - how far they are, one for each: so many, of how many, of what
+--      progress_ids    - those that have gone on; of one that is named twice the last counts
+--      done, total, notes  - how far they are, one for each: so many, of how many, of what; total and notes may be left out
 -- Returns:
 --      The tasks that were cancelled, and why.
+-- Errors:
+--      PQ072 lists of different length, a task that has gone on and does not say how far
 -- Tables:
 --      inserts into or updates pgq_task.progress, reads pgq_task.cancellation
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 begin
+    perform pgq_task.require_one_each('done', coalesce(cardinality(attend.done), 0), progress_ids),
+            pgq_task.require_one_each('total', nullif(cardinality(attend.total), 0), progress_ids),
+            pgq_task.require_one_each('notes', nullif(cardinality(attend.notes), 0), progress_ids);
     if cardinality(progress_ids) > 0 then
+        if array_position(attend.done, null) is not null then
+            perform pgq_task.raise_invalid('a task does not say how far it is', 'Give a number for each in done, none of them null.');
+        end if;
         insert into pgq_task.progress as p (id, claimant, done, total, note, at)
-        select t.id, attend.claimant, n.done, n.total, n.note, clock_timestamp()
-          from unnest(attend.progress_ids, attend.done, attend.total, attend.notes) n (id, done, total, note)
+        select distinct on (t.id) t.id, attend.claimant, n.done, n.total, n.note, clock_timestamp()
+          from unnest(attend.progress_ids, attend.done, attend.total, attend.notes) with ordinality n (id, done, total, note, nr)
           join pgq_task.task t on t.id = n.id and t.claimant = attend.claimant
-         order by t.id
+         order by t.id, n.nr desc
         on conflict (id) do update
            set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
         -- now and then, those of tasks that are gone
