@@ -18,6 +18,7 @@ from pgqpy.tasks.app import TaskApp, current_job
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.queue_ops import value
 
 QUEUE = "work"
 
@@ -250,6 +251,104 @@ def test_who_was_cancelled_is_forgotten_where_no_worker_looks(
         assert not tasks.cancel(task.id)
         tasks.finish(task)
     assert len(ops.rows(conn, "select * from pgq_task.cancellation")) == 1
+
+
+def test_a_task_that_was_cancelled_is_done_when_it_is_sent_back(
+    app: TaskApp, conn: Connection, dsn: str
+) -> None:
+    tasks = Tasks(conn)
+    done: list[bool] = []
+
+    @app.task
+    def job() -> None:
+        again = bool(done)
+        done.append(False)
+        if not again:
+            assert not tasks.cancel(current_job().task.id, "mistake")
+        deadline = time.monotonic() + (2.5 if again else PATIENCE)
+        while time.monotonic() < deadline:
+            current_job().check_cancelled()
+            time.sleep(0.05)
+        done[-1] = True
+
+    job.push(conn)
+    app.worker(dsn).run(until_empty=True)
+    # Before a worker looks again.
+    assert tasks.requeue("work.failed") == 1
+    app.worker(dsn).run(until_empty=True)
+    assert done == [False, True]
+    assert not ops.statuses(conn)
+
+
+@pytest.mark.parametrize("end", ["fail", "move", "lost", "finish", "delete", "pop"])
+def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
+    app: TaskApp, conn: Connection, end: str
+) -> None:
+    ops.modify(conn, inserts=[{"queue": QUEUE, "id": -1}])
+    [(task, version)] = ops.claim(conn, QUEUE)
+    tasks = Tasks(conn)
+
+    def told() -> list[str]:
+        reasons = [
+            row["reason"]
+            for row in ops.rows(conn, "select * from pgq_task.attend('w', %s)", [task])
+        ]
+        assert [each.cancelled for each in tasks.progress()] == reasons
+        return reasons
+
+    def renew() -> int:
+        return int(
+            value(conn, "select version from pgq_task.renew('w', %s, %s)", [task], [version])
+        )
+
+    assert not tasks.cancel(task, "first")
+    assert not tasks.cancel(task, "second")
+    assert told() == ["first"]
+    version = renew()
+    assert told() == ["first"]
+    # It fails for another reason, or is given back: it is to end all the same.
+    conn.execute("select pgq_task.fail('w', %s, %s, 'no luck')", [task, version])
+    [(_, version)] = ops.claim(conn, QUEUE)
+    assert told() == ["first"]
+    if end == "fail":
+        conn.execute("select pgq_task.fail('w', %s, %s, 'x', final => true)", [task, version])
+        conn.execute("select pgq_task.requeue('work.failed')")
+    elif end == "lost":
+        conn.execute("select pgq_task.bury_lost(%s)", [task])
+        conn.execute("select pgq_task.requeue('work.failed')")
+    elif end == "move":
+        tasks.create_queue("other")
+        for queue in ("other", QUEUE):
+            [(_, _, _, moved)] = ops.modify(
+                conn, changes=[{"id": task, "version": version, "queue": queue}]
+            )
+            assert moved is not None
+            version = moved
+    else:
+        if end == "finish":
+            conn.execute("select pgq_task.finish('w', %s, %s)", [task, version])
+        elif end == "delete":
+            ops.modify(conn, deletes=[(task, version)])
+        else:
+            conn.execute("select pgq_task.release('w', %s, %s)", [[task], [version]])
+            conn.execute("select pgq_task.pop('work')")
+        ops.modify(conn, inserts=[{"queue": QUEUE, "id": task}])
+    [(_, version)] = ops.claim(conn, QUEUE)
+    assert told() == []
+    # It can be cancelled again.
+    assert not tasks.cancel(task, "third")
+    assert told() == ["third"]
+
+
+def test_who_was_cancelled_is_forgotten_by_a_sweep(app: TaskApp, conn: Connection) -> None:
+    ops.push(conn, QUEUE)
+    ops.push(conn, QUEUE)
+    claimed = ops.claim(conn, QUEUE, number=2)
+    for task, _ in claimed:
+        assert not Tasks(conn).cancel(task)
+    conn.execute("select pgq_task.finish('w', %s, %s)", claimed[0])
+    assert value(conn, "select pgq_task.sweep()")
+    assert ops.rows(conn, "select id from pgq_task.cancellation") == [{"id": claimed[1][0]}]
 
 
 @pytest.mark.parametrize(

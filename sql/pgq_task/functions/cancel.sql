@@ -8,7 +8,8 @@ as $$
 --
 --      A task shall not be done. One that nobody has claimed is deleted at once. Of one that a worker has, the
 --      worker hears within about a second; its job is interrupted where that is possible, and the task goes
---      to the error queue. A job that does not look is done.
+--      to the error queue. A job that does not look is done. Until the task leaves its queue, whoever claims
+--      it hears of it.
 --
 -- Parameters:
 --      id      - which one
@@ -24,14 +25,14 @@ as $$
 declare
     t   record;
 begin
-    select c.version, c.lease > clock_timestamp() as claimed, q.queue_restricted, q.queue_id into t
+    select c.created, c.lease > clock_timestamp() as claimed, q.queue_restricted, q.queue_id into t
       from pgq_task.task c
       join pgq_task.queue q using (queue_id)
      where c.id = cancel.id
        for update of c skip locked;
     if not found then
         -- Locked: it is about to be finished, or claimed.
-        select c.version, true as claimed, q.queue_restricted, q.queue_id into t
+        select c.created, true as claimed, q.queue_restricted, q.queue_id into t
           from pgq_task.task c
           join pgq_task.queue q using (queue_id)
          where c.id = cancel.id;
@@ -48,13 +49,37 @@ begin
         return 'deleted';
     end if;
     -- Where no worker looks for them nobody else forgets them.
-    delete from pgq_task.cancellation c
-     where c.id = any (array(select o.id from pgq_task.cancellation o
-                              where not exists (select from pgq_task.task t where t.id = o.id and t.queue_id = o.queue_id)
-                              limit 100 for update skip locked));
-    insert into pgq_task.cancellation (id, queue_id, reason) values (cancel.id, t.queue_id, coalesce(cancel.reason, 'cancelled'))
-    on conflict (id) do nothing;
+    perform pgq_task.forget_cancelled();
+    insert into pgq_task.cancellation as c (id, queue_id, created, reason)
+    values (cancel.id, t.queue_id, t.created, coalesce(cancel.reason, 'cancelled'))
+    on conflict (id) do update
+       set queue_id = excluded.queue_id, created = excluded.created, reason = excluded.reason, cancelled_at = excluded.cancelled_at
+     where (c.queue_id, c.created) <> (excluded.queue_id, excluded.created);
     perform pg_notify('pgq_task_cancel', '');
     return 'asked';
+end;
+$$;
+
+create or replace function pgq_task.forget_cancelled(i_ids bigint[] default null)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.forget_cancelled(1)
+--
+--      Forgets that tasks were cancelled which are gone by now, or somewhere else: of these, or of all. Whoever
+--      moves tasks calls it, so that they can come back. Internal.
+-- ----------------------------------------------------------------------
+begin
+    if exists (select from pgq_task.cancellation) then
+        delete from pgq_task.cancellation c
+         where c.id = any (array(select o.id from pgq_task.cancellation o
+                                  where (i_ids is null or o.id = any (i_ids))
+                                    and not exists (select from pgq_task.task t
+                                                     where (t.id, t.queue_id, t.created) = (o.id, o.queue_id, o.created))
+                                    for update skip locked));
+    end if;
 end;
 $$;

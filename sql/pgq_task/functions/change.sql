@@ -175,7 +175,7 @@ begin
            jsonb_agg(c.released order by c.id) filter (where c.released is not null)
       into v_ids, v_versions, v_queues, v_lanes, v_left, v_released
       from changed c;
-    perform pgq_task.count_each('moved', v_left);
+    perform pgq_task.count_each('moved', v_left), pgq_task.forget_cancelled(v_ids);
     if v_released is not null then
         perform pgq_task.release_after(array(
             select jsonb_populate_record(null::pgq_task.task, r) from jsonb_array_elements(v_released) r));

@@ -136,7 +136,7 @@ begin
                'origin', q.queue_name, 'reason', coalesce(i_reason, c.error), 'attempts', c.attempts,
                'buried_at', now(), 'unique_key', c.unique_key))
      where c.id = i_id;
-    perform pgq_task.count_up('buried', t.queue_id);
+    perform pgq_task.count_up('buried', t.queue_id), pgq_task.forget_cancelled(array[i_id]);
     if t.order_key is not null then
         perform pgq_task.release_next(t.queue_id, t.order_key, t.id);
     end if;

@@ -47,17 +47,11 @@ begin
                                       limit 10000 for update skip locked));
         end if;
     end if;
-    if exists (select from pgq_task.cancellation) then
-        delete from pgq_task.cancellation c
-         where c.id = any (array(select o.id from pgq_task.cancellation o
-                                  where not exists (select from pgq_task.task t where t.id = o.id and t.queue_id = o.queue_id)
-                                    for update skip locked));
-        return query
-            select c.id, c.reason
-              from pgq_task.cancellation c
-              join pgq_task.task t on t.id = c.id and t.claimant = attend.claimant
-             where c.id = any (attend.ids);
-    end if;
+    return query
+        select c.id, c.reason
+          from pgq_task.cancellation c
+          join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created) and t.claimant = attend.claimant
+         where c.id = any (attend.ids);
 end;
 $$;
 
@@ -94,7 +88,7 @@ begin
           join pgq_task.task t on t.id = w.id and t.lease > clock_timestamp()
           join pgq_task.queue q on q.queue_id = t.queue_id
           left join pgq_task.progress p on p.id = t.id and p.claimant = t.claimant
-          left join pgq_task.cancellation c on c.id = t.id
+          left join pgq_task.cancellation c on (c.id, c.queue_id, c.created) = (t.id, t.queue_id, t.created)
          where (q.queue_name = get_progress.queue_name or get_progress.queue_name is null)
            and (t.id = any (get_progress.ids) or get_progress.ids is null)
            and (p.id is not null or c.id is not null)

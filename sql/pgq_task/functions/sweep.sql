@@ -36,7 +36,7 @@ as $$
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- Tables:
---      inserts into and deletes from pgq_task.sweep; updates pgq_task.task
+--      inserts into and deletes from pgq_task.sweep, deletes from pgq_task.cancellation; updates pgq_task.task
 -- ----------------------------------------------------------------------
 declare
     v_now       timestamptz;
@@ -207,6 +207,7 @@ begin
     -- Not from the beginning, where the dead are.
     delete from pgq_task.sweep s
      where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
+    perform pgq_task.forget_cancelled();
     if v_id % 20 = 0 then
         perform pgq_task.expire_finished();
     end if;
