@@ -11,13 +11,15 @@ from typing import Any, Literal, Self
 
 import pgqpy
 from pgqpy.dsn import resolve
-from pgqpy.errors import InvalidPayload, translate_errors
+from pgqpy.errors import InvalidPayload, InvalidTask, translate_errors
 from pgqpy.tasks import Tasks
 from pgqpy.tasks.statements import changes_json, jsonb
 from pgqpy_consumers.settings import setting
 
 #: So many tasks are pushed at once.
 _PIECE = 1000
+#: The most bytes of a key.
+_MAX_KEY = 1000
 
 _PUSH = b"select from pgq_task.modify(%s, %s::jsonb, skip_collisions => true)"
 
@@ -159,12 +161,13 @@ class EventsToTasks(pgqpy.RemoteConsumer):
             "order_key": task.order_key,
         }
         try:
+            _check_keys(task)
             rest = changes_json(
                 [{key: value for key, value in insert.items() if value is not None}]
             )
-            payload = task.payload if isinstance(task.payload, JsonText) else jsonb(task.payload)
-        except InvalidPayload as error:
-            raise InvalidPayload(
+            payload = _json_of(task.payload)
+        except (InvalidPayload, InvalidTask) as error:
+            raise type(error)(
                 f"the task of event {event.id} cannot be pushed: {error.message}", hint=error.hint
             ) from error
         return f'{rest[1:-2]}, "payload": {payload}}}'
@@ -193,7 +196,26 @@ class EventsToTasks(pgqpy.RemoteConsumer):
 
 def _key(event: pgqpy.Event, name: Key) -> str | None:
     value = None if name == "none" else getattr(event, name)
-    return None if value is None else str(value)
+    return None if value in (None, "") else str(value)
+
+
+def _check_keys(task: NewTask) -> None:
+    for name, key in (("unique_key", task.unique_key), ("order_key", task.order_key)):
+        size = None if key is None else len(str(key).encode(errors="replace"))
+        if size is not None and not 1 <= size <= _MAX_KEY:
+            raise InvalidTask(
+                f"a key has 1 to {_MAX_KEY} bytes, this {name} has {size}",
+                hint="Take another field as key, or override task_of.",
+            )
+
+
+def _json_of(payload: Any) -> str:
+    if not isinstance(payload, JsonText):
+        return jsonb(payload)
+    if "\\u" in payload:
+        # JSON has escapes of what jsonb has not.
+        jsonb(json.loads(payload, parse_float=str))
+    return payload
 
 
 def _has_passed(at: datetime | None) -> bool:

@@ -132,6 +132,43 @@ def test_an_event_that_is_no_json_is_named_and_none_of_its_batch_is_pushed(
     assert payloads(conn) == [*["1"] * 1500, "{NaN"]
 
 
+@pytest.mark.parametrize("data", ['"\\u0000"', '{"a": ["\\ud800"]}', '{"\\\\\\u0000": 1.5e400}'])
+def test_an_event_that_is_json_but_not_jsonb_is_named(
+    conn: Connection, dsn: str, queue: str, tick: Tick, data: str
+) -> None:
+    consumer = make(dsn, queue)
+    send(conn, queue, tick, ("paid", '"\\\\u0000 \\u00e4"'), ("paid", data), ("paid", "1e400"))
+    with pytest.raises(errors.InvalidPayload, match="the task of event 2 cannot be pushed: a text"):
+        consumer.run(until_empty=True)
+    assert payloads(conn) == []
+    consumer.payload = "text"
+    consumer.run(until_empty=True)
+    assert payloads(conn) == ['"\\\\u0000 \\u00e4"', data, "1e400"]
+
+
+def test_fields_are_keys_if_they_can_be(conn: Connection, dsn: str, queue: str, tick: Tick) -> None:
+    """One that is empty is none, and what is too long is named with its event."""
+    consumer = make(dsn, queue, order_key="extra1", unique_key="extra2")
+
+    def insert(**extra: Any) -> int:
+        return Producer(queue).insert_event(conn, "paid", "1", **extra)
+
+    insert(extra1="", extra2="")
+    insert(extra1="ä" * 500)
+    tick()
+    consumer.run(until_empty=True)
+    found = conn.execute("select order_key, unique_key from pgq_task.tasks order by id").fetchall()
+    assert found == [(None, None), ("ä" * 500, None)]
+    insert(extra1="o", extra2="u")
+    event = insert(extra2="ä" * 501)
+    tick()
+    expected = f"the task of event {event} cannot be pushed: a key .*, this unique_key has 1002"
+    with pytest.raises(errors.InvalidTask, match=expected) as caught:
+        consumer.run(until_empty=True)
+    assert "task_of" in (caught.value.hint or "")
+    assert len(payloads(conn)) == 2
+
+
 def test_tasks_are_pushed_into_another_database(
     conn: Connection, dsn: str, queue: str, tick: Tick, target: Connection, target_dsn: str
 ) -> None:
