@@ -38,7 +38,7 @@ def list_periodic(dsn: str, as_json: bool) -> None:
     """List what is pushed by itself, and when.
 
     Last is the last run that was pushed or left out. Workers push a run within a second of when it
-    is due: where next is past, none is running whose program has periodic jobs.
+    is due: where next is past, none is running, or all are busy.
     """
     with connect(dsn) as conn:
         found = [(each, _next(each)) for each in Tasks(conn).periodic()]

@@ -68,6 +68,10 @@ class AppWorker(TaskWorker):
             return super().policy_of(task)
         return job.retry_policy
 
+    def pushes_periodic(self) -> bool:
+        # The attendant of an app that has some does it, also while jobs take long.
+        return self.periodic and not self.app.periodics
+
     def _run_job(self, task: Task, conn: Connection | None) -> Any:
         job = self._job(task)
         try:

@@ -65,6 +65,10 @@ class AsyncAppWorker(AsyncTaskWorker):
             return super().policy_of(task)
         return job.retry_policy
 
+    def pushes_periodic(self) -> bool:
+        # The attendant of an app that has some does it, also while jobs take long.
+        return self.periodic and not self.app.periodics
+
     async def _run_job(self, task: Task, conn: AsyncConnection | None) -> Any:
         job = self._job(task)
         try:

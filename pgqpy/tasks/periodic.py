@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any
 
-from psycopg.rows import namedtuple_row
-
 from pgqpy.connection import Connection
-from pgqpy.errors import PgqError, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks.cron import Cron
 from pgqpy.tasks.statements import headers_json, jsonb
@@ -18,17 +15,11 @@ from pgqpy.tasks.statements import headers_json, jsonb
 #: What becomes of runs that were due while nobody was there: only the last one is made up for, or
 #: all, or none.
 MISSED = ("last", "all", "skip")
-#: Who comes later than this has missed a run.
-_LATE = timedelta(minutes=1)
-#: Runs that are pushed at once, where all are made up for.
-_AT_ONCE = 100
 
 _SET = b"""
 select pgq_task.set_periodic(%s, %s, %s, %s, %s::jsonb, %s::int4, %s, %s::jsonb, %s, %s)
 """
 _LIST = b"select * from pgq_task.get_periodic_info()"
-_PUSH = b"select pgq_task.push_periodic(%s, %s, %s, %s::timestamptz[])"
-_NOW = b"select pgq_task.server_time()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,59 +74,3 @@ def set_periodic(conn: Connection, tasks: Iterable[PeriodicTask]) -> None:
                     task.order_key,
                 ],
             )
-
-
-def push_due(conn: Connection) -> float | None:
-    """Push the periodic tasks that are due; the seconds until the next one is, None if none is.
-
-    The connection is in autocommit. Whoever is first pushes a run: the server has it pushed only
-    if it is still the next one, in the transaction in which that becomes the run after it.
-    """
-    next_due = None
-    with translate_errors():
-        cursor = conn.cursor(row_factory=namedtuple_row)
-        now = cursor.execute(_NOW).fetchone().server_time  # type: ignore[union-attr]
-        known: list[Any] = cursor.execute(_LIST).fetchall()
-    for row in known:
-        if row.paused is not None:
-            continue
-        try:
-            due = _push_one(conn, row, now)
-        except PgqError as error:
-            if conn.closed:
-                raise
-            logger.error("periodic task %s cannot be pushed: %s", row.name, error)
-            continue
-        if due is not None:
-            next_due = due if next_due is None else min(next_due, due)
-    return None if next_due is None else max((next_due - now).total_seconds(), 0)
-
-
-def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
-    """Push what is due of one; when the next run is."""
-    due: list[datetime] = []
-    passed = 0
-    after = None
-    for run in Cron(row.cron, row.time_zone).after(row.last_due):
-        after = run
-        if run > now or (row.missed == "all" and len(due) == _AT_ONCE):
-            break
-        passed += 1
-        if row.missed != "all":
-            due.clear()
-        due.append(run)
-    if not due:
-        return after
-    last = due[-1]
-    if row.missed == "skip" and last < now - _LATE:
-        due.clear()
-    with translate_errors():
-        ((pushed,),) = conn.execute(_PUSH, [row.name, row.last_due, last, due])
-    if pushed and passed > len(due):
-        logger.warning(
-            "periodic task %s: %s runs since %s were missed",
-            row.name,
-            passed - len(due),
-            row.last_due,
-        )
-    return after

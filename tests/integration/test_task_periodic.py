@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from pgqpy.errors import InvalidTask, PermissionDenied, TaskQueueNotFound
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
+from pgqpy.tasks.app import TaskApp, current_job
 from pgqpy.tasks.cron import Cron
-from pgqpy.tasks.periodic import PeriodicTask, push_due, set_periodic
+from pgqpy.tasks.due import push_due
+from pgqpy.tasks.periodic import PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import running
 
 QUEUE = "reports"
 PUSHED = "select headers ->> 'due' as due from pgq_task.tasks where queue = 'reports'"
@@ -29,7 +35,7 @@ PUSHED = "select headers ->> 'due' as due from pgq_task.tasks where queue = 'rep
 PUSHER = """
 import sys
 from pgqpy import connect
-from pgqpy.tasks.periodic import push_due
+from pgqpy.tasks.due import push_due
 with connect(sys.argv[1], autocommit=True) as conn:
     print("ready", flush=True)
     while push_due(conn) == 0:
@@ -330,6 +336,80 @@ def test_a_worker_tells_the_server_of_its_jobs_and_pushes_them(tasks: Connection
     app.periodic("* * * * *", periodic_name="other", numbr=7)(yearly)
     with pytest.raises(TypeError, match=r"yearly\(\)"):
         worker.run(until_empty=True)
+
+
+@pytest.mark.parametrize("kind", ["plain", "asyncio", "app", "other app"])
+def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) -> None:
+    """Also what their programs do not know, since it was made in SQL."""
+    make(tasks, cron="0 0 1 1 *", missed="last", payload={"task": "other", "args": {}})
+    tasks.execute("update pgq_task.periodic set last_due = last_due - interval '2 years'")
+    app = TaskApp("other" if kind == "other app" else QUEUE)
+    Tasks(tasks).create_queue("other")
+    done: list[Any] = []
+
+    @app.task
+    def other() -> None:
+        done.append(current_job().task.headers["periodic"])
+
+    async def handle(task: Task) -> None:
+        done.append(task.headers["periodic"])
+
+    if kind == "plain":
+        TaskWorker(dsn, QUEUE, lambda task: done.append(task.headers["periodic"])).run(
+            until_empty=True
+        )
+    elif kind == "asyncio":
+        asyncio.run(AsyncTaskWorker(dsn, QUEUE, handle).run(until_empty=True))
+    else:
+        app.worker(dsn, periodic=False).run(until_empty=True)
+        assert not pushed(tasks)
+        app.worker(dsn).run(until_empty=True)
+    if kind == "other app":
+        assert len(pushed(tasks)) == 1
+    else:
+        assert done == ["report"]
+
+
+def test_a_worker_that_waits_pushes_what_is_due(
+    tasks: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgqpy.tasks.worker.shift.LOOK", 0.2)
+    done = threading.Event()
+    worker = TaskWorker(dsn, QUEUE, lambda task: done.set())
+    worker.poll_interval = 3600.0
+    with running(worker):
+        # It has nothing to do.
+        time.sleep(1)
+        make(tasks)
+        miss(tasks, 1)
+        assert done.wait(PATIENCE)
+
+
+def test_a_worker_leaves_to_others_what_it_may_not_push(
+    tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make(tasks)
+    miss(tasks, 1)
+    tasks.execute("select pgq_task.restrict_queue('reports')")
+    Tasks(tasks).create_queue("other")
+    tasks.execute("create role porter login in role pgq_reader")
+    try:
+        TaskWorker(make_conninfo(dsn, user="porter"), "other", print).run(until_empty=True)
+    finally:
+        tasks.execute("drop role porter")
+    assert not pushed(tasks)
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+def test_a_worker_needs_cron_expressions_only_for_periodic_tasks(
+    tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pgqpy.tasks.cron", None)
+    TaskWorker(dsn, QUEUE, print).run(until_empty=True)
+    assert "periodic" not in caplog.text
+    make(tasks)
+    TaskWorker(dsn, QUEUE, print).run(until_empty=True)
+    assert "pushes no periodic tasks" in caplog.text
 
 
 def test_a_periodic_task_that_cannot_be_pushed_does_not_hold_up_the_others(

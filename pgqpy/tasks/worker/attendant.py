@@ -14,12 +14,11 @@ from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PERMANENT, PgqError, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks.current import CurrentJob
-from pgqpy.tasks.periodic import PeriodicTask, push_due, set_periodic
+from pgqpy.tasks.due import LOOK, push_due
+from pgqpy.tasks.periodic import PeriodicTask, set_periodic
 
 #: Seconds between looks for cancellations while jobs run, and between reports of progress.
 _PAUSE = 1.0
-#: Periodic tasks may be changed by others: seconds until that is seen.
-_LOOK = 30.0
 #: A cancelled task is gone a little later; seconds for which that is waited for.
 _LINGER = 60.0
 
@@ -127,7 +126,7 @@ class Attendant:
             self._conn = self._connect()
         if self._periodic and monotonic() >= self._push_at:
             seconds = push_due(self._conn)
-            self._push_at = monotonic() + (_LOOK if seconds is None else min(seconds, _LOOK))
+            self._push_at = monotonic() + (LOOK if seconds is None else min(seconds, LOOK))
         if self._attends(monotonic()):
             self._attend(self._conn)
 

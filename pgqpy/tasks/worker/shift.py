@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import suppress
 from time import monotonic
@@ -19,6 +20,7 @@ from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
+from pgqpy.tasks.due import LOOK, push_due
 from pgqpy.tasks.outcome import Failed, Released
 from pgqpy.tasks.task import Task
 from pgqpy.tasks.worker.attempts import Attempts
@@ -75,6 +77,7 @@ class Shift:
         self._look_at = 0.0
         self._look_pause = _FIRST_LOOK
         self._sweep_at = 0.0
+        self._push_at = 0.0 if worker.pushes_periodic() else math.inf
         #: When a signal is answered that is heard before; and when all answers so far would have
         #: been given, had there been an interval between them.
         self._answer_at = 0.0
@@ -126,6 +129,8 @@ class Shift:
             if self._worker.stopping:
                 return True
         now = monotonic()
+        if now >= max(self._push_at, self._settling.not_before):
+            self._push_periodic()
         answering = self._heard and now >= self._answer_at
         looking = now >= self._settling.not_before and (
             answering
@@ -175,6 +180,7 @@ class Shift:
         until = max(self._look_at, self._settling.not_before) if self._room() else now + 60
         if self._attempts.ended:
             until = min(until, self._settled_at + _PROMPT)
+        until = min(until, max(self._push_at, self._settling.not_before))
         # Else, whatever is heard, nothing can be done about it.
         able = bool(self._room()) and now >= self._settling.not_before
         if able and self._heard:
@@ -389,6 +395,21 @@ class Shift:
             if swept:
                 # It may have brought to light what claims did not find.
                 self._look_at = 0.0
+
+    def _push_periodic(self) -> None:
+        """Somebody must, too: who made them may run no workers."""
+        try:
+            seconds = push_due(self._connection())
+        except ImportError as error:
+            self._push_at = math.inf
+            logger.warning(
+                "worker %s pushes no periodic tasks: %s",
+                self._worker.name,
+                error,
+                extra=self._worker.fields,
+            )
+            return
+        self._push_at = monotonic() + (LOOK if seconds is None else min(seconds, LOOK))
 
     def _connection(self) -> Connection:
         if self._conn is None or self._conn.closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import suppress
 from time import monotonic
@@ -16,6 +17,7 @@ from pgqpy.connection_async import AsyncConnection, async_connect, async_read_co
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
+from pgqpy.tasks.due_async import LOOK, async_push_due
 from pgqpy.tasks.outcome import Failed, Released
 from pgqpy.tasks.task import Task
 from pgqpy.tasks.worker.attempts_async import AsyncAttempts
@@ -72,6 +74,7 @@ class AsyncShift:
         self._look_at = 0.0
         self._look_pause = _FIRST_LOOK
         self._sweep_at = 0.0
+        self._push_at = 0.0 if worker.pushes_periodic() else math.inf
         #: When a signal is answered that is heard before; and when all answers so far would have
         #: been given, had there been an interval between them.
         self._answer_at = 0.0
@@ -123,6 +126,8 @@ class AsyncShift:
             if self._worker.stopping:
                 return True
         now = monotonic()
+        if now >= max(self._push_at, self._settling.not_before):
+            await self._push_periodic()
         answering = self._heard and now >= self._answer_at
         looking = now >= self._settling.not_before and (
             answering
@@ -172,6 +177,7 @@ class AsyncShift:
         until = max(self._look_at, self._settling.not_before) if self._room() else now + 60
         if self._attempts.ended:
             until = min(until, self._settled_at + _PROMPT)
+        until = min(until, max(self._push_at, self._settling.not_before))
         # Else, whatever is heard, nothing can be done about it.
         able = bool(self._room()) and now >= self._settling.not_before
         if able and self._heard:
@@ -386,6 +392,21 @@ class AsyncShift:
             if swept:
                 # It may have brought to light what claims did not find.
                 self._look_at = 0.0
+
+    async def _push_periodic(self) -> None:
+        """Somebody must, too: who made them may run no workers."""
+        try:
+            seconds = await async_push_due(await self._connection())
+        except ImportError as error:
+            self._push_at = math.inf
+            logger.warning(
+                "worker %s pushes no periodic tasks: %s",
+                self._worker.name,
+                error,
+                extra=self._worker.fields,
+            )
+            return
+        self._push_at = monotonic() + (LOOK if seconds is None else min(seconds, LOOK))
 
     async def _connection(self) -> AsyncConnection:
         if self._conn is None or self._conn.closed:

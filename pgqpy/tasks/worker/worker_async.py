@@ -72,6 +72,9 @@ class AsyncTaskWorker:
     connections, deadlocks, serialization failures, locks that could not be had and full disks of
     PostgreSQL are always taken so."""
 
+    periodic: bool = True
+    """Push periodic tasks when they are due, whatever their queues. It takes ``pgqpy[jobs]``."""
+
     listen: bool = True
     """Hear of new tasks by LISTEN, where that is possible."""
     fold_interval: float = 0.005
@@ -215,6 +218,10 @@ class AsyncTaskWorker:
     def policy_of(self, task: Task) -> RetryPolicy:
         """The retry policy for a task."""
         return self.retry_policy
+
+    def pushes_periodic(self) -> bool:
+        """Whether it pushes periodic tasks, between the others."""
+        return self.periodic
 
     def outcome_of(self, value: Any) -> Outcome:
         """What was returned for a task, as what becomes of it. Raises ValueError, PgqError."""

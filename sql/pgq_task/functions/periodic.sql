@@ -8,8 +8,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.set_periodic(10)
 --
---      Makes or changes a task that is pushed again and again. The runs are pushed by workers of pgqpy, which
---      also know what a cron expression is: nothing looks at it here.
+--      Makes or changes a task that is pushed again and again. The runs are pushed by workers of pgqpy, whichever
+--      queues they serve, which also know what a cron expression is: nothing looks at it here. They see it within
+--      30 seconds.
 --
 -- Parameters:
 --      name        - tells it from others
