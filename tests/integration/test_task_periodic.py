@@ -347,17 +347,19 @@ def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) ->
     Tasks(tasks).create_queue("other")
     done: list[Any] = []
 
-    @app.task
-    def other() -> None:
-        done.append(current_job().task.headers["periodic"])
-
-    async def handle(task: Task) -> None:
+    def note(task: Task) -> None:
+        assert task.headers is not None
         done.append(task.headers["periodic"])
 
+    @app.task
+    def other() -> None:
+        note(current_job().task)
+
+    async def handle(task: Task) -> None:
+        note(task)
+
     if kind == "plain":
-        TaskWorker(dsn, QUEUE, lambda task: done.append(task.headers["periodic"])).run(
-            until_empty=True
-        )
+        TaskWorker(dsn, QUEUE, note).run(until_empty=True)
     elif kind == "asyncio":
         asyncio.run(AsyncTaskWorker(dsn, QUEUE, handle).run(until_empty=True))
     else:
