@@ -34,7 +34,8 @@ def test_jobs(
     page |= {"tasks": tasks}
     first, periodic, schedules, limits, results, progress = blocks(JOBS)
 
-    run("import pgqpy\n" + first, page)
+    run(first, page)
+    page["conn"] = conn
     assert tasks.statistics("mails")[0].finished == 1
 
     run(periodic, page)
@@ -49,7 +50,6 @@ def test_jobs(
     run(limits, page)
     assert {info.queue for info in tasks.limits()} == {"mails", "api"}
 
-    page["conn"] = conn
     with pytest.raises(TimeoutError):
         run(results.replace("wait=30", "wait=0"), page)
     page["app"].worker().run(until_empty=True)
@@ -61,17 +61,19 @@ def test_jobs(
     assert tasks.is_empty("mails")
 
 
-def test_history(conn: Connection, page: dict[str, Any]) -> None:
+def test_history(
+    conn: Connection, dsn: str, page: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQPY_DSN", dsn)
     tasks = Tasks(conn)
-    page |= {"tasks": tasks}
     for queue in ("orders", "orders-again"):
         tasks.create_queue(queue)
     kept, statistics = blocks(HISTORY)
-    names = "from datetime import UTC, datetime\n"
-    run(names + kept, page)
+    run(kept, page)
     tasks.push("orders", {"customer": 3})
     tasks.pop("orders")
-    run(names + kept, page)
+    run(kept, page)
+    page["tasks"] = tasks
     assert tasks.queues("orders-again")[0].available == 1
     run(statistics, page)
     assert tasks.statistics("orders")[0].popped == 1

@@ -80,8 +80,8 @@ def test_the_page(
     conn.execute('drop table "order"')
     conn.execute('create table "order" (id int primary key)')
     with engine.begin() as connection:
-        page["op"] = Operations(MigrationContext.configure(connection))
         run(migration, page)
+        page["op"] = Operations(MigrationContext.configure(connection))
         page["upgrade"]()
     described = """select has_index, signal is not null from pgq_task.describe_table('"order"')"""
     assert conn.execute(described).fetchall() == [(True, True)]
