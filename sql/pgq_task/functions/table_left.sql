@@ -30,6 +30,8 @@ begin
     end if;
     v_ago := (v_next - i_xmax::text::bigint) & 4294967295;
     -- What is yet to come is a number that was drawn since.
-    return v_ago between 1 and 2147483647 and coalesce(pg_xact_status((v_next - v_ago)::text::xid8) = 'aborted', false);
+    -- This is asked before the row is locked. Where it can be locked then, whoever is in progress now, or has begun
+    -- since this statement did, has left it.
+    return v_ago not between 1 and 2147483647 or coalesce(pg_xact_status((v_next - v_ago)::text::xid8) <> 'committed', false);
 end;
 $$;
