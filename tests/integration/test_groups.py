@@ -731,6 +731,27 @@ def test_resizing_waits_until_all_partitions_stand_on_one_tick(
     assert ops.value(conn, "select partitions from pgq.get_group_info()") == 5
 
 
+def test_a_worker_that_hangs_before_its_commit_is_buried_too(
+    connect: Connect, conn: Connection, queue: str
+) -> None:
+    ops.value(conn, "select pgq.create_group(%s, %s, 1, 'ev_extra1', '200 ms')", queue, GROUP)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    hanging = connect(autocommit=False)
+    batch = must_take(conn, join(conn, queue, "hangs"))
+    finish(hanging, batch)
+    heir = join(conn, queue, "heir")
+    eventually(
+        conn,
+        "select pgq.group_heartbeat(%s)"
+        " and not exists (select from pgq.group_member where member_name = 'hangs')",
+        heir,
+    )
+    assert read(conn, must_take(conn, heir)) == [("a", "")]
+    with pytest.raises(psycopg.Error):
+        hanging.commit()
+
+
 def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
     conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -253,7 +253,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.fence_partition(2)
 --
---      Locks a partition until the end of the transaction, if it has not changed hands. Internal.
+--      Locks a partition until the end of the transaction, if it has not changed hands. The session ends if it is
+--      idle in it for longer than the group's lease. Internal.
 --
 -- Errors:
 --      PQ035
@@ -276,6 +277,12 @@ begin
                                                   (select group_name from pgq.consumer_group where group_id = part.part_group)) end,
             hint = 'Roll back: the owner gets the same batch. A worker has to call pgq.group_heartbeat() within the group''s lease.';
     end if;
+    -- What is left is to commit. Who hangs before that must not keep the partition from the others.
+    perform pg_catalog.set_config('idle_in_transaction_session_timeout',
+                                  pg_catalog.ceil(extract(epoch from group_lease) * 1000)::text, true)
+       from pgq.consumer_group
+      where group_id = part.part_group
+        and pg_catalog.current_setting('idle_in_transaction_session_timeout')::interval not between '1 ms' and group_lease;
     return part;
 end;
 $$;
