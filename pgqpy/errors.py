@@ -314,7 +314,11 @@ class InvalidConsumer(PgqError, TypeError, ValueError):
 
 
 class ConnectionFailed(
-    PgqError, sqlstates=("57P01", "57P02", "57P03", "57P05", "53300", "08006", "08P01")
+    PgqError,
+    sqlstates=(
+        *("57P01", "57P02", "57P03", "57P05", "53300", "08006", "08P01"),
+        *("25P03", "25P04"),  # idle in its transaction, or that took too long
+    ),
 ):
     """The server cannot be reached, refused the connection, or ended it."""
 
@@ -344,7 +348,7 @@ PERMANENT: tuple[type[PgqError], ...] = (
 
 #: Classes of SQLSTATEs, and SQLSTATEs, that tell of the server, of the connection to it, or of
 #: other transactions.
-_CIRCUMSTANCES = ("08", "40", "53", "57P", "58", "25006", "55P03")
+_CIRCUMSTANCES = ("08", "40", "53", "57P", "58", "25006", "25P03", "25P04", "55P03")
 
 
 def is_circumstance(error: BaseException) -> bool:

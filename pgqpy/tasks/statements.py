@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from pgqpy.calls import checked
@@ -143,11 +144,13 @@ def whole(value: object, what: str, bits: int = 32) -> Any:
     """A number that the server has so many bits for; None is left to it. Raises InvalidTask for
     what is none."""
     end = 2 ** (bits - 1)
-    if value is not None and not (isinstance(value, int) and -end <= value < end):
+    if value is None:
+        return None
+    if not (isinstance(value, Integral) and -end <= int(value) < end):
         raise InvalidTask(
             f"{what} is {value!r:.80}", hint=f"Give a whole number between {-end} and {end - 1}."
         )
-    return value
+    return int(value)
 
 
 def task_id(value: object) -> Any:

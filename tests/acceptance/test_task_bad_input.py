@@ -231,6 +231,10 @@ def test_a_task_that_is_null_is_missing(
             "ends in .failed, as an error queue's does, up to 255",
         ),
         ("create_queue(repeat('x', 249))", "at most 248 bytes, so that its error queue"),
+        (
+            "set_queue_config('q', 'error_queue', repeat('x', 249))",
+            "at most 248 bytes, so that its error queue",
+        ),
         ("claim(array['q'], 'me', '11 years')", "more than 0 and at most 10 years"),
         ("set_queue_config('q', 'lease', '0')", "more than 0 and at most 10 years"),
     ],

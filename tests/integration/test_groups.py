@@ -789,6 +789,47 @@ def test_resizing_and_who_parks_a_key_do_not_wait_for_each_other(
         assert resized.result() is None
 
 
+def test_who_resizes_for_others_does_not_wait_for_who_resizes_anew(
+    connect: Connect, conn: Connection, queue: str
+) -> None:
+    create(conn, queue, 1)
+    insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    worker, admin = connect(), connect(autocommit=False)
+    member = join(worker, queue)
+    batch = must_take(worker, member)
+    assert ops.value(conn, "select pgq.resize_group(%s, %s, 2)", queue, GROUP) is not None
+    finish(worker, batch)
+    # As pgq.resize_group() begins. The positions are next, which must not be the worker's by then.
+    admin.execute("select from pgq.consumer_group for no key update")
+    worker.execute("set lock_timeout = '5 s'")
+    assert beat(worker, member)
+    assert take(worker, member) is None
+    assert ops.value(admin, "select pgq.resize_group(%s, %s, 3)", queue, GROUP) is None
+    admin.commit()
+    assert ops.value(conn, "select group_partitions from pgq.consumer_group") == 3
+
+
+@pytest.mark.parametrize(
+    "late", ["pgq.resize_group('test_queue', 'g', 3)", "pgq.drop_group('test_queue', 'g')"]
+)
+def test_who_changes_a_group_that_is_being_dropped_does_not_find_it(
+    connect: Connect, conn: Connection, queue: str, late: str
+) -> None:
+    create(conn, queue, 2)
+    worker, dropping, changing = connect(autocommit=False), connect(), connect()
+    worker.execute("select pgq.lock_position(max(part_reg)) from pgq.group_partition")
+    with ThreadPoolExecutor(2) as pool:
+        dropped = pool.submit(ops.value, dropping, "select pgq.drop_group(%s, %s)", queue, GROUP)
+        task_ops.wait_until_blocked(conn, dropping)
+        changed = pool.submit(changing.execute, f"select {late}".encode())
+        task_ops.wait_until_blocked(conn, changing)
+        worker.commit()
+        assert dropped.result() == 1
+        with refused("PQ036"):
+            changed.result()
+
+
 def test_signs_of_life_resize_a_group_whose_workers_ask_under_old_snapshots(
     conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pgqpy
@@ -267,6 +268,12 @@ def test_a_number_that_is_too_large_is_refused_with_the_range(
     with pytest.raises(errors.InvalidTask) as caught:
         call(tasks)
     assert "Give a whole number between -" in str(caught.value.hint)
+
+
+def test_numbers_out_of_an_array_are_as_good(tasks: Tasks) -> None:
+    task = np.int64(tasks.push("work", 1))
+    assert [each.id for each in tasks.try_claim("work", max_tasks=np.int32(1))] == [task]
+    assert tasks.result(task) is None
 
 
 def test_the_largest_numbers_are_taken(tasks: Tasks) -> None:

@@ -257,6 +257,45 @@ def test_changes_that_collide_are_refused(conn: Connection) -> None:
     )
 
 
+def test_changes_that_collide_are_named_with_each_other_and_the_inserts(conn: Connection) -> None:
+    holder = tasks.push(conn, Q, unique_key="held")
+    first, second, third = (tasks.push(conn, Q, unique_key=key) for key in "abc")
+    inserts: list[tasks.Row] = [
+        {"queue": Q, "unique_key": "held"},
+        {"queue": Q, "unique_key": "a"},  # free by then
+        {"queue": Q, "unique_key": "new"},
+        {"queue": Q, "unique_key": "free"},
+    ]
+    changes = [
+        {"id": each, "version": 1, "unique_key": key}
+        for each, key in [(first, "held"), (second, "new"), (third, "new")]
+    ]
+    collided = {"kind": "change", "version": 1, "reason": "collision"}
+    changed = [
+        collided | {"id": first, "unique_key": "held", "other": holder},
+        collided | {"id": third, "unique_key": "new"},
+    ]
+    found = conflicts(lambda: tasks.modify(conn, changes=changes, inserts=inserts))
+    collided["kind"] = "insert"
+    assert found == [
+        *changed,
+        collided | {"id": holder, "unique_key": "held", "other": holder},
+        {"kind": "insert", "reason": "collision", "unique_key": "new"},
+    ]
+    # Those that are to be left out stand in nobody's way.
+    found = conflicts(lambda: tasks.modify(conn, changes=changes, inserts=inserts, skip=True))
+    assert found == changed
+
+
+def test_keys_cannot_be_exchanged_in_one_call(conn: Connection) -> None:
+    first, second = (tasks.push(conn, Q, unique_key=key) for key in "ab")
+    changes = [
+        {"id": each, "version": 1, "unique_key": key} for each, key in [(first, "b"), (second, "a")]
+    ]
+    found = conflicts(lambda: tasks.modify(conn, changes=changes))
+    assert [(c["id"], c["other"]) for c in found] == [(first, second), (second, first)]
+
+
 def test_an_insert_waits_for_what_becomes_of_the_task_that_has_its_key(
     conn: Connection, connect: Connect
 ) -> None:

@@ -35,6 +35,13 @@ def test_an_error_without_a_sqlstate_is_a_failed_connection() -> None:
     assert isinstance(error, errors.ConnectionFailed)
 
 
+@pytest.mark.parametrize("sqlstate", ["57P01", "25P03"])
+def test_a_session_that_the_server_ended_is_a_failed_connection(sqlstate: str) -> None:
+    error = errors.from_psycopg(psycopg.errors.lookup(sqlstate)("terminating connection"))
+    assert isinstance(error, errors.ConnectionFailed)
+    assert errors.is_circumstance(error)
+
+
 def test_an_unknown_sqlstate_is_a_plain_error_that_keeps_it() -> None:
     error = errors.from_psycopg(psycopg.errors.lookup("22012")("division by zero"))
     assert type(error) is PgqError

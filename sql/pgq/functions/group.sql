@@ -216,6 +216,11 @@ declare
     g       pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
     parked  bigint;
 begin
+    perform from pgq.consumer_group where group_id = g.group_id for no key update;
+    if not found then
+        -- Somebody else has dropped it meanwhile.
+        return pgq.drop_group(i_queue_name, i_group_name, i_force);
+    end if;
     -- From here on nobody opens or finishes a batch.
     perform pgq.lock_position(part_reg) from pgq.group_partition where part_group = g.group_id order by part_reg;
     select count(*) into parked

@@ -37,6 +37,10 @@ begin
     end if;
     -- Who parks a key of the group has its position already, and refers to this row.
     select * into g from pgq.consumer_group where group_id = g.group_id for no key update;
+    if not found then
+        -- It was dropped meanwhile.
+        return pgq.resize_group(i_queue_name, i_group_name, i_partitions);
+    end if;
     perform pgq.check_partition_names(g, g.group_partitions, i_partitions - 1);
     -- Nobody opens a batch meanwhile, and whoever does so later sees the tick.
     select max(coalesce(p.pos_next_tick, p.pos_last_tick)) into tick
@@ -74,15 +78,16 @@ begin
     if not (pgq.is_read_committed() and pgq.lock_group(i_group_id)) then
         return false;
     end if;
+    -- Before the positions: whoever else changes it has it before them.
+    select * into g from pgq.consumer_group where group_id = i_group_id for no key update skip locked;
+    if g.group_resize_to is null then
+        return false;
+    end if;
     for r in select part_reg from pgq.group_partition where part_group = i_group_id order by part_reg loop
         if not pgq.try_lock_position(r) then
             return false;
         end if;
     end loop;
-    select * into g from pgq.consumer_group where group_id = i_group_id;
-    if g.group_resize_to is null then
-        return false;
-    end if;
     for r in select part_reg from pgq.group_partition where part_group = i_group_id order by part_reg loop
         p := pgq.get_position(r);
         if p.pos_batch is not null or p.pos_last_tick <> g.group_resize_tick then

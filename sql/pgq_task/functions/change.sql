@@ -73,16 +73,17 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.change_locked(i_ids bigint[], i_changes jsonb[], i_common jsonb default null)
+create or replace function pgq_task.change_locked(
+    i_ids bigint[], i_changes jsonb[], i_common jsonb default null, i_inserts jsonb default null)
 returns table (id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.change_locked(3)
+-- Function: pgq_task.change_locked(4)
 --
 --      Changes tasks that the caller has locked: each as its own change says, or all as the common one does.
---      Internal.
+--      If they collide, so may the inserts that are to follow; they are only named then. Internal.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -96,18 +97,12 @@ begin
     begin
         return query select * from pgq_task.apply_changes(i_ids, i_changes, i_common);
     exception when unique_violation then
-        perform pgq_task.raise_modify_conflict(coalesce((
-            select jsonb_agg(jsonb_build_object(
-                       'kind', 'change', 'id', t.id, 'version', t.version, 'reason', 'collision',
-                       'unique_key', k.unique_key, 'other', o.id) order by t.id)
-              from unnest(i_ids, i_changes) w (id, change)
-              join pgq_task.task t using (id)
-             cross join lateral (select coalesce(w.change, i_common) as change) c
-              left join pgq_task.queue q on q.queue_name = c.change ->> 'queue'
-             cross join lateral (select case when c.change ? 'unique_key' then c.change ->> 'unique_key' else t.unique_key end as unique_key) k
-              join pgq_task.task o
-                on o.queue_id = coalesce(q.queue_id, t.queue_id) and o.unique_key = k.unique_key and o.id <> t.id),
-            -- with each other, or with one that has not come to light
+        perform pgq_task.raise_modify_conflict(coalesce(
+            pgq_task.collisions_of(
+                i_inserts,
+                (select jsonb_agg(coalesce(w.change, i_common) || jsonb_build_object('id', w.id)) from unnest(i_ids, i_changes) w (id, change)),
+                '{}'),
+            -- with one that has not come to light
             jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
                 'kind', 'change', 'reason', 'collision', 'unique_key', i_common ->> 'unique_key')))));
     end;

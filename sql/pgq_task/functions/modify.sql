@@ -101,7 +101,8 @@ begin
         v_changes := array(select v from jsonb_array_elements(changes) v);
         return query
             select 'change', m.nr, a.id, a.version
-              from pgq_task.change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes) a
+              from pgq_task.change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes, null,
+                                          case when skip_collisions is not true then inserts end) a
               join unnest(v_kinds, v_nrs, v_ids) m (kind, nr, id) on m.id = a.id and m.kind = 'change'
              order by m.nr;
     end if;
@@ -158,21 +159,21 @@ as $$
 --      stays, or of one before them, in queues that the caller may insert into; null if none. Internal.
 -- ----------------------------------------------------------------------
     with changed as (
-        select t.id, t.version, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
+        select t.id, t.version, t.queue_id as from_queue, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
                case when c ? 'unique_key' then c ->> 'unique_key' else t.unique_key end as unique_key
           from jsonb_array_elements(i_changes) c
           join pgq_task.task t on t.id = (c ->> 'id')::bigint
           left join pgq_task.queue q on q.queue_name = c ->> 'queue'),
     wanted as (
         select w.*, q.queue_name,
-               w.unique_key is not null and row_number() over (partition by w.queue_id, w.unique_key order by w.kind, w.nr) > 1 as repeated
+               w.unique_key is not null and row_number() over (partition by w.queue_id, w.unique_key order by w.kind, w.nr, w.id) > 1 as repeated
           from (select 'change' as kind, null::bigint as nr, c.* from changed c
                 union all
-                select 'insert', i.nr, (i.v ->> 'id')::bigint, null, q.queue_id, i.v ->> 'unique_key'
+                select 'insert', i.nr, (i.v ->> 'id')::bigint, null, null, q.queue_id, i.v ->> 'unique_key'
                   from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
                   join pgq_task.queue q on q.queue_name = i.v ->> 'queue') w
           join pgq_task.queue q using (queue_id)
-         where not q.queue_restricted or pgq_task.has_right(q.queue_id, 'insert'))
+         where not q.queue_restricted or w.queue_id = w.from_queue or pgq_task.has_right(q.queue_id, 'insert'))
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'kind', w.kind, 'nr', w.nr, 'id', coalesce(w.id, o.id), 'version', coalesce(w.version, o.version),
                'reason', 'collision', 'queue', w.queue_name, 'unique_key', w.unique_key, 'other', o.id)) order by w.kind, w.nr, w.id)
@@ -183,8 +184,9 @@ as $$
            union all
            select t.id, t.version from pgq_task.task t
             where t.queue_id = w.queue_id and t.unique_key = w.unique_key and t.id is distinct from w.id and t.id <> all (i_deleted)
-              and not exists (select from changed c
-                               where c.id = t.id and (c.queue_id, c.unique_key) is distinct from (t.queue_id, t.unique_key))
+              -- It is gone before the inserts come; among changes nobody knows which is first.
+              and not (w.kind = 'insert' and exists (
+                       select from changed c where c.id = t.id and (c.queue_id, c.unique_key) is distinct from (t.queue_id, t.unique_key)))
            limit 1) o on true
      where o.id is not null or w.repeated;
 $$;

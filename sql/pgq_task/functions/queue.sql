@@ -20,11 +20,7 @@ as $$
 declare
     v_id    int4;
 begin
-    perform pgq.check_name('task queue', queue);
-    if octet_length(queue) > 248 and queue !~ '\.failed$' then
-        perform pgq_task.raise_invalid(format('the name of a task queue has %s bytes', octet_length(queue)),
-                                       'Give one of at most 248 bytes, so that its error queue can be named after it.');
-    end if;
+    perform pgq_task.require_queue_name('task queue', queue);
     insert into pgq_task.queue (queue_name) values (queue)
     on conflict do nothing
     returning queue_id into v_id;
@@ -41,6 +37,25 @@ begin
      where queue_id = v_id;
     perform pgq_task.grant_sequences(q.queue_waiting, q.queue_pushed) from pgq_task.queue q where q.queue_id = v_id;
     return 1;
+end;
+$$;
+
+create or replace function pgq_task.require_queue_name(i_what text, i_name text)
+returns void
+language plpgsql
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.require_queue_name(2)
+--
+--      Raises PQ003 or PQ072 for a name that a task queue cannot have. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq.check_name(i_what, i_name);
+    if octet_length(i_name) > 248 and i_name !~ '\.failed$' then
+        perform pgq_task.raise_invalid(format('the name of a task queue has %s bytes', octet_length(i_name)),
+                                       'Give one of at most 248 bytes, so that its error queue can be named after it.');
+    end if;
 end;
 $$;
 
@@ -326,7 +341,7 @@ begin
         -- One that is not there may be created. What a name is too long for cannot.
         exit when not found and octet_length(v_queue) > 248;
         v_queue := coalesce(v_error, v_queue || '.failed');
-        perform pgq.check_name('error queue', v_queue);
+        perform pgq_task.require_queue_name('error queue', v_queue);
         if v_queue = i_queue then
             perform pgq_task.raise_invalid(format('what fails in task queue %L would come back to it', i_queue),
                                            'Name an error queue whose own error queue is another one.');
