@@ -271,8 +271,9 @@ def test_a_number_that_is_too_large_is_refused_with_the_range(
 
 
 def test_numbers_out_of_an_array_are_as_good(tasks: Tasks) -> None:
-    task = np.int64(tasks.push("work", 1))
-    assert [each.id for each in tasks.try_claim("work", max_tasks=np.int32(1))] == [task]
+    task: Any = np.int64(tasks.push("work", 1))
+    one: Any = np.int32(1)
+    assert [each.id for each in tasks.try_claim("work", max_tasks=one)] == [task]
     assert tasks.result(task) is None
 
 
