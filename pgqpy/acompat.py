@@ -131,32 +131,56 @@ def async_shared(make: Callable[[str], T], key: str) -> T:
     return thing
 
 
+class _StopSignals:
+    """SIGTERM and SIGINT, while there is anybody to be told: the first tells all of them."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+        #: The handlers from before, while ours are installed.
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def add(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+        if not self._previous:
+            self._previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+            for number in STOP_SIGNALS:
+                signal.signal(number, self._on_signal)
+
+    def remove(self, callback: Callable[[], None]) -> None:
+        self._callbacks.remove(callback)
+        if not self._callbacks:
+            self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            # None: installed by something other than Python, which cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous = {}
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._restore()
+        for callback in tuple(self._callbacks):
+            callback()
+
+
+_stop_signals = _StopSignals()
+
+
 @contextmanager
 def on_stop_signals(callback: Callable[[], None]) -> Iterator[None]:
     """Within the block the first SIGTERM or SIGINT calls back; a second acts as it did before.
 
-    Signals belong to the main thread: in others this does nothing.
+    Blocks may overlap: all are called back. Signals belong to the main thread: in others this does
+    nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            # None: installed by something other than Python, which cannot be put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def on_signal(_number: int, _frame: object) -> None:
-        restore()
-        callback()
-
-    for number in STOP_SIGNALS:
-        signal.signal(number, on_signal)
+    _stop_signals.add(callback)
     try:
         yield
     finally:
-        restore()
+        _stop_signals.remove(callback)
 
 
 @asynccontextmanager

@@ -143,6 +143,31 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
     assert counts(conn) == {"a": 1}
 
 
+def test_a_signal_stops_all_consumers_of_the_loop(dsn: str, queue: str) -> None:
+    """Also if the one that was started first has ended first."""
+    names = ["first", "second", "third"]
+    consumers = [Counter(dsn, queue_name=queue, consumer_name=name) for name in names]
+
+    async def main() -> None:
+        runs = []
+        for consumer in consumers:
+            await consumer.register()
+            runs.append(asyncio.create_task(consumer.run()))
+            # It runs until it waits for the database, and has its handlers by then.
+            await asyncio.sleep(0)
+        consumers[0].stop()
+        await runs[0]
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.gather(*runs)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        asyncio.run(asyncio.wait_for(main(), PATIENCE))
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_cancelled_consumer_rolls_back_and_the_batch_comes_again(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
