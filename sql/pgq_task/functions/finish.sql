@@ -86,7 +86,8 @@ begin
     end if;
     with gone as (
         delete from pgq_task.task t
-         using unnest(ids, versions) d (id, version)
+         -- in the order in which others lock them
+         using (select u.id, u.version from unnest(ids, versions) u (id, version) order by u.id) d
          where t.id = d.id and t.version = d.version
            and (t.claimant = finish_many.claimant or t.lease is null or t.lease <= clock_timestamp())
         returning t.*)
