@@ -85,3 +85,55 @@ def test_tasks_are_finished_in_the_order_in_which_others_lock_them(
     holder.rollback()
     assert len(changing.result()) == 3
     assert {row[0] for row in finishing.result()} == {first, third}
+
+
+def test_tasks_that_waited_for_limits_are_changed_in_the_order_in_which_others_lock_them(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    limit = "select pgq_task.set_limits('mails', max_running_per_key => 1)"
+    conn.execute(limit)
+    first, second, third, fourth = push_in_order(conn, 4, headers={"limit_key": "x"})
+    tasks.modify(conn, changes=[{"id": first, "version": 1, "delay": "0"}])
+    assert [task for task, _ in tasks.claim(conn, Q, number=4)] == [second]
+    holder, changer, admin = connect(autocommit=False), connect(), connect()
+    # Parked are third, fourth, first.
+    lock(holder, fourth)
+    limiting = wait(admin, run(limit))
+    deletes = [{"id": first}, {"id": third}]
+    changing = wait(changer, lambda c: tasks.modify(c, changes=deletes, force=True))
+    holder.rollback()
+    limiting.result()
+    assert len(changing.result()) == 2
+
+
+def test_who_sets_limits_waits_for_a_drop_and_is_told(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    writer, dropper, admin = connect(autocommit=False), connect(), connect()
+    tasks.push(writer, Q)
+    dropping = wait(dropper, run(DROP))
+    limiting = wait(admin, run("select pgq_task.set_limits('mails', 5)"))
+    writer.commit()
+    dropping.result()
+    assert_gone(limiting)
+
+
+def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
+    """By a claim that has met who took them away."""
+    full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"
+    assert ops.value(conn, full) is True
+
+
+def test_claims_of_queues_with_limits_that_meet_find_nothing_whatever_deadlock_timeout_is(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    for queue in (Q, OTHER):
+        conn.execute("select pgq_task.set_limits(%s, 5)", [queue])
+        conn.execute("select pgq_task.push_many(%s, array['1', '2']::jsonb[])", [queue])
+    first, second = connect(autocommit=False), connect(autocommit=False)
+    for caller, queue in ((first, Q), (second, OTHER)):
+        caller.execute("set deadlock_timeout = '10 ms'")
+        assert len(tasks.claim(caller, queue)) == 1
+    one = wait(first, lambda c: tasks.claim(c, OTHER))
+    assert tasks.claim(second, Q) == []
+    assert one.result() == []

@@ -48,6 +48,11 @@ begin
                                        'Give an interval between 1 millisecond and 100 days.');
     end if;
     perform pg_advisory_xact_lock(1886875922, v_queue);
+    -- Wait for somebody who drops the queue before there is anything that he waits for.
+    perform from pgq_task.queue where queue_id = v_queue for no key update;
+    if not found then
+        perform pgq_task.raise_queue_not_found(set_limits.queue);
+    end if;
     if v_limited then
         insert into pgq_task.queue_limit as q (queue_id, max_running, max_running_per_key, rate, rate_per_key, rate_period)
         values (v_queue, set_limits.max_running, set_limits.max_running_per_key, set_limits.rate, set_limits.rate_per_key,
@@ -75,8 +80,13 @@ begin
                        '          where k.queue_id = $4 and k.lease > clock_timestamp()) t', v_queue, v_written, '')
             using greatest(clock_timestamp(), s.at), coalesce(s.total, 0), s.parked, v_queue;
     end if;
-    -- Those who waited for the limits of before, in their order.
+    -- Those who waited for the limits of before, in their order; locked in that in which others lock them.
     v_base := pgq_task.position_now();
+    perform from pgq_task.task k
+      where k.queue_id = v_queue
+        and (pgq_task.is_parked(k.pos) or k.pos > v_base and pgq_task.is_slot(k.pos))
+      order by k.id
+        for no key update;
     update pgq_task.task t
        set pos = v_base + w.nr + w.nr / 255
       from (select k.id, k.pos, row_number() over (order by not pgq_task.is_parked(k.pos), k.pos) - 1 as nr

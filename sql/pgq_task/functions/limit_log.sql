@@ -18,12 +18,12 @@ begin
         -- Many are woken by what only one can have.
         return false;
     end if;
-    -- Less than it takes to look for deadlocks: two that claim from the same two queues end both.
+    -- Mostly less than it takes to look for deadlocks: two that claim from the same two queues end both.
     perform set_config('lock_timeout', '300ms', true);
     perform pg_advisory_xact_lock(1886875922, i_queue_id);
     perform set_config('lock_timeout', v_timeout, true);
     return true;
-exception when lock_not_available then
+exception when lock_not_available or deadlock_detected then
     return false;
 end;
 $$;
@@ -44,6 +44,10 @@ declare
     s   pgq_task.limit_log;
 begin
     select * into q from pgq_task.queue_limit l where l.queue_id = i_queue_id;
+    if not found then
+        -- Whoever had the lock has taken them away: the next claim will see that.
+        return true;
+    end if;
     s := pgq_task.last_of_limit(i_queue_id, '', q.written);
     return q.max_running <= (select count(*) from pgq_task.task k
                               where k.id = any (s.ids) and k.queue_id = i_queue_id and k.lease > clock_timestamp())
