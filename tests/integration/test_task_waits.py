@@ -118,6 +118,27 @@ def test_who_sets_limits_waits_for_a_drop_and_is_told(
     assert_gone(limiting)
 
 
+@pytest.mark.parametrize(
+    "push",
+    [
+        run("select pgq_task.push_many('mails', array['1'::jsonb], priority => 5)"),
+        lambda conn: tasks.push(conn, Q, unique_key="k", priority=5),
+    ],
+    ids=["push_many", "push_once"],
+)
+def test_who_pushes_with_a_new_priority_waits_for_a_drop_and_is_told(
+    conn: Connection, connect: Connect, wait: Wait, push: Call
+) -> None:
+    waker, dropper, writer = connect(autocommit=False), connect(), connect()
+    waker.execute("select pgq_task.set_waiting('{mails}')")
+    dropping = wait(dropper, run(DROP))
+    pushing = wait(writer, push)
+    waker.commit()
+    dropping.result()
+    assert_gone(pushing)
+    assert ops.value(conn, "select count(*) from pgq_task.task") == 0
+
+
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
     """By a claim that has met who took them away."""
     full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"

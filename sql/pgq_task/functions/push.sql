@@ -160,11 +160,12 @@ begin
         -- It was finished in between; a snapshot of before would show neither.
         perform pgq.require_read_committed('push() with a unique_key that was finished meanwhile');
     end loop;
+    -- In the order in which drop_queue() has it.
+    perform pgq_task.count_up('pushed', v_queue);
+    perform pgq_task.wake(v_queue, queue, v_id);
     if priority <> 0 then
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;
-    perform pgq_task.count_up('pushed', v_queue);
-    perform pgq_task.wake(v_queue, queue, v_id);
     return v_id;
 end;
 $$;
@@ -223,11 +224,12 @@ begin
                p.payload, push_many.headers, push_many.order_keys[p.nr]
           from unnest(payloads) with ordinality p (payload, nr)
         returning id;
+    -- In the order in which drop_queue() has it.
+    perform pgq_task.count_up('pushed', v_queue, v_tasks);
+    perform pgq_task.wake(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
     if priority <> 0 and v_tasks > 0 then
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;
-    perform pgq_task.count_up('pushed', v_queue, v_tasks);
-    perform pgq_task.wake(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
 end;
 $$;
 
