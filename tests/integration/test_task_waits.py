@@ -139,6 +139,35 @@ def test_who_pushes_with_a_new_priority_waits_for_a_drop_and_is_told(
     assert ops.value(conn, "select count(*) from pgq_task.task") == 0
 
 
+def test_a_periodic_task_waits_for_a_drop_and_is_gone(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    conn.execute("select pgq_task.set_periodic('p', 'mails', '* * * * *', 'UTC', '1')")
+    due = ops.value(conn, "select last_due from pgq_task.periodic")
+    waker, dropper, worker = connect(autocommit=False), connect(), connect()
+    waker.execute("select pgq_task.set_waiting('{mails}')")
+    dropping = wait(dropper, run(DROP))
+    now = "clock_timestamp()"
+    push = f"select pgq_task.push_periodic('p', %s, n, array[n]) from {now} n"
+    pushing = wait(worker, run(push, due))
+    waker.commit()
+    dropping.result()
+    assert pushing.result() == [(False,)]
+
+
+def test_who_opens_a_queue_waits_for_a_drop_and_is_told(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    conn.execute("select pgq_task.restrict_queue('mails')")
+    writer, dropper, admin = connect(autocommit=False), connect(), connect()
+    tasks.push(writer, Q)
+    dropping = wait(dropper, run(DROP))
+    opening = wait(admin, run("select pgq_task.restrict_queue('mails', false)"))
+    writer.commit()
+    dropping.result()
+    assert_gone(opening)
+
+
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
     """By a claim that has met who took them away."""
     full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"

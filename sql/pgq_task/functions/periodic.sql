@@ -45,7 +45,8 @@ begin
     select q.queue_id into v_queue
       from pgq_task.queue q
      where q.queue_name = set_periodic.queue
-       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'))
+       for key share;
     if not found then
         perform pgq_task.raise_queue_not_found(set_periodic.queue);
     end if;
@@ -102,6 +103,10 @@ begin
             or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
         perform pgq_task.raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
     end if;
+    -- Wait for somebody who drops the queue, and so this, before there is anything that he waits for.
+    perform from pgq_task.queue q
+      where q.queue_id = (select u.queue_id from pgq_task.periodic u where u.periodic_name = push_periodic.name)
+        for share;
     update pgq_task.periodic u
        set last_due = push_periodic.last_due
       from pgq_task.queue q

@@ -27,8 +27,7 @@ begin
         -- An old snapshot would not show which others are restricted.
         perform pgq.require_read_committed('opening a task queue');
     end if;
-    -- As pgq_task.settle_inbox(0), and before the row.
-    perform pg_advisory_xact_lock(1886875927);
+    -- The row before the lock of pgq_task.settle_inbox(0), as drop_queue() has it.
     update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue;
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
@@ -89,7 +88,7 @@ declare
     v_queue     int4;
 begin
     perform pgq_task.require_actions(actions);
-    select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = grant_queue.queue;
+    select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = grant_queue.queue for key share;
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
