@@ -155,6 +155,41 @@ def test_a_periodic_task_waits_for_a_drop_and_is_gone(
     assert pushing.result() == [(False,)]
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select pgq_task.set_periodic('p', 'mails', '* * * * *', 'UTC', '1')",
+        "select pgq_task.grant_queue('mails', '{read}', 'pgq_reader')",
+        "select pgq_task.restrict_queue('mails', false)",
+        "select pgq_task.set_limits('mails', 5)",
+        "select pgq_task.list_tasks('mails')",
+    ],
+)
+def test_who_comes_behind_a_drop_is_told_or_finds_nothing(
+    conn: Connection, connect: Connect, wait: Wait, call: str
+) -> None:
+    dropper, other = connect(autocommit=False), connect()
+    dropper.execute(DROP)
+    calling = wait(other, run(call))
+    dropper.commit()
+    if "list_tasks" in call:
+        assert calling.result() == []
+    else:
+        assert_gone(calling)
+
+
+def test_who_counts_tasks_while_a_queue_is_dropped_goes_on(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    tasks.push(conn, OTHER)
+    dropper, other = connect(autocommit=False), connect()
+    dropper.execute(DROP)
+    sizes = "select total from pgq_task.get_queue_info() where queue_name = 'another'"
+    counting = wait(other, run(sizes))
+    dropper.commit()
+    assert counting.result() == [(1,)]
+
+
 def test_who_opens_a_queue_waits_for_a_drop_and_is_told(
     conn: Connection, connect: Connect, wait: Wait
 ) -> None:
@@ -166,6 +201,52 @@ def test_who_opens_a_queue_waits_for_a_drop_and_is_told(
     writer.commit()
     dropping.result()
     assert_gone(opening)
+
+
+def test_a_worker_that_finishes_one_of_a_queue_that_is_being_dropped_has_lost_it(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    push_in_order(conn, 2)
+    (task, version), (later, _) = tasks.claim(conn, Q, number=2)
+    holder, dropper, worker = connect(autocommit=False), connect(), connect()
+    lock(holder, later)
+    dropping = wait(dropper, run(DROP))
+    finish = run("select pgq_task.finish_and_claim('w', %s, %s, 'mails')", task, version)
+    finishing = wait(worker, finish)
+    holder.rollback()
+    dropping.result()
+    with pytest.raises(psycopg.Error) as caught:
+        finishing.result()
+    assert caught.value.sqlstate == "PQ071"
+
+
+@pytest.mark.parametrize("names", ["deleted_{}", "ahead_{}_0", "ahead_{}_5", "low_{}_0"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "select id from pgq_task.claim('{mails}', 'w')",
+        "select pgq_task.get_queue_info('mails')",
+        "select pgq_task.list_tasks('mails')",
+    ],
+    ids=["claim", "info", "list"],
+)
+def test_lanes_are_dropped_in_the_order_in_which_they_are_looked_at(
+    conn: Connection, connect: Connect, wait: Wait, names: str, call: str
+) -> None:
+    """Whichever sequence the drop waits for."""
+    tasks.push(conn, Q, priority=5)
+    tasks.push(conn, Q, priority=-2)
+    assert len(conn.execute("select pgq_task.pop('mails', 2)").fetchall()) == 2
+    holder, dropper, worker = connect(autocommit=False), connect(), connect()
+    holder.execute(f"select from {sequence(conn, names)}".encode())
+    dropping = wait(dropper, run(DROP))
+    calling = wait(worker, run(call))
+    holder.commit()
+    dropping.result()
+    if "claim" in call:
+        assert_gone(calling)
+    else:
+        calling.result()
 
 
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:

@@ -42,8 +42,7 @@ begin
     if finish_and_claim.lease is not null then
         perform pgq_task.require_lease(lease);
     end if;
-    select q.queue_id, q.queue_name, q.queue_claimed, q.queue_finished, n.priority, n.lane_ahead,
-           greatest(pg_sequence_last_value(n.lane_ahead), pg_sequence_last_value(n.lane_low)) as ahead,
+    select q.queue_id, q.queue_name, q.queue_claimed, q.queue_finished, n.priority, n.lane_ahead, n.lane_low,
            v_now + coalesce(finish_and_claim.lease, q.queue_lease) as lease, coalesce(q.queue_max_attempts, 2147483647) as max_attempts
       into l
       from pgq_task.queue q
@@ -58,12 +57,16 @@ begin
      where t.id = finish_and_claim.id and t.version = finish_and_claim.version
        and t.queue_id = l.queue_id and t.order_key is null
        and (t.claimant = finish_and_claim.claimant or t.lease is null or t.lease <= v_now);
+    -- To look at the marks locks them. Who drops the queue comes to its tasks before, so here it is the same.
     if found then
         v_count := nextval(l.queue_finished);
+        v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
     else
         perform pgq_task.finish(claimant, id, version, result);
+        if pgq_task.living(l.lane_low) is not null then
+            v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
+        end if;
     end if;
-    v_start := l.ahead;
     v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then 1 else choice end;
     v_salt := random() * 9e18;
     -- As in claim(5).

@@ -85,8 +85,9 @@ begin
                    max(greatest(now.attempts, later.attempts, stop.attempts, hold.attempts)) as attempts,
                    min(now.first) as oldest, min(later.first) as next_time
               into s
-              from pgq_task.lane l
-             cross join lateral (select case when v_few then pg_sequence_last_value(l.lane_low) else 0 end as low) m
+              -- In the order in which drop_queue() has them.
+              from (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
+             cross join lateral (select coalesce(case when v_few then pg_sequence_last_value(pgq_task.living(l.lane_low)) end, 0) as low) m
              cross join lateral (
                    select count(*) as n, count(*) filter (where c.status = 'available') as available,
                           count(*) filter (where c.status = 'held') as held, count(*) filter (where c.status = 'claimed') as claimed,
@@ -117,8 +118,7 @@ begin
              cross join lateral (
                    select count(*) as n, max(c.attempts) as attempts
                      from (select c.attempts from pgq_task.task c
-                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold
-             where l.queue_id = q.queue_id;
+                            where c.queue_id = l.queue_id and c.priority = l.priority and c.pos is null limit max_count) c) hold;
             exact := max_count is null or s.exact;
             total := s.available + s.claimed + s.scheduled + s.held + s.stopped;
             if not exact then
@@ -191,8 +191,8 @@ begin
     -- Quick where there are tasks, whatever is dead before them; then to be sure.
     return not exists (
                select from pgq_task.queue q
-                 join pgq_task.lane l using (queue_id)
-                cross join lateral (select pg_sequence_last_value(l.lane_low) as low) m
+                cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
+                cross join lateral (select coalesce(pg_sequence_last_value(pgq_task.living(l.lane_low)), 0) as low) m
                 cross join lateral (
                       select from pgq_task.task t
                        where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= m.low
@@ -232,8 +232,8 @@ begin
     perform pgq_task.require_readable(queues);
     return pgq_task.time_of(min(t.pos))
       from pgq_task.queue q
-      join pgq_task.lane l using (queue_id)
-     cross join lateral (select pg_sequence_last_value(l.lane_low) as low) m
+     cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
+     cross join lateral (select coalesce(pg_sequence_last_value(pgq_task.living(l.lane_low)), 0) as low) m
      cross join lateral (
            select c.pos from pgq_task.task c
             where c.queue_id = l.queue_id and c.priority = l.priority

@@ -47,7 +47,7 @@ begin
         perform pgq_task.require_readable(array[list_tasks.queue]);
     end if;
     for l in
-        select q.queue_id, q.queue_name, n.priority, case when v_few then pg_sequence_last_value(n.lane_low) else 0 end as low,
+        select q.queue_id, q.queue_name, n.priority, coalesce(case when v_few then pg_sequence_last_value(pgq_task.living(n.lane_low)) end, 0) as low,
                filter ? 'payload' and pgq_task.has_payload_index(q.queue_id) as by_payload
           from pgq_task.queue q
           join pgq_task.lane n using (queue_id)

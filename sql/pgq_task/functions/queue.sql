@@ -247,16 +247,20 @@ begin
             hint = 'Finish or move them, or drop it with force => true, which deletes them.';
     end if;
     delete from pgq_task.task t where t.queue_id = v_id;
+    -- Lanes as those look at them who claim, and first: whoever has looked at one does what is counted besides.
     for s in
         select c.oid from pg_class c
          where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'S'
            and c.relname ~ format('^([a-z]+(16)?_%s|(ahead|low)_%s_m?\d+)$', v_id, v_id)
+         order by replace(substring(c.relname from '^(?:ahead|low)_\d+_(m?\d+)$'), 'm', '-')::int4 desc nulls last,
+                  c.relname like 'low%' desc, c.relname
     loop
         execute format('drop sequence %s', s);
     end loop;
     for s in
         select c.oid from pg_class c
          where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'r' and c.relname ~ format('^(finished|limit)_%s_\d$', v_id)
+         order by c.relname
     loop
         execute format('drop table %s', s);
     end loop;

@@ -119,8 +119,8 @@ begin
     loop
         v_lanes := v_lanes + 1;
         begin
-            v_ahead := pg_sequence_last_value(l.lane_ahead);
             v_was_low := pg_sequence_last_value(l.lane_low);
+            v_ahead := pg_sequence_last_value(l.lane_ahead);
         exception when lock_not_available or undefined_table or internal_error then
             -- The queue is being dropped, or was just now. Should that be undone, the next round has to catch up.
             v_open := v_open || v_xid;
