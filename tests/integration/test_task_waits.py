@@ -249,6 +249,57 @@ def test_lanes_are_dropped_in_the_order_in_which_they_are_looked_at(
         calling.result()
 
 
+def bury(conn: Connection, claimed: list[tuple[int, int]]) -> object:
+    ids, versions = [task for task, _ in claimed], [version for _, version in claimed]
+    return conn.execute(
+        "select pgq_task.fail_many('w', %s, %s, %s, null, %s)",
+        [ids, versions, ["bad"] * len(ids), [True] * len(ids)],
+    ).fetchall()
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_error_queues_are_made_in_one_order(
+    conn: Connection, connect: Connect, wait: Wait, restricted: bool
+) -> None:
+    """By two workers of the same queues, whose tasks failed in a different one."""
+    ops.value(conn, "select pgq_task.create_queue('third')")
+    if restricted:
+        for queue in (Q, OTHER, "third"):
+            conn.execute("select pgq_task.restrict_queue(%s)", [queue])
+    mine = [tasks.push(conn, queue) for queue in (Q, "third", OTHER)]
+    theirs = [tasks.push(conn, queue) for queue in (OTHER, Q)]
+    versions = dict(tasks.claim(conn, Q, OTHER, "third", number=5))
+    holder, first, second = connect(autocommit=False), connect(), connect()
+    holder.execute("select pgq_task.create_queue('third.failed')")
+    one = wait(first, lambda c: bury(c, [(task, versions[task]) for task in mine]))
+    other = wait(second, lambda c: bury(c, [(task, versions[task]) for task in theirs]))
+    holder.rollback()
+    one.result()
+    other.result()
+    sizes = "select queue_name, total, restricted from pgq_task.get_queue_info() where total > 0"
+    assert {tuple(row) for row in conn.execute(sizes.encode())} == {
+        ("mails.failed", 2, restricted),
+        ("another.failed", 2, restricted),
+        ("third.failed", 1, restricted),
+    }
+
+
+def test_lanes_of_error_queues_are_made_in_one_order(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    conn.execute("select pgq_task.create_queue('mails.failed')")
+    pushed = [tasks.push(conn, Q, priority=priority) for priority in (5, 9, 7, 7, 5)]
+    versions = dict(tasks.claim(conn, Q, number=5))
+    holder, first, second = connect(autocommit=False), connect(), connect()
+    tasks.push(holder, "mails.failed", priority=9)
+    one = wait(first, lambda c: bury(c, [(task, versions[task]) for task in pushed[:3]]))
+    other = wait(second, lambda c: bury(c, [(task, versions[task]) for task in pushed[3:]]))
+    holder.rollback()
+    one.result()
+    other.result()
+    assert ops.value(conn, "select total from pgq_task.get_queue_info('mails.failed')") == 5
+
+
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
     """By a claim that has met who took them away."""
     full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"
@@ -268,3 +319,13 @@ def test_claims_of_queues_with_limits_that_meet_find_nothing_whatever_deadlock_t
     one = wait(first, lambda c: tasks.claim(c, OTHER))
     assert tasks.claim(second, Q) == []
     assert one.result() == []
+
+
+def test_error_queues_that_are_there_take_no_numbers(conn: Connection) -> None:
+    last = "select last_value from pgq_task.queue_queue_id_seq"
+    numbers = []
+    for _ in range(3):
+        push_in_order(conn, 1)
+        bury(conn, tasks.claim(conn, Q))
+        numbers.append(ops.value(conn, last))
+    assert numbers == [numbers[0]] * 3

@@ -62,12 +62,26 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    t   record;
+    v_queues    int4[];
+    v_lanes     int4[];
+    t           record;
 begin
     perform pgq_task.require_same_length(ids, versions), pgq_task.require_named_once(ids, 'failed');
     perform pgq_task.require_one_each('errors', cardinality(errors), ids),
             pgq_task.require_one_each('delays', cardinality(delays), ids),
             pgq_task.require_one_each('finals', cardinality(finals), ids);
+    -- Of one alone there is nothing to order.
+    if cardinality(ids) > 1 then
+        select array_agg(c.queue_id), array_agg(c.priority::int4) into v_queues, v_lanes
+          from unnest(ids, versions, finals) f (id, version, final)
+          join pgq_task.task c on c.id = f.id and c.version = f.version
+          join pgq_task.queue q on q.queue_id = c.queue_id
+         where (f.final or c.attempts >= q.queue_max_attempts)
+           and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp());
+        if v_queues is not null then
+            perform pgq_task.make_error_queues(v_queues, v_lanes);
+        end if;
+    end if;
     for t in
         select f.id, f.error, f.delay, f.final, c.queue_id,
                coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried
@@ -98,6 +112,43 @@ begin
 end;
 $$;
 
+create or replace function pgq_task.make_error_queues(i_queue_ids int4[], i_priorities int4[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.make_error_queues(2)
+--
+--      Makes the error queues and lanes that are missing for tasks of these queues, with these priorities. What
+--      is new is locked until the transaction ends, so it is made in an order in which others make it, too,
+--      whichever of their tasks comes first: queues, then restrictions, then lanes. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_new   text[] := '{}';
+    v_as    int4[] := '{}';
+    e       record;
+begin
+    for e in
+        select distinct on (n.name) n.name, q.queue_id, q.queue_restricted
+          from pgq_task.queue q
+         cross join lateral (select coalesce(q.queue_error_queue, q.queue_name || '.failed') as name) n
+         where q.queue_id = any (i_queue_ids) and not exists (select from pgq_task.queue o where o.queue_name = n.name)
+         order by n.name, q.queue_id
+    loop
+        if pgq_task.create_queue(e.name) = 1 and e.queue_restricted then
+            v_new := v_new || e.name;
+            v_as := v_as || e.queue_id;
+        end if;
+    end loop;
+    perform pgq_task.restrict_as(n.name, n.queue_id) from unnest(v_new, v_as) n (name, queue_id);
+    perform pgq_task.show_tasks(array_agg(o.queue_id), array_agg(n.priority))
+       from unnest(i_queue_ids, i_priorities) n (queue_id, priority)
+       join pgq_task.queue q using (queue_id)
+       join pgq_task.queue o on o.queue_name = coalesce(q.queue_error_queue, q.queue_name || '.failed');
+end;
+$$;
+
 create or replace function pgq_task.bury(i_id bigint, i_reason text)
 returns void
 language plpgsql
@@ -120,8 +171,11 @@ begin
     select * into t from pgq_task.task c where c.id = i_id for update;
     select * into q from pgq_task.queue where queue_id = t.queue_id;
     v_error := coalesce(q.queue_error_queue, q.queue_name || '.failed');
-    if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
-        perform pgq_task.restrict_as(v_error, q.queue_id);
+    -- To try takes a number for a queue.
+    if not exists (select from pgq_task.queue e where e.queue_name = v_error) then
+        if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
+            perform pgq_task.restrict_as(v_error, q.queue_id);
+        end if;
     end if;
     select queue_id into v_queue_id from pgq_task.queue where queue_name = v_error;
     v_headers := coalesce(nullif(t.headers, 'null'), '{}');
