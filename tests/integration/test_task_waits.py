@@ -321,6 +321,21 @@ def test_claims_of_queues_with_limits_that_meet_find_nothing_whatever_deadlock_t
     assert one.result() == []
 
 
+def test_what_is_to_be_released_goes_with_its_queue(
+    conn: Connection, connect: Connect, wait: Wait
+) -> None:
+    conn.execute(
+        "insert into pgq_task.to_release (queue_id, order_key, id)"
+        " select queue_id, 'k', 1 from pgq_task.queue where queue_name = 'mails'"
+    )
+    dropper, sweeper = connect(autocommit=False), connect()
+    dropper.execute(DROP)
+    releasing = wait(sweeper, run("select pgq_task.release_late()"))
+    dropper.commit()
+    releasing.result()
+    assert ops.value(conn, "select count(*) from pgq_task.to_release") == 0
+
+
 def test_error_queues_that_are_there_take_no_numbers(conn: Connection) -> None:
     last = "select last_value from pgq_task.queue_queue_id_seq"
     numbers = []

@@ -98,9 +98,12 @@ begin
         begin
             perform pgq_task.release_next(r.queue_id, r.order_key, r.id);
             perform pgq_task.wake(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
-        exception when lock_not_available then
-            -- The queue is being dropped, or perhaps not.
-            insert into pgq_task.to_release (queue_id, order_key, id) values (r.queue_id, r.order_key, r.id);
+        exception
+            when lock_not_available then
+                -- The queue is being dropped, or perhaps not.
+                insert into pgq_task.to_release (queue_id, order_key, id) values (r.queue_id, r.order_key, r.id);
+            when sqlstate 'PQ070' then
+                null; -- It was.
         end;
     end loop;
 end;
