@@ -134,7 +134,7 @@ as $$
 -- Function: pgq.maint_rotate_tables_step2(0)
 --
 --      Completes rotations: notes an id that was drawn after they were committed. Producers with a higher
---      one know of the new table.
+--      one know of the new table. Queues that somebody is changing are left for the next time.
 --
 -- Returns:
 --      0
@@ -151,9 +151,10 @@ begin
             message = 'step 2 of a rotation must not run in the transaction of step 1',
             hint = 'Commit, then call pgq.maint_rotate_tables_step2() again.';
     end if;
+    -- Who changes several queues in one transaction would wait for us, and we for him.
     update pgq.queue
        set queue_switch_step2 = txid_current()
-     where queue_switch_step2 is null;
+     where queue_id = any (array(select queue_id from pgq.queue where queue_switch_step2 is null for no key update skip locked));
     return 0;
 end;
 $$;

@@ -1,0 +1,76 @@
+"""Calls that lock the same things do so in one order, or do not wait: no deadlocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connect, Connection
+
+OTHER = "other_queue"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+class Calls:
+    """Calls that may have to wait, each on a connection of its own."""
+
+    def __init__(self, pool: ThreadPoolExecutor, conn: Connection) -> None:
+        self._pool = pool
+        self._conn = conn
+
+    def begin(self, caller: Connection, query: LiteralString, *parameters: object) -> Future[Any]:
+        """Come back when the call waits for somebody, or is done."""
+        call = self._pool.submit(ops.value, caller, query, *parameters)
+        while not call.done() and not ops.value(
+            self._conn, "select cardinality(pg_blocking_pids(%s)) > 0", caller.info.backend_pid
+        ):
+            self._conn.execute("select pg_sleep(0.01)")
+        return call
+
+
+@pytest.fixture
+def calls(pool: ThreadPoolExecutor, conn: Connection) -> Calls:
+    return Calls(pool, conn)
+
+
+def create_queue(conn: Connection, name: str) -> None:
+    assert ops.value(conn, "select pgq.create_queue(%s)", name) == 1
+
+
+def configure(conn: Connection, queue: str, parameter: str, value: str) -> None:
+    conn.execute("select pgq.set_queue_config(%s, %s, %s)", [queue, parameter, value])
+
+
+SET_LIMIT: LiteralString = "select pgq.set_queue_config(%s, 'per_tx_limit', '5')"
+
+
+# --- queues
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_rotation_passes_over_queues_that_somebody_changes(
+    connect: Connect, conn: Connection, queue: str, calls: Calls, backwards: bool
+) -> None:
+    create_queue(conn, OTHER)
+    queues = [OTHER, queue] if backwards else [queue, OTHER]
+    for name in queues:
+        ops.rotate_whenever_asked(conn, name)
+        conn.execute("select pgq.maint_rotate_tables_step1(%s)", [name])
+    user, daemon = connect(autocommit=False), connect()
+    configure(user, queue, "ticker_max_count", "7")
+    done = calls.begin(daemon, "select pgq.maint_rotate_tables_step2()")
+    configure(user, OTHER, "ticker_max_count", "7")
+    user.commit()
+    assert done.result() == 0
+    conn.execute("select pgq.maint_rotate_tables_step2()")
+    assert ops.value(conn, "select count(*) from pgq.queue where queue_switch_step2 is null") == 0
