@@ -74,3 +74,38 @@ def test_rotation_passes_over_queues_that_somebody_changes(
     assert done.result() == 0
     conn.execute("select pgq.maint_rotate_tables_step2()")
     assert ops.value(conn, "select count(*) from pgq.queue where queue_switch_step2 is null") == 0
+
+
+def test_who_creates_a_queue_keeps_nobody_from_limiting_another(
+    connect: Connect, queue: str, calls: Calls
+) -> None:
+    creator, other = connect(autocommit=False), connect()
+    create_queue(creator, OTHER)
+    limited = calls.begin(other, SET_LIMIT, queue)
+    configure(creator, queue, "ticker_max_count", "7")
+    creator.commit()
+    assert limited.result() == 1
+
+
+def test_who_limits_one_queue_after_the_other_waits_in_no_circle(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    create_queue(conn, OTHER)
+    one, two = connect(autocommit=False), connect()
+    configure(one, queue, "per_tx_limit", "7")
+    later = calls.begin(two, SET_LIMIT, OTHER)
+    configure(one, OTHER, "per_tx_limit", "7")
+    one.commit()
+    assert later.result() == 1
+
+
+@pytest.mark.usefixtures("queue")
+def test_two_who_create_the_same_queues_do_not_wait_in_a_circle(
+    connect: Connect, calls: Calls
+) -> None:
+    one, two = connect(autocommit=False), connect()
+    create_queue(one, "a")
+    later = calls.begin(two, "select pgq.create_queue('b')")
+    create_queue(one, "b")
+    one.commit()
+    assert later.result() == 0

@@ -51,8 +51,13 @@ declare
     spare       pgq.spare_slots;
 begin
     perform pgq.check_name('queue', i_queue_name);
-    -- Somebody may be creating it now: the name decides, before anything is made.
-    perform pg_advisory_xact_lock(1886875904, hashtext(i_queue_name));
+    if exists (select from pgq.queue where queue_name = i_queue_name) then
+        return 0;
+    end if;
+    -- Queues are created one after the other: attaching tables takes a lock that is everybody's, and who creates
+    -- several in one transaction must not wait for whom he keeps waiting. And the ticker, which does not see the
+    -- queue yet, must not go to sleep without it.
+    perform pg_advisory_xact_lock(1886875904);
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;
     end if;
@@ -92,8 +97,6 @@ begin
     returning * into spare;
     q.queue_slot0 := coalesce(spare.slot0, nextval('pgq.slot_seq'));
     update pgq.queue set queue_slot0 = q.queue_slot0 where queue_id = id;
-    -- The ticker does not see the queue yet: it must not go to sleep without it.
-    perform pg_advisory_xact_lock_shared(1886875907);
     perform setval(q.queue_slot_seq,
                    pgq.slot_state(0, pg_sequence_last_value('pgq.ticker_sleep_seq') = 2, q.queue_slot0));
 
@@ -144,12 +147,9 @@ begin
         return;
     end if;
     if to_regclass('pgq.event_bucket_' || bucket) is null then
-        perform pg_advisory_xact_lock(1886875905, bucket);
-        if to_regclass('pgq.event_bucket_' || bucket) is null then
-            execute format('create table pgq.event_bucket_%s (like pgq.event including defaults) partition by list (ev_slot)', bucket);
-            execute format('alter table pgq.event attach partition pgq.event_bucket_%s for values from (%s) to (%s)',
-                           bucket, bucket * bucket_size, (bucket + 1) * bucket_size);
-        end if;
+        execute format('create table pgq.event_bucket_%s (like pgq.event including defaults) partition by list (ev_slot)', bucket);
+        execute format('alter table pgq.event attach partition pgq.event_bucket_%s for values from (%s) to (%s)',
+                       bucket, bucket * bucket_size, (bucket + 1) * bucket_size);
     end if;
     execute format('alter table pgq.event_bucket_%s attach partition pgq.event_spare_%s for values in (%s)', bucket, i_slot, i_slot);
 end;
@@ -287,6 +287,10 @@ begin
         perform pgq.raise_queue_not_found(x_queue_name);
     end if;
 
+    if x_param_name in ('per_tx_limit', 'disable_insert') then
+        -- The trigger takes it too, but has the row then; who sets several queues has it before their rows.
+        perform pg_advisory_xact_lock(1886875907);
+    end if;
     begin
         if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window')
            and x_param_value::interval not between interval '0' and interval '1000 years'

@@ -127,12 +127,15 @@ as $$
 --      false if that is not possible now
 -- ----------------------------------------------------------------------
 begin
-    if not pgq.lock_slots() then
+    -- The other lock is that of pgq.create_queue(1), whose queue nobody sees yet.
+    if not (pgq.lock_slots() and pg_try_advisory_xact_lock_shared(1886875904)) then
         return false;
     end if;
+    -- (The look at the event sequence locks it, before the other one, as pgq.drop_queue(2) does.)
     perform setval(queue_slot_seq, pg_sequence_last_value(queue_slot_seq) | 262144)
        from pgq.queue
-      where pg_sequence_last_value(queue_slot_seq) & 262144 = 0;
+      where case when pgq.event_seq_value(queue_event_seq_id) is not null
+                 then pg_sequence_last_value(queue_slot_seq) & 262144 end = 0;
     return true;
 end;
 $$;
