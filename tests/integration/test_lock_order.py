@@ -76,6 +76,19 @@ def test_rotation_passes_over_queues_that_somebody_changes(
     assert ops.value(conn, "select count(*) from pgq.queue where queue_switch_step2 is null") == 0
 
 
+def test_two_who_register_and_then_configure_do_not_wait_in_a_circle(
+    connect: Connect, queue: str, calls: Calls
+) -> None:
+    one, two = connect(autocommit=False), connect(autocommit=False)
+    ops.register(one, queue, "a")
+    ops.register(two, queue, "b")
+    configured = calls.begin(one, "select pgq.set_queue_config(%s, 'ticker_max_count', '7')", queue)
+    later = calls.begin(two, "select pgq.set_queue_config(%s, 'ticker_max_count', '8')", queue)
+    assert configured.result() == 1
+    one.commit()
+    assert later.result() == 1
+
+
 def test_who_creates_a_queue_keeps_nobody_from_limiting_another(
     connect: Connect, queue: str, calls: Calls
 ) -> None:

@@ -76,9 +76,15 @@ declare
     pos     bigint := x_tick_pos;
 begin
     perform pgq.check_name('consumer', x_consumer_name);
-    -- Rotation asks for this row before it decides what nobody needs any more.
-    select * into q from pgq.queue where queue_name = x_queue_name for share;
-    if not found then
+    -- Rotation asks for this row before it decides what nobody needs any more. No more than that: who registers and
+    -- then sets the queue's parameters must not wait for another who does the same.
+    if pgq.is_read_committed() then
+        select * into q from pgq.queue where queue_name = x_queue_name for key share;
+    else
+        -- This fails if the row has changed since the snapshot.
+        select * into q from pgq.queue where queue_name = x_queue_name for share;
+    end if;
+    if q.queue_id is null then
         perform pgq.raise_queue_not_found(x_queue_name);
     end if;
     if pos is not null and (pos < q.queue_horizon_tick or (pgq.get_tick(q.queue_id, pos)).tick_id is null) then

@@ -147,8 +147,13 @@ declare
 begin
     perform pgq.check_name('group', i_group_name);
     perform pgq.check_name('consumer', i_group_name || '#1023');
-    select * into q from pgq.queue where queue_name = i_queue_name for share;
-    if not found then
+    -- as in pgq.register_consumer_at()
+    if pgq.is_read_committed() then
+        select * into q from pgq.queue where queue_name = i_queue_name for key share;
+    else
+        select * into q from pgq.queue where queue_name = i_queue_name for share;
+    end if;
+    if q.queue_id is null then
         perform pgq.raise_queue_not_found(i_queue_name);
     end if;
     if i_key is null then

@@ -22,7 +22,7 @@ as $$
 declare
     q   pgq.queue;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name for update;
+    select * into q from pgq.queue where queue_name = i_queue_name for no key update;
     if q.queue_key_window is null then
         perform pgq.drop_event_keys(q);
         update pgq.queue set queue_key_switch_time = null, queue_key_rotations = 0 where queue_id = q.queue_id;
