@@ -122,3 +122,83 @@ def test_two_who_create_the_same_queues_do_not_wait_in_a_circle(
     create_queue(one, "b")
     one.commit()
     assert later.result() == 0
+
+
+# --- groups
+
+
+def test_who_drops_a_group_does_not_wait_for_who_creates_its_like_elsewhere(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    create_queue(conn, OTHER)
+    conn.execute("select pgq.create_group(%s, 'g', 2, 'ev_extra1')", [queue])
+    # It has changed its owner: its row comes after that of partition 1 now.
+    conn.execute("update pgq.group_partition set part_member = null where part_nr = 0")
+    conn.execute("analyze pgq.group_partition")
+    creator, dropper = connect(autocommit=False), connect()
+    # As pgq.create_group() does.
+    ops.register(creator, OTHER, "g#0")
+    dropped = calls.begin(dropper, "select pgq.drop_group(%s, 'g')", queue)
+    ops.register(creator, OTHER, "g#1")
+    creator.commit()
+    assert dropped.result() == 1
+    assert ops.value(conn, "select count(*) from pgq.consumer") == 2
+
+
+def test_who_moves_a_partition_of_a_group_that_is_dropped_registers_a_consumer(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
+    dropper, mover = connect(autocommit=False), connect()
+    # As pgq.drop_group() begins.
+    dropper.execute("select pgq.lock_position(part_reg) from pgq.group_partition")
+    moved = calls.begin(mover, "select pgq.register_consumer_at(%s, 'g#0', 1)", queue)
+    assert ops.value(dropper, "select pgq.drop_group(%s, 'g')", queue) == 1
+    dropper.commit()
+    assert moved.result() == 1
+    assert ops.value(conn, "select sub_last_tick from pgq.subscription") == 1
+
+
+def test_who_joins_a_group_that_is_dropped_meanwhile_is_told_so(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
+    dropper = connect(autocommit=False)
+    dropper.execute("select pgq.drop_group(%s, 'g')", [queue])
+    joined = calls.begin(connect(), "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
+    dropper.commit()
+    with pytest.raises(psycopg.Error) as error:
+        joined.result()
+    assert error.value.sqlstate == "PQ036"
+
+
+def test_who_gives_up_parked_events_keeps_nobody_from_parking_more(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
+    member = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
+    finish: LiteralString = (
+        "select pgq.finish_group_batch(batch_id, generation, %s,"
+        " array_fill('bad'::text, array[%s]), array_fill('0 s'::interval, array[%s]))"
+        " from pgq.next_group_batch(%s, 100, i_parked => false)"
+    )
+    events = [insert_keyed(conn, queue, key) for key in "ab"]
+    ops.tick(conn, queue)
+    assert ops.value(conn, finish, events, 2, 2, member) == 2
+    for key in "ba":
+        insert_keyed(conn, queue, key)
+    ops.tick(conn, queue)
+    worker, user = connect(), connect(autocommit=False)
+    assert ops.value(user, "select pgq.give_up_parked(%s, 'g', 'a')", queue) == 1
+    finished = calls.begin(worker, finish, [], 0, 0, member)
+    assert ops.value(user, "select pgq.give_up_parked(%s, 'g', 'b')", queue) == 1
+    user.commit()
+    assert finished.result() == 2
+    assert ops.value(conn, "select count(*) from pgq.parked_event") == 2
+
+
+def insert_keyed(conn: Connection, queue: str, key: str) -> int:
+    ev_id: int = ops.value(
+        conn, "select pgq.insert_event(%s, 't', 'd', %s, null, null, null)", queue, key
+    )
+    return ev_id

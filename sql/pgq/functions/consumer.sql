@@ -93,28 +93,33 @@ begin
 
     co := pgq.keep_consumer(x_consumer_name);
 
-    -- Not the insert alone: also where it does nothing it would use up ids.
-    if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
-        insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
-    end if;
-    if r.reg_id is not null then
-        pos := coalesce(pos, (pgq.last_tick(q.queue_id)).tick_id);
-        if pos is null then
-            raise exception using
-                errcode = 'PQ015',
-                message = format('queue %L has no tick yet', x_queue_name),
-                hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
+    loop
+        -- Not the insert alone: also where it does nothing it would use up ids.
+        if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
+            insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
         end if;
-        perform pgq.append_position(r.reg_id, 1, pos, null, null);
-        return 1;
-    end if;
+        if r.reg_id is not null then
+            pos := coalesce(pos, (pgq.last_tick(q.queue_id)).tick_id);
+            if pos is null then
+                raise exception using
+                    errcode = 'PQ015',
+                    message = format('queue %L has no tick yet', x_queue_name),
+                    hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
+            end if;
+            perform pgq.append_position(r.reg_id, 1, pos, null, null);
+            return 1;
+        end if;
+        if pos is null then
+            return 0;
+        end if;
 
-    if pos is not null then
-        select * into r from pgq.registration where sub_queue = q.queue_id and sub_consumer = co;
-        p := pgq.lock_position(r.reg_id);
-        perform pgq.append_position(r.reg_id, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
-    end if;
-    return 0;
+        p := pgq.lock_position((select reg_id from pgq.registration where sub_queue = q.queue_id and sub_consumer = co));
+        if p.pos_nr is not null then
+            perform pgq.append_position(p.pos_registration, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
+            return 0;
+        end if;
+        -- It has gone while we waited, as the partitions of a group do.
+    end loop;
 end;
 $$;
 

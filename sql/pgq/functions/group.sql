@@ -100,12 +100,10 @@ begin
      using pgq.registration pr
      where p.part_group = i_group_id and p.part_nr = i_nr and pr.reg_id = p.part_reg
     returning pr.* into r;
-    perform from pgq.consumer where co_id = r.sub_consumer for update;
     perform pgq.lock_position(r.reg_id);
     delete from pgq.registration where reg_id = r.reg_id;
-    delete from pgq.consumer c
-     where c.co_id = r.sub_consumer
-       and not exists (select from pgq.registration where sub_consumer = c.co_id);
+    -- Not waiting for who has the consumer: he may be waiting for the position.
+    perform pgq.forget_consumer(r.sub_consumer);
 end;
 $$;
 

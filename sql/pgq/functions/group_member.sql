@@ -48,6 +48,10 @@ as $$
 declare
     g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
 begin
+    perform from pgq.consumer_group where group_id = g.group_id for key share;
+    if not found then
+        perform pgq.find_group(i_queue_name, i_group_name);  -- dropped just now, which it raises
+    end if;
     insert into pgq.group_member as m (member_group, member_name)
     values (g.group_id, coalesce(i_worker_name, ''))
     returning m.member_id into join_group.member_id;

@@ -290,7 +290,8 @@ declare
     ids     bigint[];
     n       int4;
 begin
-    select * into k from pgq.parked_key where parked_group = g.group_id and parked_key = i_key for update;
+    -- Not against who parks more events of the key.
+    select * into k from pgq.parked_key where parked_group = g.group_id and parked_key = i_key for no key update;
     if not found then
         return 0;
     end if;
