@@ -124,6 +124,25 @@ def test_two_who_create_the_same_queues_do_not_wait_in_a_circle(
     assert later.result() == 0
 
 
+def test_who_releases_a_partitioned_table_waits_for_its_writers_at_the_root(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute(
+        "create table part (id int primary key) partition by list (id);"
+        "create table part_1 partition of part for values in (1);"
+        "create table part_2 partition of part for values in (2)"
+    )
+    conn.execute("select pgq.capture_table('part', %s, 'insert')", [queue])
+    # In pg_trigger it comes after those of the partitions now.
+    conn.execute(f"alter trigger part_{queue}_insert on part rename to last")
+    writer, owner = connect(autocommit=False), connect()
+    writer.execute("insert into part values (2)")
+    released = calls.begin(owner, "select pgq.release_table('part', %s)", queue)
+    writer.execute("insert into part values (1)")
+    writer.commit()
+    assert released.result() == 1
+
+
 # --- groups
 
 
@@ -202,3 +221,49 @@ def insert_keyed(conn: Connection, queue: str, key: str) -> int:
         conn, "select pgq.insert_event(%s, 't', 'd', %s, null, null, null)", queue, key
     )
     return ev_id
+
+
+# --- consumers
+
+
+def test_a_member_that_is_unregistered_takes_nothing_over(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    for name in ("dead", "alive"):
+        conn.execute("select pgq_coop.register_subconsumer(%s, 'c', %s)", [queue, name])
+    ops.insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    batch = ops.value(conn, "select pgq_coop.next_batch(%s, 'c', 'dead')", queue)
+    worker, admin = connect(autocommit=False), connect()
+    # As pgq_coop.take_over() begins.
+    worker.execute(
+        "select pgq.lock_position(reg_id)"
+        " from pgq.registration join pgq.consumer on co_id = sub_consumer"
+        " where co_name in ('c', 'c.alive') order by reg_id"
+    )
+    gone = calls.begin(admin, "select pgq.unregister_consumer(%s, 'c.alive')", queue)
+    taken = ops.value(worker, "select pgq_coop.next_batch(%s, 'c', 'alive', '0 s')", queue)
+    worker.commit()
+    assert taken in (None, batch)
+    assert gone.result() == (taken is None)
+    assert ops.value(conn, "select pgq_coop.next_batch(%s, 'c', 'third', '0 s')", queue) == batch
+
+
+def test_a_counter_of_rows_is_unregistered_while_it_begins(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("create table item (id int primary key)")
+    conn.execute("select pgq.capture_table('item', %s)", [queue])
+    ops.register(conn, queue, "counter")
+    ops.insert(conn, queue, "a")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "counter")
+    counter, admin = connect(autocommit=False), connect()
+    counter.execute(
+        "select pgq.start_row_count(%s, 'counter', 'item', 0, txid_current_snapshot(), %s)",
+        [queue, batch],
+    )
+    gone = calls.begin(admin, "select pgq.unregister_consumer(%s, 'counter')", queue)
+    ops.finish(counter, batch)
+    counter.commit()
+    assert gone.result() == 1

@@ -356,12 +356,12 @@ begin
         return old;
     end if;
 
+    p := pgq.lock_position(r);
     if (new.sub_id, new.sub_queue, new.sub_consumer) is distinct from (old.sub_id, old.sub_queue, old.sub_consumer) then
         update pgq.registration
            set sub_id = new.sub_id, sub_queue = new.sub_queue, sub_consumer = new.sub_consumer
          where reg_id = r;
     end if;
-    p := pgq.lock_position(r);
     perform pgq.append_position(r, p.pos_nr + 1,
                                 new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
     return new;

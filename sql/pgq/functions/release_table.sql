@@ -33,8 +33,12 @@ begin
             hint = 'pgq.capture_info() lists what is captured.';
     end if;
 
-    -- Detached partitions included.
-    for t in select g.tgname, g.tgrelid::regclass as relid from pg_trigger g where g.tgfoid = any (v_functions)
+    -- Detached partitions included; a table before its partitions, as who inserts locks them.
+    for t in
+        select g.tgname, g.tgrelid::regclass as relid
+          from pg_trigger g
+         where g.tgfoid = any (v_functions)
+         order by (select count(*) from pg_partition_ancestors(g.tgrelid)), g.tgrelid
     loop
         execute format('drop trigger %I on %s', t.tgname, t.relid);
     end loop;

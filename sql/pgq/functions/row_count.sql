@@ -211,10 +211,14 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     r   constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
-    p   constant pgq.position_0 := pgq.get_position(r.reg_id);
+    -- What is counted refers to the registration; who unregisters it has locked it.
+    p   constant pgq.position_0 := pgq.lock_position(r.reg_id);
     t   pgq.tick_0;
     id  int4;
 begin
+    if p.pos_nr is null then
+        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- unregistered just now, which it raises
+    end if;
     if i_batch_id is not null and i_batch_id is distinct from p.pos_batch then
         raise exception using
             errcode = 'PQ004',

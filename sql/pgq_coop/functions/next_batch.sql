@@ -33,6 +33,16 @@ begin
     if cardinality(ids) = 0 then
         return;
     end if;
+
+    -- A registration that gets our name refers to the consumer. Who unregisters us has that before the position.
+    perform
+       from pgq.consumer
+      where co_name = i_consumer_name || '.' || i_subconsumer_name
+        for key share skip locked;
+    if not found then
+        return;
+    end if;
+
     -- One at a time; and nobody opens a batch meanwhile.
     perform pgq.lock_position(i_main.reg_id);
     member := pgq.find_member(i_main, i_consumer_name, i_subconsumer_name);
