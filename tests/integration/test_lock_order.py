@@ -191,6 +191,33 @@ def test_who_joins_a_group_that_is_dropped_meanwhile_is_told_so(
     assert error.value.sqlstate == "PQ036"
 
 
+def test_a_member_leaves_a_group_that_is_dropped(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
+    member = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
+    conn.execute("select pgq.next_group_batch(%s, 100)", [member])
+    user = connect(autocommit=False)
+    user.execute("select from pgq.group_partition for update")
+    dropped = calls.begin(connect(), "select pgq.drop_group(%s, 'g')", queue)
+    left = calls.begin(connect(), "select pgq.leave_group(%s)", member)
+    user.commit()
+    assert dropped.result() == 1
+    assert left.result() == 0
+
+
+def test_two_signs_of_life_of_one_member_do_not_wait_for_each_other(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
+    member = ops.value(conn, "select member_id from pgq.join_group(%s, 'g', 'w')", queue)
+    late = connect(autocommit=False)
+    assert ops.value(late, "select pgq.group_heartbeat(%s)", member)
+    other = calls.begin(connect(), "select pgq.group_heartbeat(%s)", member)
+    late.commit()
+    assert other.result()
+
+
 def test_who_gives_up_parked_events_keeps_nobody_from_parking_more(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:

@@ -78,14 +78,13 @@ as $$
 declare
     g   int4;
 begin
-    delete from pgq.group_member where member_id = i_member_id returning member_group into g;
-    if not found then
-        return 0;
-    end if;
+    select member_group into g from pgq.group_member where member_id = i_member_id;
+    -- Partitions before the member, as pgq.drop_group(3) has them.
     update pgq.group_partition
        set part_member = null, part_generation = default
      where part_group = g and part_member = i_member_id;
-    return 1;
+    delete from pgq.group_member where member_id = i_member_id;
+    return case when found then 1 else 0 end;
 end;
 $$;
 
@@ -127,7 +126,10 @@ begin
     if not found then
         return false;
     end if;
-    perform pgq.append_position(- i_member_id, (pgq.get_position(- i_member_id)).pos_nr + 1, null, null, null, clock_timestamp());
+    -- If not, it is just being said elsewhere.
+    if pgq.try_lock_position(- i_member_id) then
+        perform pgq.append_position(- i_member_id, (pgq.get_position(- i_member_id)).pos_nr + 1, null, null, null, clock_timestamp());
+    end if;
 
     if g.group_resize_to is not null then
         -- Workers that ask for batches under older snapshots cannot.
