@@ -143,6 +143,18 @@ def test_who_releases_a_partitioned_table_waits_for_its_writers_at_the_root(
     assert released.result() == 1
 
 
+def test_two_who_capture_a_table_do_so_one_after_the_other(
+    connect: Connect, conn: Connection, queue: str, calls: Calls
+) -> None:
+    conn.execute("create table item (id int primary key)")
+    one, two = connect(autocommit=False), connect()
+    capture: LiteralString = "select pgq.capture_table('item', %s, replace => true)"
+    function = ops.value(one, capture, queue)
+    later = calls.begin(two, capture, queue)
+    one.commit()
+    assert later.result() == function
+
+
 # --- groups
 
 

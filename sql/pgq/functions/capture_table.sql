@@ -71,6 +71,8 @@ declare
     v_partition regclass;
 begin
     v_owner := pgq.capture_check_table(i_table);
+    -- One after the other, here and in pgq.release_table(2): the table itself is locked more than once.
+    perform pg_advisory_xact_lock(1886875905, hashoid(i_table));
     v_options := pgq.capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
                                            old_values, condition, format, key_changes);
 

@@ -22,6 +22,7 @@ declare
     v_functions oid[];
     t           record;
 begin
+    perform pg_advisory_xact_lock(1886875905, hashoid(i_table));  -- as in pgq.capture_table(11)
     select array_agg(c.capture_function)
       into v_functions
       from pgq.capture c
