@@ -274,7 +274,7 @@ def test_numbers_out_of_an_array_are_as_good(tasks: Tasks) -> None:
     task: Any = np.int64(tasks.push("work", 1))
     one: Any = np.int32(1)
     assert [each.id for each in tasks.try_claim("work", max_tasks=one)] == [task]
-    assert tasks.result(task) is None
+    assert tasks.finished("work", ids=[task]) == []
 
 
 def test_the_largest_numbers_are_taken(tasks: Tasks) -> None:

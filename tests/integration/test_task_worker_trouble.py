@@ -344,7 +344,12 @@ def test_what_a_handler_raises_is_its_tasks_failure(
     way: str,
     outcome: Callable[[], Exception],
     reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Spark's loggers, if there are any in this process, have made pytest's handlers format in
+    # their way, which cannot tell everything.
+    for handler in logging.getLogger().handlers:
+        monkeypatch.setattr(handler, "formatter", logging.Formatter())
     tasks.push("work", 1)
 
     def fail(*_: Any) -> None:
