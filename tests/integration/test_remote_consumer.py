@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -561,6 +562,77 @@ def test_a_target_that_is_ahead_is_noticed(
     target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [queue, start])
     copier.run(until_empty=True)
     assert counts(target) == {"a": 2, "b": 2}
+
+
+@pytest.mark.parametrize("kind", [RemoteConsumer, SerialConsumer])
+@pytest.mark.parametrize("batches", ["one", "many in one"])
+def test_a_consumer_that_was_moved_back_to_the_start_is_noticed_although_the_tick_ends_the_same(
+    kind: type[RemoteConsumer],
+    batches: str,
+    dsn: str,
+    target_dsn: str,
+    queue: str,
+    target: Connection,
+    send: Send,
+    cli: Cli,
+) -> None:
+    class Copy(kind):  # type: ignore[misc, valid-type]
+        consumer_name = "copier"
+        process_remote_event = Copier.process_remote_event
+
+    if batches == "many in one":
+        # Before the registration: what the target has never had.
+        send("0")
+    consumer = Copy(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer.run(until_empty=True)
+    for data in "a" if batches == "one" else "ab":
+        send(data)
+        consumer.run(until_empty=True)
+    before = counts(target)
+    cli.ok("consumer", "seek", queue, "copier", "--start")
+    for _ in range(2):
+        with pytest.raises(errors.TargetAhead, match="pgqpy consumer rewind"):
+            consumer.run(until_empty=True)
+    assert counts(target) == before
+    # Both ways that the error names.
+    cli.ok("consumer", "rewind", queue, "copier", "--target-dsn", target_dsn)
+    send("c")
+    consumer.run(until_empty=True)
+    assert counts(target) == before | {"c": 1}
+    cli.ok("consumer", "seek", queue, "copier", "--start")
+    with pytest.raises(errors.TargetAhead) as refused:
+        consumer.run(until_empty=True)
+    advice = re.search(r"select pgq_ext.set_last_tick\([^)]*\)", str(refused.value))
+    assert advice is not None
+    target.execute(advice[0])
+    consumer.run(until_empty=True)
+    again = {"0": 1} if batches == "many in one" else {}
+    assert counts(target) == again | dict.fromkeys(before, 2) | {"c": 2}
+
+
+def test_a_batch_is_done_only_if_all_that_is_known_of_it_is_the_same(target: Connection) -> None:
+    def begin(*batch: int) -> bool:
+        number, prev, tick = batch
+        return bool(
+            ops.value(
+                target,
+                "select done from pgq_ext.begin_batch("
+                "'c', 'q', %s, %s, to_timestamp(%s), %s, to_timestamp(%s))",
+                number,
+                prev,
+                prev,
+                tick,
+                tick,
+            )
+        )
+
+    target.execute("select pgq_ext.start_batches('c', 'q', 5, to_timestamp(5), true)")
+    target.execute("select pgq_ext.end_batch('c', 'q', 70, 9, to_timestamp(9), null)")
+    assert begin(70, 5, 9)
+    assert not begin(71, 9, 12)
+    for moved in ((71, 5, 9), (70, 4, 9), (70, 6, 9), (70, 5, 8), (70, 5, 10)):
+        with pytest.raises(errors.TargetAhead), errors.translate_errors():
+            begin(*moved)
 
 
 def test_ticks_of_another_history_are_not_taken_for_the_same(

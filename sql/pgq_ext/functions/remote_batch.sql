@@ -89,9 +89,14 @@ declare
     id      constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
     p       constant pgq_ext.progress_0 := pgq_ext.get_progress(id);
 begin
-    if p.prg_tick = a_tick_id and coalesce(p.prg_tick_time = a_tick_time, true) then
+    -- All of it, as a batch that ends at the same tick may begin earlier, or be another one with the same events: if the consumer was moved
+    -- back, its events are wanted again.
+    if p.prg_batch = a_batch_id
+       and p.prg_prev_tick = a_prev_tick_id and coalesce(p.prg_prev_tick_time = a_prev_tick_time, true)
+       and p.prg_tick = a_tick_id and coalesce(p.prg_tick_time = a_tick_time, true)
+    then
         done := true;
-        retries := case when p.prg_batch = a_batch_id then p.prg_retries end;
+        retries := p.prg_retries;
         return;
     end if;
     if p.prg_tick = a_prev_tick_id and coalesce(p.prg_tick_time = a_prev_tick_time, true) then
@@ -159,16 +164,10 @@ begin
     p := pgq_ext.get_progress(id);
     p.prg_tracker := id;
     p.prg_batch := a_batch_id;
-    p.prg_prev_tick := null;
-    p.prg_prev_tick_time := null;
-    p.prg_prev_tick_snapshot := null;
-    p.prg_prev_tick_event_seq := null;
-    if a_retries is not null then
-        p.prg_prev_tick := p.prg_tick;
-        p.prg_prev_tick_time := p.prg_tick_time;
-        p.prg_prev_tick_snapshot := p.prg_tick_snapshot;
-        p.prg_prev_tick_event_seq := p.prg_tick_event_seq;
-    end if;
+    p.prg_prev_tick := p.prg_tick;
+    p.prg_prev_tick_time := p.prg_tick_time;
+    p.prg_prev_tick_snapshot := case when a_retries is not null then p.prg_tick_snapshot end;
+    p.prg_prev_tick_event_seq := case when a_retries is not null then p.prg_tick_event_seq end;
     p.prg_tick := a_tick_id;
     p.prg_tick_time := a_tick_time;
     p.prg_tick_snapshot := a_tick_snapshot;

@@ -65,6 +65,10 @@ begin
     if a_batch_id > 0 then
         p.prg_tracker := id;
         p.prg_batch := a_batch_id;
+        p.prg_prev_tick := null;
+        p.prg_prev_tick_time := null;
+        p.prg_prev_tick_snapshot := null;
+        p.prg_prev_tick_event_seq := null;
         p.prg_retries := null;
         perform pgq_ext.append_progress(p);
     end if;
