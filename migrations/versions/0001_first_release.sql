@@ -658,9 +658,10 @@ create table pgq_ext.progress_0 (
     prg_batch           bigint,
     -- what shall come again of prg_batch, in case that its finish fails in the source
     prg_retries         jsonb,
-    -- then, the tick behind which prg_batch begins
+    -- The tick behind which prg_batch begins; null if only the batch's id was told.
     prg_prev_tick       bigint,
     prg_prev_tick_time  timestamptz,
+    -- with prg_retries
     prg_prev_tick_snapshot  txid_snapshot,
     prg_prev_tick_event_seq bigint,
     -- The batch of which events are done one by one, and the number of the row that began it.
