@@ -58,7 +58,7 @@ docs: $(VENV)/.installed-dev ## write the reference pages from SQL headers and d
 	$(BIN)/python tools/sql_reference.py
 	$(BIN)/python tools/python_reference.py
 
-freeze: $(VENV)/.installed-dev ## copy the structure of sql/ into the newest, unreleased revision
+freeze: $(VENV)/.installed-dev ## at the first release: copy the structure of sql/ beside its revision
 	$(BIN)/python tools/freeze_structure.py
 
 dist: $(VENV)/.installed-dev ## wheel, source, pgq.sql and the extension's files, into dist/

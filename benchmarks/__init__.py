@@ -2,8 +2,8 @@
 
 ``make bench`` runs everything, ``python -m benchmarks insert`` one of them, ``--quick`` in seconds
 to see that it works. Each module here that `NAMES` lists is a benchmark: its docstring says what it
-measures, and its function ``run(bench)`` measures it. What comes out is in ``results/``, and
-``docs/benchmarks.md`` is made from that. Nothing here is a test.
+measures, and its function ``run(bench)`` measures it. What comes out is a section of
+``docs/benchmarks.md``, and every single value in ``.bench/results``. Nothing here is a test.
 """
 
 # In the order in which they run.

@@ -111,7 +111,10 @@ class Series:
 
 
 Part: TypeAlias = Contest | Table | Delays | Series
-PARTS: dict[str, type[Part]] = {part.kind: part for part in (Contest, Table, Delays, Series)}
+
+
+def group_of(number: str) -> str:
+    return number.rstrip(string.ascii_lowercase)
 
 
 @dataclass(slots=True)
@@ -133,7 +136,7 @@ class Figure:
     @property
     def group(self) -> str:
         """ "1" for "1a"."""
-        return self.number.rstrip(string.ascii_lowercase)
+        return group_of(self.number)
 
     def __post_init__(self) -> None:
         at_least = self.bound == "at least"
@@ -165,15 +168,6 @@ class Result:
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(rounded(document), indent=1, ensure_ascii=False)
         (directory / f"{self.name}.json").write_text(text + "\n")
-
-    @classmethod
-    def read(cls, file: Path) -> Result:
-        document = json.loads(file.read_text())
-        for figure in document["figures"]:
-            del figure["met"]
-        document["figures"] = [Figure(**figure) for figure in document["figures"]]
-        document["parts"] = [PARTS[part.pop("kind")](**part) for part in document["parts"]]
-        return cls(**document)
 
 
 def rounded(value: Any) -> Any:

@@ -11,10 +11,12 @@ import click
 from benchmarks import NAMES
 from benchmarks.bench import Bench, Options
 from benchmarks.machine import CHECKOUT
-from benchmarks.page import DOCS, RESULTS, write_page
+from benchmarks.page import DOCS, write_page
 from benchmarks.result import Result
 
-# Of no interest to anybody: not in git.
+# Not in git: every value of every round.
+RESULTS = CHECKOUT / ".bench" / "results"
+# Its page, too: quick figures say nothing.
 QUICK = CHECKOUT / ".bench" / "quick"
 
 
@@ -41,7 +43,7 @@ QUICK = CHECKOUT / ".bench" / "quick"
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where results and page go, instead of benchmarks/results and docs.",
+    help="Where results and page go, instead of .bench/results and docs.",
 )
 def main(
     names: tuple[str, ...],
@@ -52,7 +54,7 @@ def main(
     pgmq_sql: Path | None,
     output: Path | None,
 ) -> None:
-    """Run the benchmarks NAME, or all of them, and write docs/benchmarks.md from the results."""
+    """Run the benchmarks NAME, or all of them, and write their sections of docs/benchmarks.md."""
     peer_sql = {"PgQue": pgque_sql, "pgmq": pgmq_sql}
     options = Options(
         quick, version, {name: path for name, path in peer_sql.items() if path}, minutes
@@ -61,8 +63,9 @@ def main(
         output = QUICK
     results = output / "results" if output else RESULTS
     for name in names or NAMES:
-        run(name, options).write(results)
-    write_page(results, output or DOCS)
+        result = run(name, options)
+        result.write(results)
+        write_page([result], output or DOCS)
 
 
 def run(name: str, options: Options) -> Result:

@@ -1,7 +1,7 @@
-"""Copy the structure section of sql/ into the newest revision.
+"""Copy the structure section of sql/ beside the first revision: a step of its release.
 
-Only as long as that revision is unreleased. Once it is in users' databases it
-is never changed again: what changes then in sql/ needs a new revision.
+From then on the copy is in users' databases and is never changed again: a change of the
+structure needs a new revision.
 """
 
 from pgqpy.schema import MIGRATIONS_DIR, Manifest, history

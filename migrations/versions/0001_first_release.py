@@ -1,13 +1,14 @@
 """The first release.
 
-Its SQL was copied from sql/ when the release was made, and is not changed any
-more: later revisions build on exactly this.
+Until it is made, its structure is that of sql/. `make freeze` then copies it beside this file,
+where it is not changed any more: later revisions build on exactly that.
 """
 
 from pathlib import Path
 
 from alembic import op
 
+from pgqpy.schema import Manifest
 from pgqpy.schema.migration import execute_script
 
 revision = "0001"
@@ -15,7 +16,10 @@ down_revision = None
 
 
 def upgrade() -> None:
-    structure = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
+    frozen = Path(__file__).with_suffix(".sql")
+    structure = (
+        frozen.read_text(encoding="utf-8") if frozen.exists() else Manifest.load().sql("structure")
+    )
     execute_script(op.get_context(), structure)
 
 
