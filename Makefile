@@ -41,8 +41,6 @@ lint: $(VENV)/.installed-dev ## style, and generated files that are not up to da
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/python tools/async_to_sync.py --check
-	$(BIN)/python tools/sql_reference.py --check
-	$(BIN)/python tools/python_reference.py --check
 
 sync: $(VENV)/.installed-dev ## write the sync client from the asyncio one
 	$(BIN)/python tools/async_to_sync.py
@@ -54,9 +52,8 @@ types: $(VENV)/.installed-dev ## mypy, strict
 coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
 	$(BIN)/pytest -p no:pgqpy --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
 
-docs: $(VENV)/.installed-dev ## write the reference pages from SQL headers and docstrings
-	$(BIN)/python tools/sql_reference.py
-	$(BIN)/python tools/python_reference.py
+docs: $(VENV)/.installed-dev ## the documentation site, with the references, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 freeze: $(VENV)/.installed-dev ## at the first release: copy the structure of sql/ beside its revision
 	$(BIN)/python tools/freeze_structure.py

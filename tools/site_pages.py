@@ -1,24 +1,20 @@
-"""Write docs/sql-reference.md from the headers of the functions in sql/.
+"""Pages of the documentation site that no file of docs/ is: the README and the SQL reference.
 
-python tools/sql_reference.py           writes it
-python tools/sql_reference.py --check   fails if it is not up to date
+A hook of MkDocs (mkdocs.yml). The SQL reference is made of the headers of the functions in sql/.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "sql-reference.md"
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
 
-INTRODUCTION = """\
-Generated from the headers of the functions by `tools/sql_reference.py`. PUBLIC may call the info
-functions; the role `pgq_reader` consumes, `pgq_writer` produces, `pgq_admin` does both and
-administers. `sql/pgq/grants.sql` has the list."""
+ROOT = Path(__file__).resolve().parent.parent
 
 # A section is a family of functions: a file of sql/, or several.
 SECTIONS = {
@@ -118,7 +114,7 @@ class Function:
         if outputs and self.returns.startswith("setof"):
             result = f"setof {result}"
         call = f"{self.name}({', '.join(inputs)})\n    -> {result}"
-        return f"### {self.name}\n\n```\n{call}\n```\n\n{self.text}\n"
+        return f"## {self.name}\n\n```\n{call}\n```\n\n{self.text}\n"
 
 
 def functions(sql: str) -> Iterator[Function]:
@@ -152,35 +148,41 @@ def _block(heading: str, text: str) -> str:
     return f"**{heading}**\n\n" + (f"```\n{text}\n```" if in_columns else text)
 
 
-def page() -> str:
-    # Of files with the same name that of pgq is meant, unless the schema is given.
-    paths = sorted((ROOT / "sql").rglob("*.sql"), reverse=True)
-    files = {path.stem: path for path in paths}
-    files |= {f"{path.parts[-3]}/{path.stem}": path for path in paths}
-    parts = ["# SQL reference", INTRODUCTION]
-    for title, stems in SECTIONS.items():
-        found = [
-            function
-            for stem in stems
-            if stem in files
-            for function in functions(files[stem].read_text())
-        ]
-        if found:
-            parts.append(f"## {title}")
-            parts.extend(function.markdown().rstrip() for function in found)
-    return "\n\n".join(parts) + "\n"
+def on_config(config: MkDocsConfig) -> None:
+    """Put the pages of the SQL reference where the navigation says ``reference/sql``."""
+    for group in config.nav or ():
+        for item in group.get("Reference", ()):
+            if isinstance(item, dict) and item.get("SQL") == "reference/sql":
+                item["SQL"] = [f"reference/sql/{slug(title)}.md" for title in SECTIONS]
 
 
-def main() -> int:
-    text = page()
-    if "--check" in sys.argv[1:]:
-        if PAGE.read_text() != text:
-            print(f"{PAGE.relative_to(ROOT)} is not up to date: run python tools/sql_reference.py")
-            return 1
-        return 0
-    PAGE.write_text(text)
-    return 0
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = {"index.md": readme.replace("](docs/", "](")}
+    pages |= {f"reference/sql/{slug(title)}.md": page(title) for title in SECTIONS}
+    for name, text in pages.items():
+        files.append(File.generated(config, name, content=text))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Links to programs, which the site has not, become their names."""
+    return re.sub(r"\[[^]]+\]\((?:\.\./)?((?:examples|tests)/[^)]*)\)", r"`\1`", markdown)
+
+
+def page(title: str) -> str:
+    """A page of the SQL reference: the functions of a section."""
+    found = [function for stem in SECTIONS[title] for function in functions(source(stem))]
+    return "\n\n".join([f"# {title}", *(function.markdown().rstrip() for function in found)]) + "\n"
+
+
+def source(stem: str) -> str:
+    """Of files with the same name that of pgq is meant, unless the schema is given."""
+    schema, _, name = stem.rpartition("/")
+    found = sorted((ROOT / "sql").glob(f"{schema or '*'}/[ft]*/{name}.sql"))
+    if not found:
+        raise PluginError(f"tools/site_pages.py names {stem}, and sql/ has no such file")
+    return found[0].read_text(encoding="utf-8")
+
+
+def slug(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
