@@ -65,6 +65,14 @@ def test_any_name_works_for_a_queue_a_consumer_and_a_cursor(conn: Connection, na
         "(true",
         "true) or (true",
         "ev_data = 'open",
+        "ev_data = E'\\' || ' or (select true) or true /*'*/",
+        "ev_data = U&'x\\0027'",
+        'ev_data = u&"x" or true',
+        "ev_data ~ '[' -- ' or true",
+        "1E'\\' or ' is not null --'",
+        "ev_data = $1",
+        "größe(ev_data)",
+        "",
     ],
 )
 def test_the_condition_of_a_cursor_cannot_leave_its_parentheses(
@@ -86,6 +94,8 @@ def test_the_condition_of_a_cursor_cannot_leave_its_parentheses(
         ("ev_data = 'it''s select; -- $$ \" ('", ["it's select; -- $$ \" ("]),
         ("ev_type = 'test' and (ev_data like 'plain%' or ev_id < 0)", ["plain"]),
         ("lower(ev_data) in ('plain', 'x') and ev_extra1 is null", ["plain"]),
+        (r"ev_data ~ '^\w+$' and ev_id >= .5e0 and - 1 < (array[1, 2])[1]", ["plain"]),
+        ("events.\"ev_data\" = 'plain' and ev_time::timestamptz > '2001-01-01'\n", ["plain"]),
     ],
 )
 def test_the_condition_of_a_cursor_may_be_what_conditions_are(
@@ -101,6 +111,15 @@ def test_the_condition_of_a_cursor_may_be_what_conditions_are(
             "select ev_data from pgq.get_batch_cursor(%s, 'x', 10, %s)", [batch, condition]
         ).fetchall()
     assert [row[0] for row in rows] == found
+
+
+def test_a_backslash_in_a_condition_is_refused_where_it_may_be_an_escape(
+    conn: Connection, queue: str
+) -> None:
+    conn.execute("set standard_conforming_strings = off; set backslash_quote = on")
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute("select pgq.check_event_condition('ev_data = '||chr(39)||chr(92)||chr(39))")
+    assert refused.value.sqlstate == "PQ011"
 
 
 def test_a_column_of_a_condition_that_does_not_exist_is_an_error_of_the_condition(

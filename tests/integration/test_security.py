@@ -368,3 +368,78 @@ def test_a_cursor_runs_with_the_rights_of_who_declares_it(
         reader.execute(
             "select * from pgq.get_batch_cursor(%s, 'x', 1, 'ev_data <> public.leak()')", [batch]
         )
+
+
+TRAPS = """
+create schema evil authorization test_keeper;
+create sequence evil.ran;
+grant usage on schema evil to public;
+grant all on sequence evil.ran to public;
+create function evil.spring(text) returns boolean language plpgsql immutable as
+    $$ begin perform pg_catalog.setval('evil.ran', 2); return true; end $$;
+create function evil.joined(text, text) returns text language plpgsql immutable as
+    $$ begin perform pg_catalog.setval('evil.ran', 2); return ''; end $$;
+create operator evil.|| (function = evil.joined, leftarg = text, rightarg = text);
+create domain evil.checked as text check (evil.spring(value));
+create type evil.pair as (part evil.checked);
+create domain pg_temp.trap as text check (evil.spring(value));
+create type pg_temp."Trap" as (part pg_temp.trap);
+create type pg_temp."like" as (part pg_temp.trap);
+create type pg_temp.data as (part pg_temp.trap);
+create type pg_temp."ends with ""\" as (part pg_temp.trap);
+"""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "evil.spring('x')::text",
+        "evil . spring('x')::text",
+        '"evil"."spring"(\'x\')::text',
+        "public.spring('x')::text",
+        "coalesce(ev_data, evil.joined('a', 'b'))",
+        "'a' operator(evil.||) 'b'",
+        # What literals are is found out while they are parsed.
+        "'x'::evil.checked",
+        "'(x)'::evil.pair::text",
+        "evil.pair '(x)'::text",
+        "'{x}'::evil.checked[]::text",
+        "('{x}'::trap[])[1]",
+        "('{x}'::\"trap\"[])[1]",
+        "('(x)'::\"Trap\")::text",
+        "(trap 'x')::text",
+        '(\'(x)\'::"ends with """)::text',
+        "('{x}'::_trap)[1]",
+        "(like '(x)')::text",
+        "('(x)'::data)::text",
+        "cast('(x)' as data)::text",
+        "'(x)'::pg_temp.data::text",
+        "ev_data::trap",
+        "E'\\' || '::text || evil.spring(/*'*/'x')",
+        "ev_data)::text)); select evil.spring('x'); --",
+        "ev_data)::text)); select evil.spring('x') where (('a' = 'a",
+        "(ev_data).evil.spring",
+        "$$x$$ || evil.spring('x')",
+        "U&'\\0027' || evil.spring('x')::text",
+        "(select evil.spring('x')::text)",
+        "'evil.spring'::regproc::text",
+    ],
+)
+@pytest.mark.parametrize("backslashes", ["on", "off"])
+def test_the_key_of_a_group_runs_nothing_of_its_author_as_the_owner(
+    conn: Connection, queue: str, as_role: As, key: str, backslashes: str
+) -> None:
+    """Also not while it is parsed or planned: what a sequence counts survives the refusal."""
+    conn.execute(
+        "do $$ begin if to_regrole('test_keeper') is null then create role test_keeper; end if;"
+        " grant pgq_reader to test_keeper;"
+        " execute format('grant create, temp on database %I to test_keeper', current_database());"
+        " end $$"
+    )
+    keeper = as_role("test_keeper")
+    keeper.execute(TRAPS.encode())
+    keeper.execute(f"set standard_conforming_strings = {backslashes}".encode())
+    with pytest.raises(psycopg.Error) as refused:
+        keeper.execute("select pgq.create_group(%s, 'g', 1, %s)", [queue, key])
+    assert refused.value.sqlstate == "PQ011"
+    assert ops.value(conn, "select last_value from evil.ran") == 1

@@ -94,10 +94,64 @@ begin
 end;
 $$;
 
+create or replace function pgq.expression_tokens(i_expression text)
+returns text[]
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.expression_tokens(1)
+--
+--      Cuts an expression into the tokens that PostgreSQL would read, without white space. Only what is read in one
+--      way, whatever the settings, is taken; so an expression for which this is not null stays in the parentheses
+--      that it is put into. Internal.
+--
+-- Returns:
+--      The tokens; null if it is no plain expression.
+-- ----------------------------------------------------------------------
+declare
+    pattern     constant text := $re$[ \t\n\r\f]+|'(?:[^']|'')*'|"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*$re$
+                                 || $re$|[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?$re$
+                                 || $re$|::|[][(),.:]|[-+*/<>=~!@#%^&|`?]+$re$;
+    -- Matches are the longest possible, as they are in PostgreSQL's lexer.
+    tokens      constant text[] := array(select m[1] from regexp_matches(i_expression, pattern, 'g') with ordinality t (m, nr)
+                                          order by nr);
+    code        text[] := '{}';
+    depth       int4 := 0;
+    previous    text := '';
+    t           text;
+begin
+    -- Nothing between the tokens: no semicolon, backslash, dollar quote, parameter.
+    if array_to_string(tokens, '') is distinct from i_expression then
+        return null;
+    end if;
+    foreach t in array tokens loop
+        if t ~ '--|/\*' and t !~ $re$^['"]$re$
+           -- E'', U&'' and their like
+           or t ~ $re$^['"]$re$ and previous ~ '[A-Za-z0-9_$&]$'
+           or t like $p$'%\\%$p$ and current_setting('standard_conforming_strings') <> 'on'
+           or t ~* '^(select|table|with|values|insert|update|delete|merge|copy|order|union|limit)$'
+        then
+            return null;
+        end if;
+        depth := depth + case t when '(' then 1 when ')' then -1 else 0 end;
+        if depth < 0 then
+            return null;
+        end if;
+        if t !~ '^[ \t\n\r\f]' then
+            code := code || t;
+        end if;
+        previous := t;
+    end loop;
+    return case when depth = 0 then nullif(code, '{}') end;
+end;
+$$;
+
 create or replace function pgq.check_event_condition(i_condition text)
 returns void
 language plpgsql
-immutable
+stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
@@ -109,26 +163,15 @@ as $$
 -- Errors:
 --      PQ011
 -- ----------------------------------------------------------------------
-declare
-    -- without string literals and quoted names, in which anything may stand
-    code    text := pg_catalog.regexp_replace(i_condition, $re$'([^']|'')*'|"([^"]|"")*"$re$, ' x ', 'g');
-    depth   int4 := 0;
-    c       text;
 begin
-    if code !~* $re$['";\\$]|--|/\*|\m(select|table|with|values|insert|update|delete|merge|copy|order|union|limit)\M$re$ then
-        foreach c in array pg_catalog.regexp_split_to_array(code, '') loop
-            depth := depth + case c when '(' then 1 when ')' then -1 else 0 end;
-            exit when depth < 0;
-        end loop;
-        if depth = 0 then
-            return;
-        end if;
+    if pgq.expression_tokens(i_condition) is null then
+        raise exception using
+            errcode = 'PQ011',
+            message = pg_catalog.format('not a condition over events: %s', i_condition),
+            hint = 'Compare columns of the event with literals, as in: ev_type = ''order'' and ev_extra1 like ''public.%''. '
+                   'Sub-queries, comments, dollar quotes and literals like E'''' are not taken, nor backslashes unless '
+                   'standard_conforming_strings is on; names of other than ASCII letters need double quotes.';
     end if;
-    raise exception using
-        errcode = 'PQ011',
-        message = pg_catalog.format('not a condition over events: %s', i_condition),
-        hint = 'Compare columns of the event with literals, as in: ev_type = ''order'' and ev_extra1 like ''public.%''. '
-               'Sub-queries, comments, dollar quotes and backslashes are not taken.';
 end;
 $$;
 
@@ -155,7 +198,8 @@ as $$
 --      PQ004 batch is not open, PQ011 i_extra_where is more than a condition
 -- ----------------------------------------------------------------------
 declare
-    sql text;
+    sql     text;
+    batch   refcursor := i_cursor_name::pg_catalog.name;
 begin
     if i_batch_id is null or i_cursor_name is null or i_quick_limit is null then
         return;
@@ -165,7 +209,8 @@ begin
         perform pgq.check_event_condition(i_extra_where);
         sql := pg_catalog.format('select * from (%s) events where (%s) order by 1', sql, i_extra_where);
     end if;
-    execute pg_catalog.format('declare %I no scroll cursor for %s', i_cursor_name, sql);
+    -- This takes one query and nothing else, whatever the condition is.
+    open batch no scroll for execute sql;
     -- The search path is the caller's here, for his condition.
     if i_quick_limit operator(pg_catalog.>) 0 then
         return query execute pg_catalog.format('fetch %s from %I', i_quick_limit, i_cursor_name);

@@ -1,5 +1,9 @@
 -- The key of a group: an expression over the columns of an event. It is evaluated by whoever reads a batch, so
 -- it must be harmless and always give the same; it may fail for an event, and then that is without key.
+--
+-- Its author may not be the owner of this schema, but what is evaluated here, is so by the owner: functions while they
+-- are planned, and what literals stand for already while they are parsed. So nothing is parsed before it is clear
+-- that every name in it is one of PostgreSQL's own.
 
 create or replace function pgq.event_pkey(i_ev_type text, i_ev_data text)
 returns text
@@ -52,17 +56,42 @@ as $$
 --      PQ011
 -- ----------------------------------------------------------------------
 declare
+    tokens          constant text[] := pgq.expression_tokens(i_key);
+    names           text[];
     foreign_object  text;
 begin
-    perform pgq.check_event_condition(i_key);
-    -- PostgreSQL knows best what is immutable. The index does not stay.
-    execute format('create index group_key_check_idx on pgq.group_key_check (((%s)::text))', i_key);
-    select pg_describe_object(refclassid, refobjid, refobjsubid) into foreign_object
-      from pg_depend
-     where classid = 'pg_class'::regclass
-       and objid = 'pgq.group_key_check_idx'::regclass
-       and refobjid not in ('pgq.group_key_check'::regclass, 'pgq.event_pkey(text, text)'::regprocedure)
+    if tokens is null then
+        raise exception 'it is no plain expression';
+    end if;
+    -- Names as PostgreSQL folds and truncates them; a token of another kind is no name of anything.
+    names := array(select case when t like '"%' then replace(substr(t, 2, length(t) - 2), '""', '"') else lower(t collate "C") end::name
+                     from unnest(tokens) with ordinality k (t, nr)
+                    order by nr);
+    -- A name without a schema is one of pg_catalog's, or else of a temporary type: pg_temp holds no functions or
+    -- operators that are found.
+    select names[nr - 1] || '.' || names[nr + 1] into foreign_object
+      from unnest(tokens) with ordinality k (t, nr)
+     where t = '.'
+       and (names[nr - 1] = 'pg_catalog' or names[nr - 1] = 'pgq' and names[nr + 1] = 'event_pkey'
+            and tokens[nr + 2] = '(') is not true
      limit 1;
+    if foreign_object is null then
+        select 'type ' || oid::regtype into foreign_object
+          from pg_type
+         where typnamespace = pg_my_temp_schema()
+           and typname = any (names)
+         limit 1;
+    end if;
+    if foreign_object is null then
+        -- PostgreSQL knows best what is immutable. The index does not stay.
+        execute format('create index group_key_check_idx on pgq.group_key_check (((%s)::text))', i_key);
+        select pg_describe_object(refclassid, refobjid, refobjsubid) into foreign_object
+          from pg_depend
+         where classid = 'pg_class'::regclass
+           and objid = 'pgq.group_key_check_idx'::regclass
+           and refobjid not in ('pgq.group_key_check'::regclass, 'pgq.event_pkey(text, text)'::regprocedure)
+         limit 1;
+    end if;
     if foreign_object is not null then
         raise exception 'it uses %', foreign_object;
     end if;
