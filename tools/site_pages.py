@@ -77,7 +77,14 @@ SECTIONS = {
     "Counting rows": ["row_count"],
     "Dead letters": ["dead_letter"],
     "Ticker": ["ticker"],
-    "Maintenance": ["rotate", "rotate_logs", "delayed_move", "maint", "foreign_restore"],
+    "Maintenance": [
+        "rotate",
+        "rotate_logs",
+        "delayed_move",
+        "maint",
+        "ticker_failure",
+        "foreign_restore",
+    ],
     "Done elsewhere (pgq_ext)": [
         "remote_batch",
         "remote_event",

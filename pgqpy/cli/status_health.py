@@ -12,7 +12,7 @@ from enum import StrEnum
 from shlex import quote
 
 from pgqpy.batch_progress import BatchProgress
-from pgqpy.cli.status_query import Group, Readings, Server, Transaction
+from pgqpy.cli.status_query import Failure, Group, Readings, Server, Transaction
 from pgqpy.cli.wording import ago, duration, plural
 from pgqpy.values import ConsumerInfo, QueueInfo
 
@@ -89,15 +89,17 @@ class Status:
     server: Server
     queues: list[QueueStatus]
     old_transactions: list[Transaction]
+    failures: list[Failure]
     alerts: list[Alert]
 
 
 def judge(readings: Readings, patience: timedelta) -> Status:
     """Turn readings into a status. A consumer may lag for `patience` before anyone is told."""
     queues = [_queue(readings, info, patience) for info in readings.queues]
-    alerts = [alert for queue in queues for alert in _alerts(queue, readings.groups)]
+    alerts = [_failure_alert(failure) for failure in readings.failures]
+    alerts += [alert for queue in queues for alert in _alerts(queue, readings.groups, patience)]
     alerts += [_transaction_alert(old) for old in readings.transactions]
-    return Status(readings.server, queues, readings.transactions, alerts)
+    return Status(readings.server, queues, readings.transactions, readings.failures, alerts)
 
 
 def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueStatus:
@@ -191,7 +193,7 @@ def _consumer(
     )
 
 
-def _alerts(queue: QueueStatus, groups: list[Group]) -> Iterator[Alert]:
+def _alerts(queue: QueueStatus, groups: list[Group], patience: timedelta) -> Iterator[Alert]:
     if queue.state is QueueState.NO_TICKER:
         last = f"last tick {ago(queue.tick_age)}" if queue.tick_age is not None else "no tick yet"
         yield Alert(
@@ -219,6 +221,13 @@ def _alerts(queue: QueueStatus, groups: list[Group]) -> Iterator[Alert]:
             f"for {', '.join(others)}",
             "it goes on by itself when that has moved on; until then the event tables grow",
         )
+    overdue = -queue.rotation_due_in if queue.rotation_due_in is not None else timedelta()
+    if overdue > patience and not queue.rotation_held_by:
+        yield Alert(
+            f"{queue.queue}: rotation is due since {duration(overdue)}, and nothing is known to "
+            f"hold it up: maintenance does not run, or fails",
+            "keep `pgqpy ticker` running, and see its log",
+        )
 
 
 def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus]) -> Iterator[Alert]:
@@ -245,6 +254,15 @@ def _behind(queue: QueueStatus, consumers: list[ConsumerStatus]) -> str:
     holds = any(each.consumer in queue.rotation_held_by for each in consumers)
     waits = f"; rotation waits for {'it' if len(consumers) == 1 else 'them'}" if holds else ""
     return f"last seen {ago(seen)}, {plural(events, 'event')} behind{waits}"
+
+
+def _failure_alert(failure: Failure) -> Alert:
+    argument = f" of {failure.argument}" if failure.argument is not None else ""
+    return Alert(
+        f"the ticker fails in {failure.operation}{argument} since {duration(failure.age)}: "
+        f"{failure.error}",
+        "remove the cause; the ticker tries again by itself, and does everything else meanwhile",
+    )
 
 
 def _transaction_alert(old: Transaction) -> Alert:

@@ -2,8 +2,8 @@
 
 Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). What they do not tell
 is read here and nowhere else: when each queue rotates and who holds that up, how many events
-wait for a retry or were given up, how far the batches are that consumers tell of, and which
-transactions are old.
+wait for a retry or were given up, how far the batches are that consumers tell of, which
+transactions are old, and what the ticker cannot do.
 """
 
 from __future__ import annotations
@@ -99,6 +99,14 @@ select application_name
    and application_name like 'pgqpy batch %'
 """
 
+MAY_SEE_FAILURES: LiteralString = "select has_table_privilege('pgq.ticker_failure', 'select')"
+FAILURES: LiteralString = """
+select tf_operation as operation, nullif(tf_argument, '') as argument, tf_error as error,
+       greatest(now() - tf_since, interval '0') as age
+  from pgq.ticker_failure
+ order by tf_since, tf_operation, tf_argument
+"""
+
 # Only those that have written, or are prepared: a tick must wait for these. Other users' sessions
 # show their age only to members of pg_monitor.
 TRANSACTIONS: LiteralString = """
@@ -178,6 +186,16 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A duty of the ticker, or an operation of maintenance, that failed when it was last tried."""
+
+    operation: str
+    argument: str | None
+    error: str
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
     """Everything that was read, before anyone judges it."""
 
@@ -190,6 +208,7 @@ class Readings:
     batches: dict[int, BatchProgress]
     groups: list[Group]
     transactions: list[Transaction]
+    failures: list[Failure]
 
 
 def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Readings:
@@ -211,6 +230,10 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
     with conn.cursor(row_factory=class_row(Transaction)) as cursor:
         transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
+    failures = []
+    if conn.execute(MAY_SEE_FAILURES).fetchone() == (True,):
+        with conn.cursor(row_factory=class_row(Failure)) as cursor:
+            failures = cursor.execute(FAILURES).fetchall()
     return Readings(
         server,
         queues,
@@ -221,6 +244,7 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
         {each.batch_id: each for each in batches if each},
         read_groups(conn, queue),
         transactions,
+        failures,
     )
 
 

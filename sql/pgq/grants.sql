@@ -61,7 +61,7 @@ declare
         'ticker_round(boolean, integer, integer[], bigint[])', 'ticker_sleep()', 'ticker_awake()',
         'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
         'maint_operations()', 'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',
-         'maint_tables_to_vacuum()', 'maint_rotate_logs()', 'maint_staging(interval)',
+         'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
         'grant_perms(text)', '_grant_perms_from(text, text, text, text)', 'tune_storage(text)',
         'seq_setval(text, bigint)', 'upgrade_schema()', 'adopt_restored()',
@@ -92,7 +92,7 @@ end;
 $$;
 
 grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.row_counts to public;
-grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter to pgq_reader;
+grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter, pgq.ticker_failure to pgq_reader;
 grant select on pgq.consumer_group, pgq.group_member, pgq.group_partition, pgq.parked_key, pgq.parked_event to pgq_reader;
 grant select on pgq.stream_writer to pgq_reader, pgq_writer;
 grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
@@ -116,7 +116,8 @@ grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3,
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
-        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.stream_writer, pgq.dead_letter to pgq_admin;
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.stream_writer, pgq.ticker_failure, pgq.dead_letter
+            to pgq_admin;
     end if;
 end;
 $$;

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 
 import pytest
 
+from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import (
     PATIENCE,
@@ -121,6 +123,107 @@ def test_extra_maintenance_runs_and_one_that_fails_stops_no_other(
     assert len(daemon.said("maintenance failed")) == 3
     assert conn.execute("select count(*) from done where queue = 'injected'").fetchone() == (0,)
     assert (metric(daemon, "pgqpy_ticker_errors_total", job="public.breaks") or 0) >= 2
+
+
+def failing(daemon: TickerProcess) -> dict[str, dict[str, str]]:
+    """What /healthz says of each operation that fails."""
+    daemon.hear("leading")
+    status, body = daemon.get("/healthz")
+    (report,) = json.loads(body)["databases"].values()
+    told = {each["operation"]: each for each in report.get("failing", [])}
+    assert (status, report["healthy"]) == ((503, False) if told else (200, True))
+    return told
+
+
+def wait_for_failing(daemon: TickerProcess, operations: set[str]) -> dict[str, dict[str, str]]:
+    """Each request is answered by the daemon, so this asks and does not sleep."""
+    end = time.monotonic() + PATIENCE
+    while (told := failing(daemon)).keys() != operations:
+        assert time.monotonic() < end, f"never {operations}, but {told}"
+    return told
+
+
+def test_maintenance_that_fails_is_seen_in_status_health_and_metrics_until_it_works_again(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str, cli: Cli
+) -> None:
+    conn.execute("create table missing_once (i int)")
+    conn.execute(
+        "create function public.breaks(q text) returns int language plpgsql as $$ begin "
+        "if exists (select from public.missing_once) then return 1; end if; "
+        "raise exception 'broken for %', q; end $$"
+    )
+    conn.execute(
+        "update pgq.queue set queue_extra_maint = '{public.breaks}' where queue_name = %s", [queue]
+    )
+    daemon = start_ticker(dsn, top=HTTP, **QUICK)
+    daemon.hear("maintenance failed", operation="public.breaks")
+    told = wait_for_failing(daemon, {"public.breaks"})
+    assert told["public.breaks"]["argument"] == queue
+    assert told["public.breaks"]["error"].startswith(f"broken for {queue}")
+    assert metric(daemon, "pgqpy_ticker_failing", job="public.breaks") == 1
+    age = metric(daemon, "pgqpy_maintenance_age_seconds")
+    eventually(conn, "select count(*) = 1 from pgq.ticker_failure")
+    status = cli.json("status")
+    [failure] = status["failures"]
+    assert (failure["operation"], failure["argument"]) == ("public.breaks", queue)
+    [alert] = [each for each in status["alerts"] if "public.breaks" in each["message"]]
+    assert f"broken for {queue}" in alert["message"]
+    assert f"broken for {queue}" in "".join(cli("status").stdout.split("\n")).replace("  ", "")
+
+    conn.execute("insert into missing_once values (1)")
+    daemon.hear("maintenance works again", operation="public.breaks")
+    wait_for_failing(daemon, set())
+    assert metric(daemon, "pgqpy_ticker_failing", job="public.breaks") == 0
+    assert age is not None
+    assert (metric(daemon, "pgqpy_maintenance_age_seconds") or 0) < age
+    eventually(conn, "select count(*) = 0 from pgq.ticker_failure")
+    assert cli.json("status")["failures"] == []
+    assert len(daemon.said("maintenance failed")) == 1
+
+
+def test_maintenance_that_cannot_even_be_listed_is_seen_and_ticks_go_on(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str, cli: Cli
+) -> None:
+    conn.execute("alter function pgq.maint_operations() rename to renamed")
+    daemon = start_ticker(dsn, top=HTTP, **QUICK)
+    wait_for_failing(daemon, {"maintenance"})
+    eventually(conn, "select count(*) = 1 from pgq.ticker_failure")
+    assert [each["operation"] for each in cli.json("status")["failures"]] == ["maintenance"]
+    eventually(conn, "select last_tick_id from pgq.get_queue_info(%s)", queue)
+    conn.execute("alter function pgq.renamed() rename to maint_operations")
+    daemon.hear("maintenance works again")
+    wait_for_failing(daemon, set())
+
+
+def test_an_operation_that_ends_its_session_stops_no_other(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
+) -> None:
+    conn.execute("create table done (queue text)")
+    conn.execute(
+        "create function public.ends(q text) returns bool language sql as "
+        "'select pg_terminate_backend(pg_backend_pid())'"
+    )
+    conn.execute(
+        "create function public.after(q text) returns int language sql as "
+        "'insert into public.done values (q) returning 1'"
+    )
+    conn.execute(
+        "update pgq.queue set queue_extra_maint = '{public.ends,public.after}' "
+        "where queue_name = %s",
+        [queue],
+    )
+    daemon = start_ticker(dsn, top=HTTP, **QUICK)
+    eventually(conn, "select count(*) > 2 from done")
+    assert failing(daemon).keys() == {"public.ends"}
+    assert len(daemon.said("maintenance failed")) == 1
+
+
+def test_what_the_last_leader_could_not_do_is_forgotten_by_the_next(
+    start_ticker: StartTicker, dsn: str, conn: Connection
+) -> None:
+    conn.execute("select pgq.note_failures('{x.gone}', '{}', '{broken}')")
+    start_ticker(dsn, **QUICK)
+    eventually(conn, "select count(*) = 0 from pgq.ticker_failure")
 
 
 def test_an_operation_that_waits_for_a_lock_gives_up_and_lets_others_run(

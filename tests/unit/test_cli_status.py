@@ -9,7 +9,7 @@ import pytest
 
 from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_health import ConsumerState, QueueState, judge
-from pgqpy.cli.status_query import Group, Readings, Rotation, Server, Transaction
+from pgqpy.cli.status_query import Failure, Group, Readings, Rotation, Server, Transaction
 from pgqpy.values import ConsumerInfo, QueueInfo
 
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -58,6 +58,7 @@ HEALTHY = Readings(
     batches={},
     groups=[],
     transactions=[],
+    failures=[],
 )
 
 
@@ -195,3 +196,18 @@ def test_keys_that_wait_for_a_person_are_told_of() -> None:
     [alert] = judge(replace(HEALTHY, groups=groups), PATIENCE).alerts
     assert alert.message.startswith("flights: 1 key of group shipments failed so often")
     assert "pgqpy group parked flights shipments" in alert.remedy
+
+
+def test_rotation_long_due_that_nothing_holds_up_says_that_maintenance_does_not_work() -> None:
+    due = replace(ROTATION, consumers_before_switch=[], rotation_due_at=NOW - timedelta(hours=1))
+    [alert] = judge(replace(HEALTHY, rotations={"flights": due}), PATIENCE).alerts
+    assert "maintenance does not run" in alert.message
+    soon = replace(due, rotation_due_at=NOW - timedelta(minutes=1))
+    assert judge(replace(HEALTHY, rotations={"flights": soon}), PATIENCE).alerts == []
+
+
+def test_what_the_ticker_cannot_do_is_an_alert_with_its_error() -> None:
+    failure = Failure("pgq.maint_rotate_tables_step1", "flights", "no space", timedelta(hours=1))
+    [alert] = judge(replace(HEALTHY, failures=[failure]), PATIENCE).alerts
+    for part in ("pgq.maint_rotate_tables_step1 of flights", "1 h", "no space"):
+        assert part in alert.message

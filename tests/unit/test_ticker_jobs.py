@@ -12,8 +12,13 @@ import psycopg
 import pytest
 
 from pgqpy_ticker import logs
+from pgqpy_ticker.failures import Failures
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
 from pgqpy_ticker.metrics import Metrics
+
+
+def nothing() -> None:
+    pass
 
 
 class Counting:
@@ -25,12 +30,15 @@ class Counting:
         self.runs = 0
         self.closed = 0
         self.many = asyncio.Event()
+        self.noticed: Callable[[], None] = nothing
         self._third = third
 
     async def run(self) -> float:
         self.runs += 1
         if self.runs == 3:
             self._third()
+        if self.runs == 4:
+            self.noticed()
         if self.runs == 5:
             self.many.set()
         return 0.0
@@ -45,10 +53,6 @@ def bug() -> None:
 
 def lost() -> None:
     raise psycopg.OperationalError("the connection is lost")
-
-
-def nothing() -> None:
-    pass
 
 
 @pytest.fixture
@@ -97,10 +101,13 @@ def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
     says: str,
 ) -> None:
     metrics = Metrics()
+    failures = Failures("shop", metrics)
+    seen: list[dict[str, str]] = []
 
     async def scenario() -> Counting:
         job = Counting(failure)
-        async with alongside(Sturdy(job, "shop", metrics)):
+        job.noticed = lambda: seen.extend(failures.report())
+        async with alongside(Sturdy(job, "shop", failures)):
             await job.many.wait()
         return job
 
@@ -108,9 +115,12 @@ def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
     assert job.closed == 2
     first = log()[0]
     assert (first["level"], first["message"], first["job"]) == (level, says, "counting")
-    assert 'pgqpy_ticker_errors_total{database="shop",job="counting"} 1.0' in (
-        metrics.page().decode()
-    )
+    # While it fails others are told; it is tried again, and they are told.
+    assert [each["operation"] for each in seen] == ["counting"]
+    assert failures.report() == []
+    page = metrics.page().decode()
+    assert 'pgqpy_ticker_errors_total{database="shop",job="counting"} 1.0' in page
+    assert 'pgqpy_ticker_failing{database="shop",job="counting"} 0.0' in page
 
 
 def test_a_failure_of_the_body_ends_the_jobs_alongside() -> None:

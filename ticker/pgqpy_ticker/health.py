@@ -6,6 +6,8 @@ import enum
 import time
 from dataclasses import dataclass, field
 
+from pgqpy_ticker.failures import Failures
+
 
 class State(enum.Enum):
     """The life of a worker.
@@ -32,6 +34,7 @@ class Pulse:
     state: State = State.AWAY
     reason: str = "starting"
     at: float = field(default_factory=time.monotonic)
+    failures: Failures | None = None
 
     def enter(self, state: State, reason: str = "") -> None:
         self.state, self.reason = state, reason
@@ -42,7 +45,12 @@ class Pulse:
         self.at = now
 
     def healthy(self, now: float, within: float) -> bool:
-        return self.state is not State.AWAY and now - self.at <= within
+        """Whether it ticks or stands by, and nothing else that a leader has to do fails."""
+        return (
+            self.state is not State.AWAY
+            and now - self.at <= within
+            and not (self.failures and self.failures.now)
+        )
 
     def report(self, now: float, within: float) -> dict[str, object]:
         """What /healthz says of one database."""
@@ -51,4 +59,8 @@ class Pulse:
             "healthy": self.healthy(now, within),
             "seconds_since_duty": round(now - self.at, 3),
         }
-        return report | ({"reason": self.reason} if self.reason else {})
+        if self.reason:
+            report["reason"] = self.reason
+        if self.failures and self.failures.now:
+            report["failing"] = self.failures.report()
+        return report

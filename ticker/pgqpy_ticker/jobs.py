@@ -10,8 +10,8 @@ from typing import Protocol
 import psycopg
 
 from pgqpy.backoff import Backoff
+from pgqpy_ticker.failures import Failures
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.metrics import Metrics
 from pgqpy_ticker.trouble import Complaints, one_line
 
 
@@ -42,11 +42,10 @@ async def repeat(job: Job) -> None:
 class Sturdy:
     """A job that survives its errors: they are logged once, counted, and it is tried again."""
 
-    def __init__(self, job: Job, database: str, metrics: Metrics) -> None:
+    def __init__(self, job: Job, database: str, failures: Failures) -> None:
         self.name = job.name
         self._job = job
-        self._database = database
-        self._metrics = metrics
+        self._failures = failures
         self._log = Log(database=database, job=job.name)
         self._complaints = Complaints(self._log)
         self._backoff = Backoff(0.5, 60.0)
@@ -54,16 +53,19 @@ class Sturdy:
     async def run(self) -> float:
         try:
             delay = await self._job.run()
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
             self._complaints.complain(f"{self.name} failed: {one_line(error)}")
-        except Exception:
+            said = one_line(error)
+        except Exception as error:
             # Ticks must go on also if a chore has a bug; the log must show it.
             self._log.exception("%s failed", self.name)
+            said = one_line(error)
         else:
             self._complaints.over(f"{self.name} works again")
+            self._failures.mend((self.name, None))
             self._backoff.reset()
             return delay
-        self._metrics.failed(self._database, self.name)
+        self._failures.fail((self.name, None), said)
         await self._job.close()
         return self._backoff.pause()
 

@@ -1,7 +1,8 @@
 """Rotation, vacuum and whatever queue_extra_maint names: what pgq.maint_operations() lists.
 
 Each operation is a transaction of its own, because the second step of a rotation must be later
-than the first, and because one that fails must not take the others with it.
+than the first, and because one that fails must not take the others with it. Not even if its
+session ends: the next one gets a new session.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from psycopg import sql
 
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.failures import Failures, Operation
 from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.metrics import Metrics
@@ -30,35 +32,59 @@ class Maintenance:
     name = "maintenance"
 
     def __init__(
-        self, link: Link, database: Callable[[], Database], metrics: Metrics, log: Log
+        self,
+        link: Link,
+        database: Callable[[], Database],
+        metrics: Metrics,
+        log: Log,
+        failures: Failures,
     ) -> None:
         self._link = link
         self._database = database
         self._metrics = metrics
         self._log = log
-        self._failing: set[tuple[str, str | None]] = set()
+        self._failures = failures
+        self._failing: set[Operation] = set()
+        self._heard: Connection | None = None
 
     async def run(self) -> float:
-        connection = await self._link.connection()
-        connection.add_notice_handler(self._notice)
+        connection = await self._connection()
         listed = await (await connection.execute(_OPERATIONS)).fetchall()
+        failed: set[Operation] = set()
         for operation, argument in listed:
-            await self._guarded(connection, operation, argument)
+            if not await self._tried(operation, argument):
+                failed.add((operation, argument))
+        for operation, argument in self._failing - failed:
+            self._log.info(
+                "maintenance works again", extra={"operation": operation, "argument": argument}
+            )
+        self._failures.mend(*(self._failing - failed))
+        self._failing = failed
+        if not failed:
+            self._metrics.maintenance_began(self._database().name)
         await self._link.close()
         return self._database().maintenance_period
 
     async def close(self) -> None:
         await self._link.close()
 
-    async def _guarded(self, connection: Connection, operation: str, argument: str | None) -> None:
-        key = (operation, argument)
+    async def _connection(self) -> Connection:
+        connection = await self._link.connection()
+        if connection is not self._heard:
+            connection.add_notice_handler(self._notice)
+            self._heard = connection
+        return connection
+
+    async def _tried(self, operation: str, argument: str | None) -> bool:
+        """Whether it succeeded."""
+        # An operation that ended its session fails; for the next one there must be another.
+        connection = await self._connection()
         started = time.monotonic()
         try:
             await connection.execute(await self._statement(connection, operation, argument))
         except psycopg.Error as error:
-            if connection.closed:
-                raise
-            self._metrics.failed(self._database().name, operation)
+            key = (operation, argument)
+            self._failures.fail(key, one_line(error))
             if key not in self._failing:
                 self._failing.add(key)
                 self._log.warning(
@@ -66,9 +92,9 @@ class Maintenance:
                     one_line(error),
                     extra={"operation": operation, "argument": argument},
                 )
-            return
-        self._failing.discard(key)
+            return False
         self._metrics.maintained(self._database().name, operation, time.monotonic() - started)
+        return True
 
     async def _statement(
         self, connection: Connection, operation: str, argument: str | None

@@ -4,6 +4,7 @@ what the leader saw when it looked last, and is absent where another ticker lead
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -39,6 +40,12 @@ class Metrics:
         self._errors = Counter(
             "pgqpy_ticker_errors", "Errors by duty.", ["database", "job"], registry=registry
         )
+        self._failing = Gauge(
+            "pgqpy_ticker_failing",
+            "Duties and maintenance operations that failed when last tried.",
+            ["database", "job"],
+            registry=registry,
+        )
         self._leader = Gauge(
             "pgqpy_ticker_leader", "1 if this ticker leads, else 0.", one, registry=registry
         )
@@ -53,6 +60,12 @@ class Metrics:
             "Duration of maintenance operations.",
             ["database", "operation"],
             buckets=_MAINTENANCE_BUCKETS,
+            registry=registry,
+        )
+        self._maintenance_age = Gauge(
+            "pgqpy_maintenance_age_seconds",
+            "Time since a pass of maintenance in which nothing failed, or since the lead began.",
+            one,
             registry=registry,
         )
         self.observations = Observations()
@@ -72,6 +85,9 @@ class Metrics:
     def failed(self, database: str, job: str) -> None:
         self._errors.labels(database, job).inc()
 
+    def failing(self, database: str, job: str, operations: int) -> None:
+        self._failing.labels(database, job).set(operations)
+
     def leads(self, database: str, leads: bool) -> None:
         self._leader.labels(database).set(int(leads))
 
@@ -80,6 +96,15 @@ class Metrics:
 
     def maintained(self, database: str, operation: str, seconds: float) -> None:
         self._maintenance.labels(database, operation).observe(seconds)
+
+    def maintenance_began(self, database: str) -> None:
+        """From now on nothing is older than that: a lead has begun, or all was done."""
+        began = time.monotonic()
+        self._maintenance_age.labels(database).set_function(lambda: time.monotonic() - began)
+
+    def maintenance_ended(self, database: str) -> None:
+        """Another ticker has the lead, or will."""
+        self._maintenance_age.remove_by_labels({"database": database})
 
     def serves(self, database: str) -> None:
         """Show a database from the start, with zeros: a rate needs a first value."""
@@ -92,7 +117,7 @@ class Metrics:
         self.observations.forget(database)
         for metric in (self._ticks, self._rounds, self._wakes, self._leader, self._moved):
             metric.remove_by_labels({"database": database})
-        for metric in (self._errors, self._maintenance):
+        for metric in (self._errors, self._failing, self._maintenance, self._maintenance_age):
             metric.remove_by_labels({"database": database})
 
 

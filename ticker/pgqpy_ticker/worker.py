@@ -14,6 +14,7 @@ from pgqpy.backoff import Backoff
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, connect, milliseconds
 from pgqpy_ticker.delayed import Delayed
+from pgqpy_ticker.failures import Failures, Note
 from pgqpy_ticker.health import Pulse, State
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
 from pgqpy_ticker.lead import check_schema, check_session, win
@@ -32,7 +33,8 @@ class Worker:
     def __init__(self, database: Database, metrics: Metrics) -> None:
         self.database = database
         """May be replaced while running by one with the same name and DSN."""
-        self.pulse = Pulse()
+        self._failures = Failures(database.name, metrics)
+        self.pulse = Pulse(failures=self._failures)
         self.settled = asyncio.Event()
         """Set once it is known how the database is: led, stood by for, or away."""
         self._metrics = metrics
@@ -109,13 +111,20 @@ class Worker:
         metrics.leads(name, True)
         self._log.info("leading", extra={"server_pid": pid})
         self.settled.set()
+        log = Log(database=name, job=Maintenance.name)
         chores = (
             delayed,
-            Maintenance(Link(self._current), self._current, metrics, self._log),
+            Maintenance(Link(self._current), self._current, metrics, log, self._failures),
             Observe(Link(self._current), self._current, metrics, self._log),
+            Note(Link(self._current), self._failures),
         )
-        async with alongside(*(Sturdy(chore, name, metrics) for chore in chores)):
-            await repeat(tick)
+        metrics.maintenance_began(name)
+        try:
+            async with alongside(*(Sturdy(chore, name, self._failures) for chore in chores)):
+                await repeat(tick)
+        finally:
+            self._failures.clear()
+            metrics.maintenance_ended(name)
 
     def _went_well(self) -> None:
         self._complaints.over("back again")
