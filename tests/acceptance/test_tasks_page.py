@@ -1,4 +1,4 @@
-"""What docs/tasks.md and the README show of tasks is what happens."""
+"""What docs/tasks.md shows is what happens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import pgqpy
 from pgqpy.tasks import Tasks, TaskWorker
 from tests.fixtures.fix_db import Connection
 
@@ -77,13 +76,3 @@ def test_the_page(
     (mine, *_) = tasks.list("mails", {"claimant": "me"})
     conn.execute(finish.replace("17, 2", f"{mine.id}, {mine.version}").encode())
     assert tasks.list(filter={"ids": [mine.id]}) == []
-
-
-def test_the_readme(
-    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PGQPY_DSN", dsn)
-    (block,) = [b for b in blocks((ROOT / "README.md").read_text()) if "TaskWorker" in b]
-    page: dict[str, Any] = {"__name__": __name__, "pgqpy": pgqpy, "deliver": print}
-    run(block, page)
-    assert capsys.readouterr().out == "{'to': 'ann@example.org'}\n"
