@@ -61,17 +61,21 @@ def read_some(spark: SparkSession, dsn: str) -> tuple[list[str], list[Any]]:
     return df.columns, sorted(row.ev_data for row in df.collect())
 
 
-def read_changes(spark: SparkSession, dsn: str) -> tuple[list[Any], list[Any]]:
-    from pgqpy_consumers.spark import latest_rows, table_schema
+def read_changes(spark: SparkSession, dsn: str) -> tuple[list[Any], list[Any], list[Any]]:
+    from pgqpy_consumers.spark import decode_payload, latest_changes, latest_rows, table_schema
 
     schema = table_schema(dsn, "public.orders")
     options = {"dsn": dsn, "queue": QUEUE, "payload": "row"}
     changes = spark.read.format("pgq").options(**options).schema(schema).load()
     columns = ["ev_operation", "id", "amount", "at"]
     rows = latest_rows(changes).select(*columns).orderBy("id").collect()
-    return [tuple(row) for row in changes.select(*columns).orderBy("ev_id").collect()], [
-        tuple(row) for row in rows
-    ]
+    events = spark.read.format("pgq").options(dsn=dsn, queue=QUEUE).load()
+    latest = latest_changes(decode_payload(events, schema, "row")).select("ev_operation", "id")
+    return (
+        [tuple(row) for row in changes.select(*columns).orderBy("ev_id").collect()],
+        [tuple(row) for row in rows],
+        [tuple(row.values()) for row in latest.orderBy("id").toArrow().to_pylist()],
+    )
 
 
 def copy_stream(spark: SparkSession, dsn: str, directory: str) -> list[str]:
@@ -157,7 +161,7 @@ def test_changes_are_typed_and_folded(
     conn.execute("update orders set amount = 3 where id = 1")
     conn.execute("delete from orders where id = 2")
     ops.tick(conn, queue)
-    changes, rows = in_client(read_changes, dsn)
+    changes, rows, latest = in_client(read_changes, dsn)
     assert [(row[0], row[1], str(row[2])) for row in changes] == [
         ("INSERT", 1, "1.50"),
         ("INSERT", 2, "2.00"),
@@ -165,6 +169,7 @@ def test_changes_are_typed_and_folded(
         ("DELETE", 2, "2.00"),
     ]
     assert [(str(row[2]), str(row[3])) for row in rows] == [("3.00", "2026-03-29 01:30:00")]
+    assert latest == [("UPDATE", 1), ("DELETE", 2)]
 
 
 def test_streams_go_from_queue_to_queue(

@@ -200,6 +200,121 @@ def test_the_latest_rows_are_those_of_the_table(
     assert contents(latest_rows(only, keys=["a", "b c"])) == held
 
 
+def folded(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((row.ev_operation, row.ev_table, row.a, row.v) for row in df.collect())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("keys", [None, ["a"]], ids=["keys of the events", "keys given"])
+@pytest.mark.parametrize("form", ["row_json", "logutriga"])
+def test_the_latest_changes_are_what_a_copy_has_to_be_told(
+    spark: SparkSession, conn: Connection, dsn: str, queue: str, form: str, keys: list[str] | None
+) -> None:
+    from pgqpy_consumers.spark import latest_changes
+
+    for table in ("t", "emptied"):
+        conn.execute(f"create table {table} (a int primary key, v text)")
+        conn.execute("select pgq.capture_table(%s, %s, format => %s)", [table, queue, form])
+    conn.execute("insert into t select n, 'first' from generate_series(1, 4) n")
+    copied = ops.tick(conn, queue)
+    conn.execute("delete from t where a = 2; update t set a = 33 where a = 3")
+    conn.execute("update t set v = 'second' where a = 1; insert into emptied values (1)")
+    conn.execute("delete from t where a = 4; insert into t values (4, 'again')")
+    conn.execute("truncate emptied; insert into emptied values (5, 'between'); truncate emptied")
+    conn.execute("insert into emptied values (7, 'z'); delete from emptied where a = 7")
+    conn.execute("insert into emptied values (8, 'y')")
+    last = ops.tick(conn, queue)
+
+    reading = {"startTick": str(copied), "endTick": str(last)}
+    df = load(spark, dsn, queue, table_schema(conn, "t"), **reading)
+    changes = latest_changes(df, keys)
+    assert changes.schema == df.schema
+    t, emptied = (changes.where(f"ev_table = 'public.{name}'") for name in ("t", "emptied"))
+    assert folded(t) == [
+        ("DELETE", "public.t", 2, "first"),
+        ("DELETE", "public.t", 3, "first"),
+        ("INSERT", "public.t", 4, "again"),
+        ("INSERT", "public.t", 33, "first"),
+        ("UPDATE", "public.t", 1, "second"),
+    ]
+    assert folded(emptied) == [
+        ("DELETE", "public.emptied", 7, "z"),
+        ("INSERT", "public.emptied", 8, "y"),
+        ("TRUNCATE", "public.emptied", None, None),
+    ]
+
+
+@pytest.mark.spark
+def test_a_retried_change_does_not_undo_a_later_one(
+    spark: SparkSession, conn: Connection, dsn: str, queue: str
+) -> None:
+    from pgqpy_consumers.spark import latest_changes
+
+    conn.execute("create table t (a int primary key, v text)")
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    ops.tick(conn, queue)
+    ops.register(conn, queue, "copy")
+    conn.execute("insert into t values (1, 'old'), (2, 'old')")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "copy")
+    for event in ops.events(conn, batch):
+        conn.execute("select pgq.event_retry(%s, %s, 0)", [batch, event[0]])
+    conn.execute("select pgq.finish_batch(%s)", [batch])
+    conn.execute("update t set v = 'new' where a = 1; delete from t where a = 2")
+    conn.execute("select pgq.maint_retry_events()")
+    ops.tick(conn, queue)
+
+    df = load(spark, dsn, queue, table_schema(conn, "t"), consumer="copy")
+    assert df.count() == 4
+    assert folded(latest_changes(df)) == [
+        ("DELETE", "public.t", 2, "old"),
+        ("UPDATE", "public.t", 1, "new"),
+    ]
+
+
+@pytest.mark.spark
+def test_latest_changes_are_of_changes_only(
+    spark: SparkSession, conn: Connection, dsn: str, queue: str
+) -> None:
+    from pgqpy_consumers.spark import latest_changes
+
+    ops.insert(conn, queue, '{"a":1}')
+    ops.tick(conn, queue)
+    schema = StructType().add("ev_id", "long").add("a", "integer")
+    with pytest.raises(ValueError, match="latest_changes needs columns ev_operation, ev_table"):
+        latest_changes(load(spark, dsn, queue, schema), keys=["a"])
+    schema.add("ev_operation", "string").add("ev_table", "string")
+    with pytest.raises(Exception, match=r"event \d+ is no change of a table"):
+        latest_changes(load(spark, dsn, queue, schema), keys=["a"]).collect()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_events_are_decoded_wherever_they_come_from(
+    spark: SparkSession, conn: Connection, dsn: str, queue: str, zone: str
+) -> None:
+    from pgqpy_consumers.spark import decode_payload
+
+    conn.execute("create table t (a int primary key, at timestamptz)")
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    conn.execute("insert into t values (1, '2026-03-29T01:30:00Z')")
+    ops.tick(conn, queue)
+    schema = table_schema(conn, "t")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        events = spark.read.format("pgq").options(dsn=dsn, queue=queue).load()
+        decoded = decode_payload(events, schema, "row")
+        assert decoded.schema == schema
+        assert decoded.collect() == load(spark, dsn, queue, schema).collect()
+        named = decode_payload(events, "at timestamp, ev_type string, a int", payload="json")
+        ((at,),) = named.selectExpr("unix_timestamp(at)").collect()
+        assert at == datetime(2026, 3, 29, 1, 30, tzinfo=UTC).timestamp()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    with pytest.raises(ValueError, match="one of json, urlencoded, row"):
+        decode_payload(events, schema, "xml")
+
+
 @pytest.mark.spark
 def test_latest_rows_fails_where_it_would_have_to_guess(
     spark: SparkSession, conn: Connection, dsn: str, queue: str

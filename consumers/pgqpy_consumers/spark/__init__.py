@@ -18,7 +18,8 @@ from pgqpy_consumers.spark.source import PgqDataSource
 
 if TYPE_CHECKING:
     from pgqpy_consumers.spark.archive import Archive
-    from pgqpy_consumers.spark.latest import latest_rows
+    from pgqpy_consumers.spark.decode import decode_payload
+    from pgqpy_consumers.spark.latest import latest_changes, latest_rows
     from pgqpy_consumers.spark.payload import MalformedPayload
     from pgqpy_consumers.spark.payload_schema import table_schema
     from pgqpy_consumers.spark.replay import Replay, Selection
@@ -36,7 +37,9 @@ __all__ = [
     "Replay",
     "Selection",
     "SparkConsumer",
+    "decode_payload",
     "get_session",
+    "latest_changes",
     "latest_rows",
     "local_session",
     "pinned",
@@ -51,6 +54,8 @@ _LATER = {
     "PgqTaskDataSource": "tasks",
     "Replay": "replay",
     "Selection": "replay",
+    "decode_payload": "decode",
+    "latest_changes": "latest",
     "latest_rows": "latest",
     "pinned": "view",
     "table_schema": "payload_schema",

@@ -1,4 +1,4 @@
-"""From changes to rows: the newest version of each."""
+"""From changes to rows: the newest version of each, and what has become of those that are gone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,46 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BinaryType, StructType
 
+from pgqpy_consumers.spark.payload import RESERVED
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+def latest_changes(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
+    """Fold changes of captured tables into the last one of each row: what a copy has to be told.
+
+    The result has the same columns. For each key it has the event with the highest ev_id, whose
+    ev_operation says what to do: DELETE the row with this key, or write it, over an old one if
+    there is one. For each table that was truncated it has the last TRUNCATE, with columns of the
+    table that are null, and changes after it only: empty the copy first. Changed keys come as a
+    DELETE of the old one and an INSERT of the new one. The range is read a second time, for its
+    TRUNCATEs; ``df.persist()`` if that is much.
+
+    Args:
+        df: changes with typed columns, ev_id, ev_table and ev_operation; no stream (but in
+            foreachBatch it is none).
+        keys: the columns that identify a row. None: those that each event names in ev_key.
+
+    Raises ValueError if the DataFrame lacks a column that this takes. Reading the result fails if
+    an event is malformed or is no change, or without ``keys`` if one names no key, or one that is
+    no column.
+    """
+    _check("latest_changes", df, {"ev_operation", *(keys or ["ev_key"])})
+    is_change = F.col("ev_operation").isNotNull()
+    return _newest(
+        df.where(_required(is_change, "latest_changes: event %s is no change of a table")), keys
+    )
 
 
 def latest_rows(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
     """Fold changes of captured tables into the newest version of each row.
 
     The result has the same columns: of each row the event with the highest ev_id, of rows that
-    were not deleted, and not truncated. Changed keys need nothing: they come as a DELETE and an
-    INSERT. Without a column ev_operation all events are versions of rows. With one, the range is
-    read a second time, for its TRUNCATEs; ``df.persist()`` if that is much.
+    were not deleted, and not truncated. That is a table if the changes are all that it ever had;
+    to bring a copy up to date, use `latest_changes`. Changed keys need nothing: they come as a
+    DELETE and an INSERT. Without a column ev_operation all events are versions of rows. With one,
+    the range is read a second time, for its TRUNCATEs; ``df.persist()`` if that is much.
 
     Args:
         df: changes with typed columns, and ev_id; no stream (but in foreachBatch it is none).
@@ -27,50 +56,57 @@ def latest_rows(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
     Raises ValueError if the DataFrame lacks a column that this takes. Reading the result fails if
     an event is malformed, or without ``keys`` if one names no key, or one that is no column.
     """
-    _check(df, keys)
-    rows, truncated = df, None
+    _check("latest_rows", df, keys or ["ev_key"])
+    newest = _newest(df, keys)
+    if "ev_operation" not in df.columns:
+        return newest
+    is_gone = F.coalesce(F.col("ev_operation").isin("DELETE", "TRUNCATE"), F.lit(False))
+    return newest.where(~is_gone)
+
+
+def _newest(df: DataFrame, keys: Sequence[str] | None) -> DataFrame:
+    """The last event of each row and the last TRUNCATE of each table, without those before it."""
+    rows = df
     if "ev_malformed" in df.columns:
-        rows = rows.where(
-            F.when(F.col("ev_malformed").isNull(), True).otherwise(
-                _failure("latest_rows: event %s is malformed; filter such events out first")
-            )
-        )
-    if "ev_operation" in df.columns:
-        is_truncate = F.col("ev_operation").eqNullSafe("TRUNCATE")
-        truncated = rows.where(is_truncate)
-        rows = rows.where(~is_truncate)
+        is_good = F.col("ev_malformed").isNull()
+        rows = rows.where(_required(is_good, "event %s is malformed; filter such events out first"))
 
     identity = [F.col(_quoted(name)) for name in keys] if keys else [_key(df)]
     if "ev_table" in df.columns:
         identity.append(F.col("ev_table"))
+    if "ev_operation" in df.columns:
+        # A TRUNCATE is of no row, and has no values for a key.
+        is_truncate = F.col("ev_operation").eqNullSafe("TRUNCATE")
+        if not keys:
+            identity[0] = F.when(~is_truncate, identity[0])
+        identity.append(is_truncate)
     every = F.struct(*(F.col(_quoted(name)) for name in df.columns))
     newest = (
         rows.groupBy(*(part.alias(f"key_{at}") for at, part in enumerate(identity)))
         .agg(F.max_by(every, "ev_id").alias("row"))
         .select("row.*")
     )
-    if truncated is None:
+    if "ev_operation" not in df.columns:
         return newest
-    newest = newest.where(~F.col("ev_operation").eqNullSafe("DELETE"))
-    last = truncated.groupBy("ev_table").agg(F.max("ev_id").alias("ev_id"))
+    last = rows.where(is_truncate).groupBy("ev_table").agg(F.max("ev_id").alias("ev_id"))
     is_gone = (newest["ev_table"] == last["ev_table"]) & (newest["ev_id"] < last["ev_id"])
     return newest.join(F.broadcast(last), is_gone, "left_anti")
 
 
-def _check(df: DataFrame, keys: Sequence[str] | None) -> None:
+def _check(function: str, df: DataFrame, needed: Sequence[str] | set[str]) -> None:
     if df.isStreaming:
-        raise ValueError("latest_rows folds what has an end: call it in foreachBatch")
-    needed = {"ev_id", *(keys or ["ev_key"])}
-    if "ev_operation" in df.columns:
-        needed.add("ev_table")  # a TRUNCATE is of one table
-    missing = sorted(needed.difference(df.columns))
+        raise ValueError(f"{function} folds what has an end: call it in foreachBatch")
+    wanted = {"ev_id", *needed}
+    if "ev_operation" in wanted.union(df.columns):
+        wanted.add("ev_table")  # a TRUNCATE is of one table
+    missing = sorted(wanted.difference(df.columns))
     if missing:
-        raise ValueError(f"latest_rows needs columns {', '.join(missing)} in the DataFrame")
+        raise ValueError(f"{function} needs columns {', '.join(missing)} in the DataFrame")
 
 
 def _key(df: DataFrame) -> Column:
     """The values, as texts, of the columns that ev_key names."""
-    columns = [name for name in df.columns if not name.startswith("ev_")]
+    columns = [name for name in df.columns if name not in RESERVED]
     texts = F.create_map(
         *(part for name in columns for part in (F.lit(name), _text(df.schema, name)))
     )
@@ -79,7 +115,7 @@ def _key(df: DataFrame) -> Column:
         key, lambda name: F.array_contains(F.map_keys(texts), name)
     )
     return F.when(is_known, F.transform(key, lambda name: F.element_at(texts, name))).otherwise(
-        _failure("latest_rows: the key of event %s is no column; say which are: keys=[...]")
+        _failure("the key of event %s is no column; say which are: keys=[...]")
     )
 
 
@@ -88,6 +124,10 @@ def _text(schema: StructType, name: str) -> Column:
     if isinstance(type_, BinaryType):
         return F.hex(column)
     return F.to_json(column) if isinstance(type_, ArrayType | StructType) else column.cast("string")
+
+
+def _required(condition: Column, message: str) -> Column:
+    return F.when(condition, True).otherwise(_failure(message))
 
 
 def _failure(message: str) -> Column:
