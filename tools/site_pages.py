@@ -173,7 +173,9 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Links to programs, which the site has not, become their names."""
-    return re.sub(r"\[[^]]+\]\((?:\.\./)?((?:examples|tests)/[^)]*)\)", r"`\1`", markdown)
+    return re.sub(
+        r"\[[^]]+\]\((?:\.\./)?((?:examples|tests)/[^)]*|CONTRIBUTING.md)\)", r"`\1`", markdown
+    )
 
 
 def page(title: str) -> str:
