@@ -100,7 +100,7 @@ class Maintenance:
         self, connection: Connection, operation: str, argument: str | None
     ) -> sql.Composed:
         """The operation as SQL. Names are taken apart by the server, which knows its own rules,
-        and quoted again: whatever stands in queue_extra_maint can only name a function."""
+        and quoted again. Which functions a ticker may trust, pgq.maint_operations() knows."""
         if operation == "vacuum":
             return sql.SQL("vacuum {}").format(await self._identifier(connection, argument))
         function = await self._identifier(connection, operation)
@@ -110,7 +110,8 @@ class Maintenance:
     async def _identifier(self, connection: Connection, name: str | None) -> sql.Identifier:
         row = await (await connection.execute(_PARTS, (name or "",))).fetchone()
         assert row is not None
-        return sql.Identifier(*row[0])
+        # Not by a search_path, on which there may be schemas of others.
+        return sql.Identifier(*(row[0] if len(row[0]) > 1 else ("public", *row[0])))
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         # VACUUM warns instead of failing if we may not; autovacuum does the same work then.

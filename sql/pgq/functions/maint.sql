@@ -1,19 +1,239 @@
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_operations(0)
 --
---      What maintenance has to do now, in this order, each in a transaction of its own.
+--      What maintenance has to do now, in this order, each in a transaction of its own: what keeps our own tables,
+--      what queue_extra_maint names, and what other parts of PgQ's family want done, if they are installed.
+--
+--      The caller runs it with its own rights. So of functions that are not ours only those are named that a role
+--      has made which the caller may trust: one that could act as the caller, pgq_owner or a superuser. The others
+--      are listed as pgq.maint_refused(1), with the reason.
 --
 -- Returns:
 --      func_name   - function to call, or 'vacuum'
 --      func_arg    - its argument, null for none; for 'vacuum' the table
 -- ----------------------------------------------------------------------
 declare
-    op  record;
+    v_extra record;
+    v_part  record;
+begin
+    return query select * from pgq.maint_own_operations();
+
+    for v_extra in
+        select q.queue_name, extra.func
+          from pgq.queue q
+         cross join unnest(q.queue_extra_maint) with ordinality extra (func, nr)
+         order by q.queue_name, extra.nr
+    loop
+        begin
+            func_name := pgq.maint_function(v_extra.func);
+            func_arg := v_extra.queue_name;
+        exception when others then
+            func_name := 'pgq.maint_refused';
+            func_arg := format('%s of queue %L: %s', v_extra.func, v_extra.queue_name, sqlerrm);
+        end;
+        return next;
+    end loop;
+
+    return query select 'vacuum', f from pgq.maint_tables_to_vacuum() f;
+
+    for v_part in
+        select p.schema, p.func, p.arguments, p.relations, p.query
+          from (values
+                ('pgq_node', 'maint_watermark', 'text', '{pgq_node.node_info}'::text[],
+                 $q$select queue_name from pgq_node.node_info where node_type = 'root'$q$),
+                ('londiste', 'root_check_seqs', 'text', '{londiste.seq_info,pgq_node.node_info}',
+                 $q$select distinct s.queue_name
+                      from londiste.seq_info s join pgq_node.node_info n using (queue_name)
+                     where s.local and n.node_type = 'root'$q$),
+                ('londiste', 'periodic_maintenance', '', '{}',
+                 'select null::text')) p (schema, func, arguments, relations, query)
+          join pg_namespace n on n.nspname = p.schema
+         where exists (select
+                         from pg_proc f
+                        where f.pronamespace = n.oid
+                          and f.proname = p.func
+                          and oidvectortypes(f.proargtypes) = p.arguments)
+    loop
+        begin
+            perform pgq.require_trusted(v_part.schema, v_part.func, v_part.arguments);
+            perform pgq.require_trusted(split_part(r, '.', 1), split_part(r, '.', 2)) from unnest(v_part.relations) r;
+            func_name := format('%s.%s', v_part.schema, v_part.func);
+            for func_arg in execute v_part.query loop
+                return next;
+            end loop;
+        exception when others then
+            func_name := 'pgq.maint_refused';
+            func_arg := format('%s.%s: %s', v_part.schema, v_part.func, sqlerrm);
+            return next;
+        end;
+    end loop;
+end;
+$$;
+
+create or replace function pgq.trusts_owner(i_owner oid)
+returns boolean
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.trusts_owner(1)
+--
+--      Whether the current role may run what another role has made: nothing is gained by a role that could act as
+--      the current role anyway, or that owns this schema. A superuser is both. Internal.
+--
+-- Parameters:
+--      i_owner     - the other role; 0 for everyone; for pg_database_owner, the database's owner is looked at
+-- ----------------------------------------------------------------------
+    select o.owner = 'pgq_owner'::regrole
+        or coalesce(pg_has_role(nullif(o.owner, 0), current_user,
+                                case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end),
+                    false)
+      from (select case i_owner when 'pg_database_owner'::regrole then d.datdba else i_owner end as owner
+              from pg_database d
+             where d.datname = current_database()) o;
+$$;
+
+create or replace function pgq.require_trusted(i_schema text, i_name text, i_arguments text default null)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.require_trusted(3)
+--
+--      Raises 42501 unless the current role may run what a name that is not ours means. Its schema counts, too: the
+--      schema's owner may put something else there; and a type of a function's name, which anyone may create who may
+--      create there, is what a call with an untyped constant means. If there is no such schema, the database
+--      counts. Internal.
+--
+-- Parameters:
+--      i_schema, i_name    - the name, as in the catalog
+--      i_arguments         - types of the arguments of a function; null for a relation
+-- ----------------------------------------------------------------------
+declare
+    v_schema    constant oid := (select oid from pg_namespace where nspname = i_schema);
+    v_reason    text;
+begin
+    select string_agg(o.says || case o.role when 0 then 'PUBLIC' else o.role::regrole::text end, ', ' order by o.nr, o.role)
+      into v_reason
+      from (select 1, 'it belongs to ', p.proowner
+              from pg_proc p
+             where p.pronamespace = v_schema
+               and p.proname = i_name
+               and oidvectortypes(p.proargtypes) = i_arguments
+             union all
+            select 1, 'it belongs to ', c.relowner
+              from pg_class c
+             where c.relnamespace = v_schema
+               and c.relname = i_name
+               and i_arguments is null
+             union all
+            select 2, 'its schema belongs to ', n.nspowner
+              from pg_namespace n
+             where n.oid = v_schema
+             union all
+            select 3, 'its schema lets create ', a.grantee
+              from pg_namespace n, aclexplode(n.nspacl) a
+             where n.oid = v_schema
+               and a.privilege_type = 'CREATE'
+             union all
+            select 4, 'its schema could be created by ', a.grantee
+              from pg_database d, aclexplode(coalesce(d.datacl, acldefault('d', d.datdba))) a
+             where d.datname = current_database()
+               and a.privilege_type = 'CREATE'
+               and v_schema is null) o (nr, says, role)
+     where not pgq.trusts_owner(o.role);
+    if v_reason is not null then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = format('%s could make %s do anything: %s', i_schema || '.' || i_name, current_user, v_reason);
+    end if;
+end;
+$$;
+
+create or replace function pgq.maint_function(i_name text)
+returns text
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_function(1)
+--
+--      Checks the name of a function of a text that maintenance is to run, and which is not ours. Internal.
+--
+-- Parameters:
+--      i_name      - schema.name; without schema it means public
+-- Returns:
+--      The name.
+-- Errors:
+--      42501 the current role has no reason to trust those who made it, or could make it
+-- ----------------------------------------------------------------------
+declare
+    v_parts text[];
+begin
+    -- Our ticker reads a name as SQL does, PgQ's takes it as it is.
+    begin
+        v_parts := parse_ident(i_name);
+    exception when invalid_parameter_value then
+        v_parts := null;
+    end;
+    if cardinality(v_parts) > 2 then
+        raise exception 'a function is named by its schema and its name';
+    end if;
+    if v_parts is not null then
+        perform pgq.require_trusted(case cardinality(v_parts) when 1 then 'public' else v_parts[1] end,
+                                    v_parts[cardinality(v_parts)], 'text');
+    end if;
+    perform pgq.require_trusted(case strpos(i_name, '.') when 0 then 'public' else split_part(i_name, '.', 1) end,
+                                substr(i_name, strpos(i_name, '.') + 1), 'text');
+    return i_name;
+end;
+$$;
+
+create or replace function pgq.maint_refused(i_reason text)
+returns integer
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_refused(1)
+--
+--      Stands in the list of operations for one that is not run, and fails where its failure is seen.
+--
+-- Parameters:
+--      i_reason    - what is not run, and why
+-- Errors:
+--      55000 always
+-- ----------------------------------------------------------------------
+begin
+    raise exception 'maintenance does not run %', i_reason
+        using errcode = 'object_not_in_prerequisite_state',
+              hint = 'A function that maintenance runs must belong to the role that runs maintenance, to pgq_owner or to a '
+                     'superuser, and so must its schema, in which no other role may create.';
+end;
+$$;
+
+create or replace function pgq.maint_own_operations(out func_name text, out func_arg text)
+returns setof record
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.maint_own_operations(0)
+--
+--      What maintenance has to do with our own relations. Internal: pgq.maint_operations() adds the rest.
+--
+-- Returns:
+--      func_name   - function to call
+--      func_arg    - its argument, null for none
+-- ----------------------------------------------------------------------
 begin
     return query
     select 'pgq.maint_rotate_tables_step1', queue_name
@@ -64,32 +284,10 @@ begin
     select 'pgq.maint_staging', null::text
      where exists (select from pg_class where relnamespace = 'pgq_staging'::regnamespace);
 
-    return query
-    select extra.func, q.queue_name
-      from pgq.queue q
-     cross join unnest(q.queue_extra_maint) with ordinality extra (func, nr)
-     order by q.queue_name, extra.nr;
-
     -- Workers do this; tasks whose workers are all gone are looked after, too.
     return query
     select 'pgq_task.sweep', null::text
      where exists (select from pgq_task.queue);
-
-    return query select 'vacuum', f from pgq.maint_tables_to_vacuum() f;
-
-    -- what other parts of the family want done, if they are installed
-    if to_regprocedure('pgq_node.maint_watermark(text)') is not null then
-        return query execute $sql$select 'pgq_node.maint_watermark', queue_name from pgq_node.node_info where node_type = 'root'$sql$;
-    end if;
-    if to_regprocedure('londiste.root_check_seqs(text)') is not null then
-        return query execute
-            $sql$select distinct 'londiste.root_check_seqs', s.queue_name
-                   from londiste.seq_info s join pgq_node.node_info n using (queue_name)
-                  where s.local and n.node_type = 'root'$sql$;
-    end if;
-    if to_regprocedure('londiste.periodic_maintenance()') is not null then
-        return query select 'londiste.periodic_maintenance', null::text;
-    end if;
 end;
 $$;
 
@@ -115,7 +313,9 @@ as $$
                    ('pgq_node', 'local_state'), ('londiste', 'seq_info'), ('londiste', 'completed')) v (nsp, rel)
       join pg_namespace n on n.nspname = v.nsp
       join pg_class c on c.relnamespace = n.oid and c.relname = v.rel and c.relkind = 'r'
-     where current_setting('autovacuum') <> 'on';
+     where current_setting('autovacuum') <> 'on'
+       and pgq.trusts_owner(n.nspowner)
+       and pgq.trusts_owner(c.relowner);
 $$;
 
 create or replace function pgq.grant_perms(x_queue_name text)
@@ -159,40 +359,43 @@ $$;
 create or replace function pgq._grant_perms_from(src_schema text, src_table text, dst_schema text, dst_table text)
 returns integer
 language plpgsql
+strict
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._grant_perms_from(4)
 --
---      Grants on one table what is granted on another.
+--      Grants on one table what is granted on another, as far as the caller may.
 --
 -- Parameters:
 --      src_schema, src_table   - the table to look at
 --      dst_schema, dst_table   - the table to change
 -- Returns:
---      Number of grants.
+--      1
 -- ----------------------------------------------------------------------
 declare
     g   record;
-    n   int4 := 0;
 begin
     for g in
-        select grantee, privilege_type, is_grantable
-          from information_schema.table_privileges
-         where table_schema = src_schema
-           and table_name = src_table
+        select a.grantee, a.privilege_type, a.is_grantable
+          from pg_class c
+          join pg_namespace n on n.oid = c.relnamespace,
+               aclexplode(c.relacl) a
+         where n.nspname = src_schema
+           and c.relname = src_table
     loop
-        execute pg_catalog.format('grant %s on %I.%I to %s%s', g.privilege_type, dst_schema, dst_table,
-                                  case g.grantee when 'PUBLIC' then 'public' else pg_catalog.quote_ident(g.grantee) end,
-                                  case g.is_grantable when 'YES' then ' with grant option' else '' end);
-        n := n + 1;
+        execute format('grant %s on %I.%I to %s%s', g.privilege_type, dst_schema, dst_table,
+                       case g.grantee when 0 then 'public' else g.grantee::regrole::text end,
+                       case when g.is_grantable then ' with grant option' else '' end);
     end loop;
-    return n;
+    return 1;
 end;
 $$;
 
 create or replace function pgq.tune_storage(i_queue_name text)
 returns integer
 language plpgsql
+strict
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------

@@ -32,17 +32,23 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.seq_getval(1)
 --
---      Last value of a sequence.
+--      Last value of a sequence, which the caller may read.
 --
 -- Parameters:
 --      i_seq_name  - its name, with schema
 -- Returns:
 --      The column last_value; 1 if it has not been used.
+-- Errors:
+--      42809 it is no sequence
 -- ----------------------------------------------------------------------
 declare
-    res bigint;
+    v_seq   constant regclass := pgq.quote_fqname(i_seq_name);
+    res     bigint;
 begin
-    execute pg_catalog.format('select last_value from %s', pgq.quote_fqname(i_seq_name)) into res;
+    -- Fails if it is no sequence, since a view may have a column of that name, and any code in it; and locks it, so
+    -- that it stays one.
+    perform pg_sequence_last_value(v_seq);
+    execute format('select last_value from %s', v_seq) into res;
     return res;
 end;
 $$;
@@ -51,18 +57,20 @@ create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
 language plpgsql
 strict
-security definer set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.seq_setval(2)
 --
---      Moves a sequence forward, never back.
+--      Moves a sequence that the caller may update forward, never back.
 --
 -- Parameters:
 --      i_seq_name  - its name, with schema
 --      i_new_value - value to reach
 -- Returns:
 --      The sequence's last value afterwards.
+-- Errors:
+--      42809 it is no sequence
 -- ----------------------------------------------------------------------
 declare
     res bigint := pgq.seq_getval(i_seq_name);

@@ -1,0 +1,288 @@
+"""Maintenance runs with the ticker's rights, often a superuser's. What other roles have put in its
+way is not run, is said, and stops nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from psycopg import errors, sql
+
+from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import StartTicker, eventually
+
+Operations = list[tuple[str, str | None]]
+
+EVIL_NODE = """
+create schema {schema};
+create function {schema}.evil() returns text language plpgsql as $$ begin
+    insert into public.ran values (current_user);
+    return 'root';
+end $$;
+create function {schema}.{function} returns int language sql as $$ select 1 from {schema}.evil() $$;
+create view {schema}.node_info as select 'q'::text as queue_name, {schema}.evil() as node_type;
+"""
+
+
+@pytest.fixture
+def attacker(conn: Connection, connect: Connect) -> Iterator[Connection]:
+    """A role that may create schemas in the database, and nothing else. `public.ran` says which
+    roles ran its code."""
+    conn.execute("create table public.ran (who text)")
+    conn.execute("grant insert on public.ran to public")
+    conn.execute("create role test_attacker")
+    conn.execute(
+        sql.SQL("grant create on database {} to test_attacker").format(
+            sql.Identifier(conn.info.dbname)
+        )
+    )
+    session = connect()
+    session.execute("set role test_attacker")
+    yield session
+    session.close()
+    conn.execute("reset role")
+    conn.execute("drop owned by test_attacker cascade")
+    conn.execute("drop role test_attacker")
+
+
+def listed(conn: Connection) -> Operations:
+    return conn.execute("select * from pgq.maint_operations()").fetchall()
+
+
+def refused(conn: Connection) -> list[str]:
+    return [str(argument) for name, argument in listed(conn) if name == "pgq.maint_refused"]
+
+
+def run_all(conn: Connection) -> None:
+    """What a ticker does, as the role of this connection."""
+    for name, argument in listed(conn):
+        if name == "vacuum":
+            conn.execute(f"vacuum {argument}".encode())
+        elif name == "pgq.maint_refused":
+            with pytest.raises(errors.ObjectNotInPrerequisiteState):
+                conn.execute("select pgq.maint_refused(%s)", [argument])
+        else:
+            given = "" if argument is None else "%s"
+            conn.execute(f"select {name}({given})".encode(), [argument] if given else [])
+
+
+def ran(conn: Connection) -> list[tuple[str]]:
+    return conn.execute("select who from public.ran").fetchall()
+
+
+def name_extra(conn: Connection, queue: str, *functions: str) -> None:
+    conn.execute(
+        "update pgq.queue set queue_extra_maint = %s where queue_name = %s",
+        [list(functions), queue],
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "function", "arguments"),
+    [
+        ("pgq_node", "maint_watermark", "(text)"),
+        ("londiste", "root_check_seqs", "(text)"),
+        ("londiste", "periodic_maintenance", "()"),
+    ],
+)
+def test_a_schema_that_any_role_has_made_is_not_run_but_named(
+    conn: Connection, attacker: Connection, schema: str, function: str, arguments: str
+) -> None:
+    attacker.execute(EVIL_NODE.format(schema=schema, function=function + arguments).encode())
+    run_all(conn)
+    assert ran(conn) == []
+    (reason,) = refused(conn)
+    assert reason.startswith(f"{schema}.{function}: ")
+
+
+def test_a_view_in_a_schema_that_others_may_write_into_is_not_read(
+    conn: Connection, attacker: Connection, queue: str
+) -> None:
+    conn.execute("create schema pgq_node")
+    conn.execute("grant create, usage on schema pgq_node to test_attacker")
+    conn.execute(
+        "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
+    )
+    attacker.execute(
+        "create function pgq_node.evil() returns text language sql as"
+        " $$ insert into public.ran values (current_user) returning 'root' $$"
+    )
+    attacker.execute(
+        "create view pgq_node.node_info as select 'q'::text queue_name, pgq_node.evil() node_type"
+    )
+    run_all(conn)
+    assert ran(conn) == []
+    (reason,) = refused(conn)
+    assert "its schema lets create test_attacker" in reason
+
+
+def test_a_part_of_the_family_that_cannot_be_read_stops_nothing_else(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("create schema pgq_node")
+    conn.execute("create table pgq_node.node_info (queue_name text, node_type text)")
+    conn.execute(
+        "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
+    )
+    conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '0 seconds')", [queue])
+    admin = connect()
+    admin.execute("set role pgq_admin")
+    assert ("pgq.maint_rotate_tables_step1", queue) in listed(admin)
+    (reason,) = refused(admin)
+    assert reason == "pgq_node.maint_watermark: permission denied for schema pgq_node"
+
+
+def test_a_part_of_the_family_that_a_superuser_installed_is_served(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("create schema pgq_node")
+    conn.execute("grant usage on schema pgq_node to public")
+    conn.execute("create table pgq_node.node_info (queue_name text, node_type text)")
+    conn.execute("grant select on pgq_node.node_info to pgq_admin")
+    conn.execute("insert into pgq_node.node_info values ('a', 'root'), ('b', 'branch')")
+    conn.execute(
+        "create function pgq_node.maint_watermark(text) returns int language sql as 'select 0'"
+    )
+    admin = connect()
+    admin.execute("set role pgq_admin")
+    for session in (conn, admin):
+        assert ("pgq_node.maint_watermark", "a") in listed(session)
+        assert ("pgq_node.maint_watermark", "b") not in listed(session)
+        assert refused(session) == []
+
+
+def test_an_admin_cannot_make_a_superuser_run_a_function_of_his_own(
+    conn: Connection, attacker: Connection, queue: str
+) -> None:
+    conn.execute("grant pgq_admin to test_attacker")
+    attacker.execute("create schema mine")
+    attacker.execute(
+        "create function mine.evil(text) returns int language sql as"
+        " $$ insert into public.ran values (current_user) returning 1 $$"
+    )
+    name_extra(attacker, queue, "mine.evil")
+    run_all(conn)
+    assert ran(conn) == []
+    (reason,) = refused(conn)
+    assert reason.startswith(f"mine.evil of queue '{queue}': mine.evil could make postgres do")
+    assert "it belongs to test_attacker" in reason
+    # As that admin there is nothing to gain by it.
+    run_all(attacker)
+    assert ran(conn) == [("test_attacker",)]
+
+
+def test_a_role_that_may_act_as_the_tickers_is_trusted_by_it(
+    conn: Connection, connect: Connect, attacker: Connection, queue: str
+) -> None:
+    """An application's role that runs the ticker itself, by a role which it is a member of."""
+    conn.execute("grant pgq_admin to test_attacker")
+    attacker.execute("create schema mine")
+    attacker.execute("grant usage on schema mine to public")
+    attacker.execute("create function mine.job(text) returns int language sql as 'select 1'")
+    name_extra(conn, queue, "mine.job")
+    admin = connect()
+    admin.execute("set role pgq_admin")
+    assert ("mine.job", queue) in listed(admin)
+    conn.execute("revoke pgq_admin from test_attacker")
+    assert ("mine.job", queue) not in listed(admin)
+    assert len(refused(admin)) == 1
+
+
+def test_the_schema_of_a_function_counts_as_its_owner_does(
+    conn: Connection, attacker: Connection, queue: str
+) -> None:
+    """Its owner may drop the function between the list and the call, and put another one there. A
+    type with the function's name turns the call into a cast, which runs the checks of a domain."""
+    job = "create function {}.job(text) returns int language sql as 'select 1'"
+    attacker.execute("create schema mine")
+    conn.execute(job.format("mine").encode())
+    conn.execute("create schema shared")
+    conn.execute("grant create, usage on schema shared to test_attacker")
+    conn.execute(job.format("shared").encode())
+    attacker.execute(
+        "create function shared.evil(text) returns bool language sql as"
+        " $$ insert into public.ran values (current_user) returning true $$"
+    )
+    attacker.execute("create domain shared.job as text check (shared.evil(value))")
+    name_extra(conn, queue, "mine.job", "shared.job")
+    run_all(conn)
+    assert ran(conn) == []
+    mine, shared = refused(conn)
+    assert "its schema belongs to test_attacker" in mine
+    assert "its schema lets create test_attacker" in shared
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["public.missing", "missing", "missing.f", "public.f(x)", "f'); drop table public.ran; --"],
+)
+def test_a_name_that_only_trusted_roles_could_give_a_meaning_is_listed_as_it_is(
+    conn: Connection, queue: str, name: str
+) -> None:
+    """As PgQ does, whose tickers report it when they run it."""
+    name_extra(conn, queue, name, "pg_catalog.lower")
+    assert (name, queue) in listed(conn)
+    assert ("pg_catalog.lower", queue) in listed(conn)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        # Between the list and the call there is time to create it.
+        ("missing.f", "create schema missing"),
+        # PgQ's ticker takes a name as it is, up to the first dot.
+        ('"Odd".f', 'create schema """Odd"""'),
+        ("Trusted.f", 'create schema "Trusted"'),
+        ("'.f; x", 'create schema "\'"'),
+        # The database's name may stand before it.
+        ("{database}.mine.f", "create schema mine"),
+    ],
+)
+def test_a_name_that_others_could_give_a_meaning_is_refused(
+    conn: Connection, attacker: Connection, queue: str, name: str, code: str
+) -> None:
+    function = "create function {}.f(text) returns int language sql as 'select 1'"
+    for schema in ('"Odd"', "trusted"):
+        conn.execute(f"create schema {schema}".encode())
+        conn.execute(function.format(schema).encode())
+    name_extra(conn, queue, name.format(database=conn.info.dbname), "pg_catalog.lower")
+    for attack in ("select 'nothing yet'", code):
+        attacker.execute(attack.encode())
+        assert len(refused(conn)) == 1
+        assert ("pg_catalog.lower", queue) in listed(conn)
+
+
+def test_a_function_without_schema_is_not_looked_for_on_the_tickers_search_path(
+    start_ticker: StartTicker, dsn: str, conn: Connection, attacker: Connection, queue: str
+) -> None:
+    attacker.execute("create schema mine")
+    attacker.execute(
+        "create function mine.job(text) returns int language sql as"
+        " $$ insert into public.ran values (current_user) returning 1 $$"
+    )
+    conn.execute(
+        sql.SQL("alter database {} set search_path = mine, public").format(
+            sql.Identifier(conn.info.dbname)
+        )
+    )
+    name_extra(conn, queue, "job")
+    daemon = start_ticker(dsn, maintenance_period=0.05)
+    line = daemon.hear("maintenance failed", operation="job")
+    assert "public.job" in line["message"]
+    assert daemon.stop() == 0
+    assert ran(conn) == []
+
+
+def test_the_ticker_as_a_superuser_runs_no_code_of_other_roles_and_says_so(
+    start_ticker: StartTicker, dsn: str, conn: Connection, attacker: Connection, queue: str
+) -> None:
+    attacker.execute(EVIL_NODE.format(schema="pgq_node", function="maint_watermark(text)").encode())
+    conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '1 millisecond')", [queue])
+    daemon = start_ticker(dsn, maintenance_period=0.05)
+    line = daemon.hear("maintenance failed", operation="pgq.maint_refused")
+    assert "pgq_node.maint_watermark" in line["message"]
+    assert "test_attacker" in line["message"]
+    eventually(conn, "select queue_rotations > 2 from pgq.queue where queue_name = %s", queue)
+    assert daemon.stop() == 0
+    assert ran(conn) == []
