@@ -6,10 +6,15 @@ Each test waits for what a daemon says in its log, or for what it did in the dat
 from __future__ import annotations
 
 import json
+import os
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
+from pgqpy.embedded import Server
 from pgqpy_ticker.lead import LOCK
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import StartTicker, TickerProcess, eventually
@@ -35,6 +40,16 @@ def leads(daemon: TickerProcess) -> float:
         line.split()[-1]
         for line in daemon.get("/metrics")[1].splitlines()
         if line.startswith("pgqpy_ticker_leader{")
+    ]
+    return float(value)
+
+
+def rounds_of(daemon: TickerProcess) -> float:
+    """How many rounds of ticks it has made."""
+    (value,) = [
+        line.split()[-1]
+        for line in daemon.get("/metrics")[1].splitlines()
+        if line.startswith("pgqpy_ticker_round_seconds_count{")
     ]
     return float(value)
 
@@ -129,6 +144,90 @@ def test_a_leader_that_hangs_loses_the_lead_and_does_not_tick_when_it_comes_to(
     assert leads(leader) == 0
     assert "pgqpy_queue_pending_events{" not in leader.get("/metrics")[1]
     assert_ticks(conn, queue)
+
+
+@pytest.fixture
+def hung_leader(start_ticker: StartTicker, dsn: str, conn: Connection) -> Iterator[int]:
+    """The process id on the server of a leader's session, which is stopped."""
+    start_ticker(dsn).hear("leading")
+    pid = leader_pid(conn)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+QUICK = {"leader_timeout": 1.5, "standby_period": 0.05}
+
+
+def test_a_leader_whose_server_process_hangs_is_ended_by_the_standby(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str, hung_leader: int
+) -> None:
+    standby = start_ticker(dsn, top=HTTP, **QUICK)
+    line = standby.hear("the leader's session hangs: ending it")
+    assert line["leader_pid"] == hung_leader
+    # A process that is stopped cannot react. That has to be told, too.
+    line = standby.hear("the leader's session hangs, and cannot be ended")
+    assert str(hung_leader) in line["hint"]
+    status, body = standby.get("/healthz")
+    (report,) = json.loads(body)["databases"].values()
+    assert (status, report["failing"][0]["operation"]) == (503, "lead")
+    assert f"kill -CONT {hung_leader}" in report["failing"][0]["error"]
+
+    os.kill(hung_leader, signal.SIGCONT)
+    standby.hear("leading")
+    assert_ticks(conn, queue)
+    assert standby.get("/healthz")[0] == 200
+    assert len(standby.said("the leader's session hangs")) == 2
+
+
+def test_a_ticker_whose_own_server_process_hangs_says_so_and_gets_rid_of_it(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
+) -> None:
+    daemon = start_ticker(dsn, **QUICK)
+    daemon.hear("leading")
+    pid = leader_pid(conn)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        daemon.hear("the server has not answered for")
+        daemon.hear("the leader's session hangs", leader_pid=pid)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    daemon.hear("leading", times=2)
+    assert_ticks(conn, queue)
+
+
+def test_a_standby_that_may_not_end_a_leader_says_so(
+    start_ticker: StartTicker, dsn: str, conn: Connection, hung_leader: int
+) -> None:
+    conn.execute("drop role if exists d_standby")
+    conn.execute("create role d_standby login in role pgq_admin, pg_read_all_stats")
+    try:
+        standby = start_ticker(dsn.replace("postgres@", "d_standby@"), top=HTTP, **QUICK)
+        standby.hear("the leader's session hangs, and cannot be ended", leader_pid=hung_leader)
+        assert standby.get("/healthz")[0] == 503
+        standby.stop()
+    finally:
+        conn.execute("drop role d_standby")
+
+
+def test_a_leader_that_has_nothing_to_do_is_never_taken_to_hang(
+    start_ticker: StartTicker, own_server: Server
+) -> None:
+    """It sleeps here, for longer than the standby looks, since no transaction can be prepared."""
+    leader = start_ticker(own_server.dsn, top=HTTP, sleep_at_most=0.9, leader_timeout=2)
+    leader.hear("leading")
+    standby = start_ticker(own_server.dsn, top=HTTP, standby_period=0.01, leader_timeout=1)
+    standby.hear("standing by")
+    # Longer than the limit, which is 1.5 s, by what the leader does and not by the clock.
+    rounds = rounds_of(leader)
+    while rounds_of(leader) < rounds + 5:
+        time.sleep(0.01)
+    assert standby.said("the leader's session hangs") == []
+    assert leader.said("", level="warning") == []
+    assert len(leader.said("leading")) == 1
 
 
 def test_leads_of_two_databases_are_independent(

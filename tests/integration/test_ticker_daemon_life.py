@@ -8,14 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import (
     PATIENCE,
@@ -23,6 +21,7 @@ from tests.fixtures.fix_ticker import (
     TickerProcess,
     eventually,
     ticker_toml,
+    with_schema,
 )
 
 HTTP = 'http = "127.0.0.1:0"'
@@ -31,12 +30,6 @@ HTTP = 'http = "127.0.0.1:0"'
 def reload(daemon: TickerProcess, text: str) -> None:
     daemon.config.write_text(text)
     daemon.send(signal.SIGHUP)
-
-
-def with_schema(dsn: str) -> str:
-    with psycopg.connect(dsn) as conn:
-        conn.execute(schema_sql().encode())
-    return dsn
 
 
 # Starting and stopping
@@ -207,14 +200,6 @@ def test_a_broken_file_changes_nothing_and_is_told(start_ticker: StartTicker, ds
 # Databases that go away
 
 
-@pytest.fixture
-def own_server() -> Iterator[Server]:
-    """A server that the test may kill; with nobody's prepared transactions."""
-    with Server() as server:
-        with_schema(server.dsn)
-        yield server
-
-
 @pytest.mark.any_pg
 def test_a_server_that_is_killed_and_comes_back_is_ticked_again(
     start_ticker: StartTicker, own_server: Server
@@ -247,6 +232,105 @@ def test_a_database_that_stays_away_is_complained_of_once(start_ticker: StartTic
         ]
         tried = float(line.split()[-1])
     assert len(daemon.said("", level="warning")) == 1
+
+
+def errors_of(daemon: TickerProcess, job: str) -> float:
+    """How often the metrics say that this failed."""
+    for line in daemon.get("/metrics")[1].splitlines():
+        if line.startswith("pgqpy_ticker_errors_total{") and f'job="{job}"' in line:
+            return float(line.split()[-1])
+    return 0
+
+
+def wait_for_errors(daemon: TickerProcess, more: int, job: str = "tick") -> None:
+    """Each request is answered by the daemon, so this asks and does not sleep."""
+    before, end = errors_of(daemon, job), time.monotonic() + PATIENCE
+    while errors_of(daemon, job) < before + more:
+        assert time.monotonic() < end
+
+
+@pytest.fixture
+def count_maintenance(conn: Connection, queue: str) -> str:
+    """A query for the number of times that maintenance has come to this queue."""
+    conn.execute("create sequence maintained")
+    conn.execute(
+        "create function public.count_me(q text) returns int8 language sql as "
+        "$$ select nextval('public.maintained') $$"
+    )
+    conn.execute(
+        "update pgq.queue set queue_extra_maint = '{public.count_me}' where queue_name = %s",
+        [queue],
+    )
+    return "select last_value from public.maintained"
+
+
+def test_rounds_that_fail_are_two_lines_and_maintenance_goes_on_meanwhile(
+    start_ticker: StartTicker, dsn: str, conn: Connection, count_maintenance: str
+) -> None:
+    daemon = start_ticker(
+        dsn, top=HTTP, reconnect_at_most=0.01, maintenance_period=0.01, retry_period=0.05
+    )
+    daemon.hear("leading")
+    # As in a dump restored into a cluster with lower transaction ids.
+    conn.execute("select setval('pgq.txid_high_seq', txid_current() + 1000000)")
+    daemon.hear("the queues of this database come from a cluster")
+    chores = "select pid from pg_stat_activity where application_name = 'pgqpy ticker chores'"
+    wait_for_errors(daemon, 5)
+    # What was begun before it is complained of by now.
+    lines = len(daemon.lines)
+    before = conn.execute(count_maintenance.encode()).fetchone() or (0,)
+    sessions = set(conn.execute(chores.encode()).fetchall())
+    wait_for_errors(daemon, 20)
+    eventually(conn, f"select last_value > {before[0]} + 20 from public.maintained")
+    assert sessions & set(conn.execute(chores.encode()).fetchall())
+    assert daemon.lines[lines:] == []
+    assert daemon.get("/healthz")[0] == 503
+    assert "adopt_restored" in daemon.said("the queues of this database come")[0]["hint"]
+
+    conn.execute("select pgq.adopt_restored()")
+    daemon.hear("back again")
+    daemon.hear("leading", times=2)
+    assert len(daemon.said("back again")) == 1
+
+
+def test_rounds_that_fail_from_the_start_let_maintenance_run(
+    start_ticker: StartTicker, dsn: str, conn: Connection, count_maintenance: str
+) -> None:
+    conn.execute("alter function pgq.make_ticks rename to renamed")
+    conn.execute(
+        "create function pgq.make_ticks(int4[], bool[], int8[], int8[], int4[] = '{}') "
+        "returns int8[] language plpgsql as $$ begin "
+        "raise disk_full using message = 'could not extend file'; end $$"
+    )
+    daemon = start_ticker(dsn, top=HTTP, reconnect_at_most=0.01, maintenance_period=0.01)
+    daemon.hear("could not extend file")
+    eventually(conn, "select last_value > 20 from public.maintained")
+    wait_for_errors(daemon, 20)
+    assert [line["message"] for line in daemon.said("", level="info")] == [
+        "answering http",
+        "ready",
+    ]
+    assert len(daemon.said("", level="warning")) == 1
+    conn.execute("drop function pgq.make_ticks")
+    conn.execute("alter function pgq.renamed rename to make_ticks")
+    daemon.hear("back again")
+    daemon.hear("leading")
+
+
+def test_two_tickers_whose_rounds_fail_say_so_once_each(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
+) -> None:
+    conn.execute("select setval('pgq.txid_high_seq', txid_current() + 1000000)")
+    pair = [start_ticker(dsn, top=HTTP, reconnect_at_most=5, standby_period=0.01) for _ in range(2)]
+    for daemon in pair:
+        daemon.hear("the queues of this database come from a cluster")
+    for daemon in pair:
+        wait_for_errors(daemon, 2)
+    for daemon in pair:
+        assert len(daemon.said("the queues of this database come from a cluster")) == 1
+        assert daemon.said("back again") == []
+    conn.execute("select pgq.adopt_restored()")
+    eventually(conn, "select last_tick_id from pgq.get_queue_info(%s)", queue)
 
 
 def test_a_database_without_the_schema_is_told_to_migrate_and_served_when_it_has(

@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from pgqpy_ticker.config import Database
+from pgqpy_ticker.trouble import Unanswered
 
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
@@ -85,6 +86,27 @@ async def politely() -> AsyncIterator[None]:
     with suppress(psycopg.Error, TimeoutError):
         async with asyncio.timeout(_LAST_WORDS):
             yield
+
+
+@asynccontextmanager
+async def answering(database: Database) -> AsyncIterator[None]:
+    """For what the session that leads, or wants to, asks the server.
+
+    Raises Unanswered if that takes longer than the server's own limit lets it: then it is the
+    server's process that hangs.
+    """
+    limit = silence_limit(database)
+    try:
+        async with asyncio.timeout(limit):
+            yield
+    except TimeoutError:
+        raise Unanswered(f"{limit:.3g}") from None
+
+
+def silence_limit(database: Database) -> float:
+    """Seconds after which a silent session hangs: a statement may take `leader_timeout`, and a
+    session may be idle for as long."""
+    return 1.5 * database.leader_timeout
 
 
 def milliseconds(seconds: float) -> str:

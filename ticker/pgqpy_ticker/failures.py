@@ -8,6 +8,7 @@ from typing import LiteralString, TypeAlias
 
 from pgqpy_ticker.link import Link
 from pgqpy_ticker.metrics import Metrics
+from pgqpy_ticker.trouble import gist
 
 Operation: TypeAlias = tuple[str, str | None]
 """A chore, or a maintenance operation with its argument."""
@@ -28,7 +29,7 @@ class Failures:
     def fail(self, operation: Operation, error: str) -> None:
         """It failed, once more or for the first time."""
         self._metrics.failed(self._database, operation[0])
-        if self.now.get(operation) != error:
+        if gist(self.now.get(operation, "")) != gist(error):
             self._replace(self.now | {operation: error})
 
     def mend(self, *operations: Operation) -> None:

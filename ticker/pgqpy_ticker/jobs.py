@@ -9,10 +9,9 @@ from typing import Protocol
 
 import psycopg
 
-from pgqpy.backoff import Backoff
 from pgqpy_ticker.failures import Failures
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.trouble import Complaints, one_line
+from pgqpy_ticker.trouble import Setbacks, one_line
 
 
 class Job(Protocol):
@@ -47,27 +46,25 @@ class Sturdy:
         self._job = job
         self._failures = failures
         self._log = Log(database=database, job=job.name)
-        self._complaints = Complaints(self._log)
-        self._backoff = Backoff(0.5, 60.0)
+        self._setbacks = Setbacks(self._log, 0.5, 60.0)
 
     async def run(self) -> float:
         try:
             delay = await self._job.run()
         except (psycopg.Error, OSError) as error:
-            self._complaints.complain(f"{self.name} failed: {one_line(error)}")
+            self._setbacks.complain(f"{self.name} failed: {one_line(error)}")
             said = one_line(error)
         except Exception as error:
             # Ticks must go on also if a chore has a bug; the log must show it.
             self._log.exception("%s failed", self.name)
             said = one_line(error)
         else:
-            self._complaints.over(f"{self.name} works again")
+            self._setbacks.over(f"{self.name} works again")
             self._failures.mend((self.name, None))
-            self._backoff.reset()
             return delay
         self._failures.fail((self.name, None), said)
         await self._job.close()
-        return self._backoff.pause()
+        return self._setbacks.pause()
 
     async def close(self) -> None:
         await self._job.close()

@@ -4,7 +4,8 @@ ticks on.
 The lock and the ticks share one connection, so whoever lost the lock cannot tick. The lock ends
 with the session: a stop or a crash ends it at once, a vanished machine after the keepalives
 (about 10 s), a process that hangs after `leader_timeout`, when the server closes the session as
-idle.
+idle. If it is the server's process that hangs, the server does nothing: then a ticker that stands
+by ends it, or says that it cannot.
 
 Standing by polls. Waiting inside pg_advisory_lock() would be told at once, but is a statement
 that never ends: it would hold back vacuum in the whole database.
@@ -13,28 +14,46 @@ that never ends: it would hold back vacuum in the whole database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
+from psycopg import errors
+
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, connect
+from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
+from pgqpy_ticker.failures import Failures, Operation
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.trouble import Pooled, SchemaMissing
+from pgqpy_ticker.trouble import Pooled, SchemaMissing, one_line
 
 LOCK = (0x70677170, 1)
 """In pg_locks: classid 1885827440 (the letters pgqp), objid 1 (the ticker), objsubid 2."""
+
+_LEAD: Operation = ("lead", None)
+
+_LOOKS = 12
+"""How often a leader is looked at before it is taken to hang."""
 
 _PROBE = 3.0
 """Seconds that a pooler may take to answer while another connection is in a transaction."""
 
 _PID: LiteralString = "select pg_catalog.pg_backend_pid()"
 _TRY: LiteralString = "select pg_catalog.pg_try_advisory_lock(%s, %s), pg_catalog.pg_backend_pid()"
+# A session that works shows another query, or state, each time. That is not shown for sessions
+# of other roles, unless to members of pg_read_all_stats, nor if track_activities is off.
 _HOLDER: LiteralString = """
-    select pid from pg_catalog.pg_locks
+    select l.pid,
+           case when a.state <> 'disabled'
+                then pg_catalog.concat_ws(' ', a.backend_start, a.query_start, a.state_change)
+           end as sign
+    from pg_catalog.pg_locks l
+    left join pg_catalog.pg_stat_activity a on a.pid = l.pid
     where locktype = 'advisory' and classid = %s and objid = %s and objsubid = 2 and granted
       and database = (select oid from pg_catalog.pg_database
                       where datname = pg_catalog.current_database())
 """
+_END: LiteralString = "select pg_catalog.pg_terminate_backend(%s)"
 _EXISTS: LiteralString = "select pg_catalog.to_regprocedure(%s) is not null"
 _ROUND: LiteralString = "pgq.ticker_round(boolean, integer, integer[], bigint[])"
 
@@ -78,25 +97,92 @@ async def win(
     connection: Connection,
     database: Callable[[], Database],
     log: Log,
-    standing_by: Callable[[], None],
+    failures: Failures,
+    standing_by: Callable[[], Awaitable[None]],
 ) -> int:
     """Return when this session leads, with its process id on the server.
 
-    ``standing_by`` is called after each attempt that another ticker's lead made vain.
+    ``standing_by`` is called after each attempt that another ticker's lead made vain. ``failures``
+    hears of a leader that hangs and cannot be ended.
     """
-    told = False
+    leader = Leader(connection, log, failures)
     pid: int | None = None
     while True:
-        row = await (await connection.execute(_TRY, LOCK)).fetchone()
-        assert row is not None
-        if pid is not None and pid != row[1]:
-            raise Pooled
-        won, pid = row
-        if won:
-            return int(row[1])
-        if not told:
-            holder = await (await connection.execute(_HOLDER, LOCK)).fetchone()
-            log.info("standing by", extra={"leader_pid": holder and holder[0]})
-            told = True
-        standing_by()
+        async with answering(database()):
+            row = await (await connection.execute(_TRY, LOCK)).fetchone()
+            assert row is not None
+            if pid is not None and pid != row[1]:
+                raise Pooled
+            won, pid = row
+            if won:
+                leader.gone()
+                return int(row[1])
+            await leader.watch(silence_limit(database()), time.monotonic())
+        await standing_by()
         await asyncio.sleep(database().standby_period)
+
+
+class Leader:
+    """The session that leads, as one that stands by sees it.
+
+    It works as long as anything changes that the server shows of it: a leader looks for work every
+    few seconds, and no statement of its may last long. Time counts only as far as we have looked,
+    so that a machine that slept, and a clock that was set, say nothing against it.
+    """
+
+    def __init__(self, connection: Connection, log: Log, failures: Failures) -> None:
+        self._connection = connection
+        self._log = log
+        self._failures = failures
+        self._seen: tuple[int, str] | None = None
+        self._looked = -math.inf
+        self._silent = 0.0
+        self._ended = False
+        self._told = False
+
+    async def watch(self, limit: float, now: float) -> None:
+        """Look at it, if it is time to; end it if it has been silent for ``limit`` seconds."""
+        pause = limit / _LOOKS
+        if now - self._looked < pause:
+            return
+        cursor = await self._connection.execute(_HOLDER, LOCK)
+        holder: tuple[int, str | None] | None = await cursor.fetchone()
+        elapsed, self._looked = now - self._looked, now
+        if holder is None:
+            return
+        pid, sign = holder
+        if not self._told:
+            self._log.info("standing by", extra={"leader_pid": pid})
+            self._told = True
+        if sign is None or (pid, sign) != self._seen:
+            self.gone()
+            self._seen = None if sign is None else (pid, sign)
+        else:
+            self._silent += min(elapsed, 2 * pause)
+            if self._silent >= limit:
+                await self._end(pid)
+
+    def gone(self) -> None:
+        """It leads no more, or shows that it works."""
+        self._silent = 0.0
+        self._ended = False
+        self._failures.mend(_LEAD)
+
+    async def _end(self, pid: int) -> None:
+        told = {"leader_pid": pid, "silent_for": round(self._silent, 1)}
+        if not self._ended:
+            self._ended = True
+            self._log.warning("the leader's session hangs: ending it", extra=told)
+            try:
+                await self._connection.execute(_END, (pid,))
+                return
+            except errors.InsufficientPrivilege as error:
+                reason = one_line(error)
+        elif _LEAD not in self._failures.now:
+            reason = "it does not react"
+        else:
+            return
+        problem = f"the leader's session hangs, and cannot be ended: {reason}; nobody ticks"
+        hint = f"end or continue process {pid} on the server's host (kill -CONT {pid})"
+        self._log.error(problem, extra=told | {"hint": hint})
+        self._failures.fail(_LEAD, f"{problem}: {hint}")

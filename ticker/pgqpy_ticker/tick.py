@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import LiteralString
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, politely
-from pgqpy_ticker.health import Pulse
+from pgqpy_ticker.connect import Connection, answering, politely
 from pgqpy_ticker.metrics import Metrics
 from pgqpy_ticker.pace import Budget, Pace
 from pgqpy_ticker.trouble import Pooled
@@ -46,14 +45,14 @@ class Tick:
         connection: Connection,
         leader_pid: int,
         database: Callable[[], Database],
-        pulse: Pulse,
+        ticked: Callable[[float], None],
         metrics: Metrics,
         notice_delayed: Callable[[int | None], None],
     ) -> None:
         self._connection = connection
         self._pid = leader_pid
         self._database = database
-        self._pulse = pulse
+        self._ticked = ticked
         self._metrics = metrics
         self._notice_delayed = notice_delayed
         self._pace = Pace(time.monotonic())
@@ -66,6 +65,10 @@ class Tick:
 
     async def run(self) -> float:
         database = self._database()
+        async with answering(database):
+            return await self._round(database)
+
+    async def _round(self, database: Database) -> float:
         started = time.monotonic()
         idle_too = started - self._looked_at_idle >= database.sleep_at_most
         most_early = self._budget.early(started, database.tick_spacing)
@@ -82,7 +85,7 @@ class Tick:
             self._looked_at_idle = started
             self._quiet = quiet[0], quiet[1]
         self._budget.spend(early, database.tick_spacing)
-        self._pulse.beat(now)
+        self._ticked(now)
         self._metrics.round(database.name, ticks, now - started)
         rest = self._pace.after_round(
             now,

@@ -7,12 +7,13 @@ connections at most for long, and a task can be cancelled at any await, which th
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import AsyncExitStack
 
 import psycopg
 
-from pgqpy.backoff import Backoff
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, connect, milliseconds
+from pgqpy_ticker.connect import Connection, answering, connect, milliseconds
 from pgqpy_ticker.delayed import Delayed
 from pgqpy_ticker.failures import Failures, Note
 from pgqpy_ticker.health import Pulse, State
@@ -24,7 +25,18 @@ from pgqpy_ticker.maintenance import Maintenance
 from pgqpy_ticker.metrics import Metrics
 from pgqpy_ticker.observe import Observe
 from pgqpy_ticker.tick import Tick
-from pgqpy_ticker.trouble import Complaints, Trouble
+from pgqpy_ticker.trouble import Setbacks, Trouble, Unanswered
+
+
+class RoundFailed(Exception):
+    """The database is there and will not let us tick: its disk is full, or it was restored.
+
+    Chores go on meanwhile, since maintenance may be what mends that.
+    """
+
+    def __init__(self, error: psycopg.Error) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Worker:
@@ -39,8 +51,11 @@ class Worker:
         """Set once it is known how the database is: led, stood by for, or away."""
         self._metrics = metrics
         self._log = Log(database=database.name)
-        self._complaints = Complaints(self._log)
-        self._backoff = Backoff(0.1, database.reconnect_at_most)
+        self._setbacks = Setbacks(self._log, 0.1, database.reconnect_at_most)
+        self._chores: AsyncExitStack | None = None
+        self._delayed = Delayed(Link(self._current), self._current, metrics)
+        self._round_failed = False
+        self._server_pid = 0
 
     async def run(self) -> None:
         self._metrics.serves(self.database.name)
@@ -49,6 +64,7 @@ class Worker:
                 pause = await self._attempt()
                 await asyncio.sleep(pause)
         finally:
+            await self._end_chores()
             self._metrics.forget(self.database.name)
 
     def _current(self) -> Database:
@@ -58,23 +74,29 @@ class Worker:
         """Serve until something goes wrong. Returns the seconds before the next attempt."""
         try:
             await self._serve()
+        except RoundFailed as failed:
+            return await self._away(failed.error, in_round=True)
         except (psycopg.Error, OSError) as error:
-            return self._away(error)
+            return await self._away(error)
         except Exception as error:
-            if not Trouble.of(error, self.database).settled:
+            trouble = Trouble.of(error, self.database)
+            if not trouble.settled and not isinstance(error, Unanswered):
                 # A bug must not end the service of this database, nor hide.
                 self._log.exception("unexpected error")
-            return self._away(error)
+            return await self._away(error)
         raise AssertionError("serving ends by an error or by being cancelled")
 
-    def _away(self, error: BaseException) -> float:
+    async def _away(self, error: BaseException, *, in_round: bool = False) -> float:
         trouble = Trouble.of(error, self.database)
         self.pulse.enter(State.AWAY, trouble.message)
         self.settled.set()
-        self._complaints.complain(trouble.message, hint=trouble.hint, cause=trouble.cause)
+        self._setbacks.complain(trouble.message, hint=trouble.hint, cause=trouble.cause)
         self._metrics.failed(self.database.name, "tick")
-        self._backoff.cap = self.database.reconnect_at_most
-        return self.database.schema_retry if trouble.settled else self._backoff.pause()
+        pause = self._setbacks.pause(self.database.reconnect_at_most)
+        self._round_failed = in_round
+        if trouble.settled or not in_round:
+            await self._end_chores()
+        return self.database.schema_retry if trouble.settled else pause
 
     async def _serve(self) -> None:
         limit = milliseconds(self.database.leader_timeout)
@@ -85,47 +107,76 @@ class Worker:
             statement_timeout=limit,
         )
         try:
-            await check_session(connection, self.database)
-            await check_schema(connection)
-            pid = await win(connection, self._current, self._log, self._stand_by)
+            async with answering(self.database):
+                await check_session(connection, self.database)
+                await check_schema(connection)
+            pid = await win(connection, self._current, self._log, self._failures, self._stand_by)
             try:
                 await self._lead(connection, pid)
+            except psycopg.Error as error:
+                if connection.closed:
+                    raise
+                raise RoundFailed(error) from error
             finally:
                 self._metrics.leads(self.database.name, False)
         finally:
             await connection.close()
 
-    def _stand_by(self) -> None:
+    async def _stand_by(self) -> None:
         if self.pulse.state is not State.STANDBY:
-            self._went_well()
-        self.pulse.enter(State.STANDBY)
+            self.pulse.enter(State.STANDBY)
+            await self._end_chores()
+        # If it was a round that failed, the leader's may fail, too, and the lead come back to us.
+        if self._setbacks.rested or not self._round_failed:
+            self._setbacks.over("back again")
+        self.pulse.beat(time.monotonic())
         self.settled.set()
 
     async def _lead(self, connection: Connection, pid: int) -> None:
+        await self._begin_chores()
+        self._server_pid = pid
+        tick = Tick(
+            connection, pid, self._current, self._ticked, self._metrics, self._delayed.notice
+        )
+        async with answering(self.database):
+            await tick.listen()
+        await repeat(tick)
+
+    def _ticked(self, now: float) -> None:
+        """After each round that succeeded: only the first shows that we can lead."""
+        if self.pulse.state is State.LEADING:
+            self.pulse.beat(now)
+        else:
+            self.pulse.enter(State.LEADING)
+            self._metrics.leads(self.database.name, True)
+            self._log.info("leading", extra={"server_pid": self._server_pid})
+            self.settled.set()
+        self._setbacks.over("back again")
+
+    # Chores
+
+    async def _begin_chores(self) -> None:
+        """What a leader does beside the ticks. It goes on while rounds fail, until another ticker
+        leads or the database is away."""
+        if self._chores is not None:
+            return
         name, metrics = self.database.name, self._metrics
-        delayed = Delayed(Link(self._current), self._current, metrics)
-        tick = Tick(connection, pid, self._current, self.pulse, metrics, delayed.notice)
-        await tick.listen()
-        self._went_well()
-        self.pulse.enter(State.LEADING)
-        metrics.leads(name, True)
-        self._log.info("leading", extra={"server_pid": pid})
-        self.settled.set()
         log = Log(database=name, job=Maintenance.name)
         chores = (
-            delayed,
+            self._delayed,
             Maintenance(Link(self._current), self._current, metrics, log, self._failures),
             Observe(Link(self._current), self._current, metrics, self._log),
             Note(Link(self._current), self._failures),
         )
         metrics.maintenance_began(name)
-        try:
-            async with alongside(*(Sturdy(chore, name, self._failures) for chore in chores)):
-                await repeat(tick)
-        finally:
-            self._failures.clear()
-            metrics.maintenance_ended(name)
+        self._chores = AsyncExitStack()
+        await self._chores.enter_async_context(
+            alongside(*(Sturdy(chore, name, self._failures) for chore in chores))
+        )
 
-    def _went_well(self) -> None:
-        self._complaints.over("back again")
-        self._backoff.reset()
+    async def _end_chores(self) -> None:
+        chores, self._chores = self._chores, None
+        if chores is not None:
+            await chores.aclose()
+            self._failures.clear()
+            self._metrics.maintenance_ended(self.database.name)
