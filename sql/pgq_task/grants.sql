@@ -84,7 +84,7 @@ grant execute on function
     pgq_task.position_of(timestamptz),
     pgq_task.time_of(bigint),
     pgq_task.is_parked(bigint),
-    pgq_task.has_right(int4, text)
+    pgq_task.has_right(int4, text, name)
 to pgq_reader;
 
 -- For tables that applications have: these run as whoever calls them, with that role's rights on the table.

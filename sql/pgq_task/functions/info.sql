@@ -18,7 +18,7 @@ select s.id, s.version, q.queue_name as queue, s.priority, s.status, s.at, s.cla
        s.created, s.payload, s.headers, s.error, s.unique_key, s.order_key
   from pgq_task.task_status s
   join pgq_task.queue q using (queue_id)
- where not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read');
+ where not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read', current_user);
 
 create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000)
 returns table (

@@ -204,23 +204,66 @@ as $$
     select '{insert,claim,change,delete,read}'::text[];
 $$;
 
-create or replace function pgq_task.has_right(i_queue_id int4, i_action text)
+create or replace function pgq_task.has_right(i_queue_id int4, i_action text, i_user name default null)
+returns boolean
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.has_right(3)
+--
+--      Whether the caller may do something with the tasks of a queue that is restricted. The caller is the role of
+--      SET ROLE, or else of the session; within this function current_user would be its owner. Internal.
+--
+-- Parameters:
+--      i_user  - current_user where the caller knows it, as a view does: that role must have the right, too. Without
+--                it the right is refused where the session is not the one that asks, see
+--                pgq_task.runs_for_another(0).
+-- ----------------------------------------------------------------------
+begin
+    return pgq_task.role_has_right(coalesce(nullif(current_setting('role'), 'none')::name, session_user), i_queue_id, i_action)
+       and case when i_user is null then not pgq_task.runs_for_another()
+                else pgq_task.role_has_right(i_user, i_queue_id, i_action) end;
+end;
+$$;
+
+create or replace function pgq_task.role_has_right(i_role name, i_queue_id int4, i_action text)
 returns boolean
 language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.has_right(2)
+-- Function: pgq_task.role_has_right(3)
 --
---      Whether the caller may do something with the tasks of a queue that is restricted. The caller is who
---      has SET ROLE or else has connected; within this function current_user would be its owner. Internal.
+--      Whether a role may do something with the tasks of a queue that is restricted. Internal.
 -- ----------------------------------------------------------------------
-    select pg_has_role(c.caller, 'pgq_admin', 'usage')
+    select pg_has_role(i_role, 'pgq_admin', 'usage')
         or exists (select from pgq_task.queue_grant g
                     where g.queue_id = i_queue_id and i_action = any (g.actions)
-                      and pg_has_role(c.caller, g.grantee, 'usage'))
-      from (select coalesce(nullif(current_setting('role'), 'none')::name, session_user) as caller) c;
+                      and pg_has_role(i_role, g.grantee, 'usage'));
+$$;
+
+create or replace function pgq_task.runs_for_another()
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.runs_for_another(0)
+--
+--      Whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression of an
+--      index while autovacuum, ANALYZE, REINDEX or CREATE INDEX look at it, in the query of a materialized view while
+--      it is refreshed. These are its security-restricted operations. It does not say so, but refuses a few statements in
+--      them, of which UNLISTEN costs least, and is allowed on a standby. Internal.
+-- ----------------------------------------------------------------------
+begin
+    unlisten pgq_task_no_channel;
+    return false;
+exception when insufficient_privilege then
+    return true;
+end;
 $$;
 
 create or replace function pgq_task.require_right(i_queue_id int4, i_action text)
@@ -246,8 +289,10 @@ begin
         errcode = '42501',
         message = format('role %I may not %s tasks of queue %L', coalesce(nullif(current_setting('role'), 'none'), session_user),
                          i_action, v_queue),
-        hint = format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', role).',
-                      v_queue, i_action);
+        hint = case when pgq_task.runs_for_another()
+                    then 'The queue is restricted. In indexes and materialized views read pgq_task.tasks, which knows whose they are.'
+                    else format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', role).',
+                                v_queue, i_action) end;
 end;
 $$;
 
