@@ -1,7 +1,7 @@
 """Restricted queues, and code of one role that PostgreSQL runs in the session of another.
 
-Whoever has a table decides what its indexes and materialized views compute; a superuser's VACUUM, ANALYZE
-or REINDEX, or autovacuum, computes it, as the table's owner but in the superuser's session.
+The owner of a table decides what its indexes and materialized views compute. A superuser's VACUUM,
+ANALYZE or REINDEX, or autovacuum, computes it, as the owner but in a superuser's session.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def set_trap(thief: Connection, query: LiteralString) -> None:
         " end $$".encode()
     )
     thief.execute(
-        "create function thief.trap(n int) returns int language plpgsql immutable as $$"
-        f" begin if session_user <> '{THIEF}' then perform thief.look(); end if; return n; end $$"
-        .encode()
+        "create function thief.trap(n int) returns int language plpgsql immutable as $$ begin"
+        f" if session_user <> '{THIEF}' then perform thief.look(); end if;"
+        " return n; end $$".encode()
     )
 
 
