@@ -23,7 +23,7 @@ from pgqpy.cli.output import print_json, print_table, say
 @click.option(
     "--down", metavar="REVISION", help="Go back to a revision; `base` removes the schema."
 )
-@click.option("--force", is_flag=True, help="With --down: also if queues are lost by it.")
+@click.option("--force", is_flag=True, help="With --down: also if queues, tasks or notes are lost.")
 @click.option("--show", is_flag=True, help="Show the revisions, and where the database is.")
 @click.option("--sql", is_flag=True, help="Print the SQL instead; needs no database.")
 @click.option("--from", "start", metavar="REVISION", help="With --sql: the revision to start from.")

@@ -20,22 +20,16 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
 from pgqpy.schema.errors import SchemaError
+from pgqpy.schema.loss import what_is_lost_with
 from pgqpy.schema.manifest import MIGRATIONS_DIR, Manifest
 from pgqpy.schema.revisions import history, path_to, resolve
 from pgqpy.schema.session import LOCK, driver_of, transaction, undisturbed
-from pgqpy.schema.state import (
-    SCHEMAS,
-    refuse_foreign_schema,
-    revision_of,
-    what_is_lost_with,
-)
+from pgqpy.schema.state import ALL_SCHEMAS, refuse_foreign_schema, revision_of
 
 # What env.py and the revisions know of their surroundings is global in Alembic.
 _ALEMBIC = threading.Lock()
 
-DROP_SCHEMAS = (
-    f"drop schema {', '.join(SCHEMAS)}, pgq_ids, pgq_slots, pgq_task_queues, pgq_staging cascade;"
-)
+DROP_SCHEMAS = f"drop schema {', '.join(ALL_SCHEMAS)} cascade;"
 
 
 def migrate(dsn: str, revision: str = "head") -> str:
@@ -66,13 +60,13 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
     Args:
         dsn: libpq connection string or URI.
         revision: down to which revision.
-        force: remove the schema though queues are lost with it.
+        force: remove the schema though it holds something.
 
     Returns:
         The revision that the database is at now.
 
     Raises:
-        SchemaError: queues would be lost, the database holds something else,
+        SchemaError: what users have in it would be lost, the database holds something else,
             or rights are missing.
     """
     target = resolve(revision)
@@ -158,7 +152,9 @@ def _downgrade(dsn: str, target: str | None, *, force: bool) -> None:
         if lost is not None and not force:
             raise SchemaError(
                 f"removing the schema would lose {lost}",
-                hint="drop the queues and pgq_ext.forget_consumer() the consumers, or force it",
+                hint="drop the queues (`pgqpy queue drop`, `pgqpy task drop`), let this database "
+                "forget the remote consumers (select pgq_ext.forget_consumer(consumer, queue)); "
+                "or remove all with --force",
             )
         config = _config(connection, before=_base(), after="" if target else DROP_SCHEMAS)
         with _ALEMBIC:

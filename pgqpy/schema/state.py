@@ -1,9 +1,6 @@
-"""What a database holds: which revision, somebody else's schema, queues that would be lost."""
+"""What a database holds: which revision, and somebody else's schema."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 import sqlalchemy as sa
 from alembic.runtime.migration import MigrationContext
@@ -14,6 +11,14 @@ from pgqpy.schema.session import driver_of
 
 SCHEMAS = ("pgq", "pgq_ext", "pgq_coop", "pgq_task")
 """Those that clients know. PgQ installs extensions with these names."""
+ALL_SCHEMAS = (
+    *SCHEMAS,
+    "pgq_ids",
+    "pgq_slots",
+    "pgq_task_queues",
+    "pgq_staging",
+    "pgq_capture",
+)
 VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 
@@ -93,55 +98,3 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
             f"there is a schema {foreign[0]} that was not installed by pgqpy",
             hint="choose another database, or drop or rename that schema",
         )
-
-
-def what_is_lost_with(connection: sa.Connection) -> str | None:
-    """Queues, who is subscribed to them, the triggers that go with the functions, and what
-    consumers of other databases' queues have done here."""
-    lost = [*_queues_lost(connection), *_progress_lost(connection)]
-    return "; ".join(lost) or None
-
-
-def _queues_lost(connection: sa.Connection) -> Iterator[str]:
-    driver = driver_of(connection)
-    queues = driver.execute("select queue_name from pgq.queue order by 1").fetchall()
-    if not queues:
-        return
-    consumers = driver.execute("select count(*) from pgq.subscription").fetchone()
-    triggers = driver.execute(
-        """
-        select distinct t.tgrelid::regclass::text
-          from pg_catalog.pg_trigger as t
-          join pg_catalog.pg_proc as p
-            on p.oid = t.tgfoid
-          join pg_catalog.pg_class as c
-            on c.oid = t.tgrelid
-         where p.pronamespace = %(schema)s::regnamespace
-           and c.relnamespace <> %(schema)s::regnamespace
-         order by 1
-        """,
-        {"schema": VERSION_SCHEMA},
-    ).fetchall()
-    assert consumers is not None
-    lost = f"{len(queues)} queue(s) ({_names(queues)}) with {consumers[0]} subscription(s)"
-    if triggers:
-        lost += f", and the triggers that feed them from {_names(triggers)}"
-    yield lost
-
-
-def _progress_lost(connection: sa.Connection) -> Iterator[str]:
-    consumers = (
-        driver_of(connection)
-        .execute("select distinct consumer_id from pgq_ext.tracker order by 1")
-        .fetchall()
-    )
-    if consumers:
-        yield (
-            f"what {len(consumers)} consumer(s) of other databases' queues have done here "
-            f"({_names(consumers)}): they could not go on"
-        )
-
-
-def _names(rows: list[tuple[Any, ...]], most: int = 10) -> str:
-    shown = ", ".join(str(name) for (name,) in rows[:most])
-    return shown if len(rows) <= most else f"{shown}, ..."

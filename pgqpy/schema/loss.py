@@ -1,0 +1,173 @@
+"""What users would lose if the schema were removed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+import psycopg
+import sqlalchemy as sa
+from psycopg import sql
+
+from pgqpy.schema.session import driver_of
+from pgqpy.schema.state import ALL_SCHEMAS
+
+_MOST = 100_000
+"""Larger tables are not counted to their end."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Rows of a table that users care for."""
+
+    noun: str
+    source: LiteralString | None = None
+    """A view that has these rows; None: all rows of the table."""
+    name: LiteralString | None = None
+    """An expression that names a row; None: a number says enough."""
+
+
+HELD: dict[str, Held] = {
+    "pgq.queue": Held("queue", name="queue_name"),
+    "pgq.registration": Held("subscription", source="pgq.subscription"),
+    "pgq.event": Held("event"),
+    "pgq.delayed": Held("waiting event", source="pgq.waiting_event"),
+    "pgq.dead_letter": Held("dead letter", name="dl_queue || '/' || dl_consumer"),
+    "pgq.parked_event": Held("parked event"),
+    "pgq_ext.tracker": Held("remote consumer", name="consumer_id"),
+    "pgq_ext.replica_table": Held(
+        "replicated table", name="rpt_target_schema || '.' || rpt_target_table"
+    ),
+    "pgq_ext.replica_sequence": Held(
+        "replicated sequence", name="rps_target_schema || '.' || rps_target_sequence"
+    ),
+    "pgq_ext.replica_event": Held("replicated change"),
+    "pgq_task.queue": Held("task queue", name="queue_name"),
+    "pgq_task.task": Held("task"),
+    "pgq_task.finished": Held("finished task"),
+    "pgq_task.periodic": Held("periodic task", name="periodic_name"),
+}
+"""Tables with what users have put into them or rely on."""
+
+OURS = re.compile(
+    r"""
+    pgq\.(alembic_version
+        | spare_slots | log | late_write | (tick|position|moved)_[01]   # bookkeeping
+        | event_(spare_\d+ | key_\d+_[01])                              # goes with a queue
+        | stream_writer
+        | consumer                                                      # only names
+        | consumer_group | group_member | group_partition | parked_key  # goes with subscriptions
+        | counted_table | row_count_log                                 # can be counted again
+        | row_layout | group_key_check)
+    | pgq_ext\.(log | (progress|event)_[01])                            # goes with a tracker
+    | pgq_task\.(lane | sweep | to_release | progress | cancellation    # goes with a task queue
+        | queue_grant | queue_limit | limit_log | limit_\d+_[01])
+    | pgq_staging\..*                                                   # its stream writes it anew
+    """,
+    re.VERBOSE,
+)
+"""Tables that are no loss by themselves."""
+
+
+def what_is_lost_with(connection: sa.Connection) -> str | None:
+    """What users have in our schemas, and what outside of them goes with it; None if it is nothing.
+
+    If it is nothing, nothing can be added until the transaction ends.
+    """
+    driver = driver_of(connection)
+    lost = "; ".join(_lost(driver))
+    if not lost:
+        # Something may be written just now.
+        for table in _tables(driver):
+            driver.execute(sql.SQL("lock table {}").format(_quoted(table)))
+        lost = "; ".join(_lost(driver))
+    return lost or None
+
+
+def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
+    for table in _tables(driver):
+        if not OURS.fullmatch(table):
+            # A table that is in neither list is a loss, too, if it has rows.
+            yield from _rows(driver, table, HELD.get(table) or Held(f"{table} row"))
+    for noun, statement in (("captured table", _TRIGGERS), ("view", _VIEWS)):
+        names = [name for (name,) in driver.execute(statement, {"schemas": list(ALL_SCHEMAS)})]
+        if names:
+            yield f"{_plural(len(names), noun)} ({_some(names)})"
+
+
+def _rows(driver: psycopg.Connection[Any], table: str, held: Held) -> Iterator[str]:
+    source = sql.SQL(held.source) if held.source else _quoted(table)
+    counting = sql.SQL("select count(*) from (select from {} limit {}) as counted")
+    ((number,),) = driver.execute(counting.format(source, _MOST + 1)).fetchall()
+    if not number:
+        return
+    found = f"more than {_MOST:,} {held.noun}s" if number > _MOST else _plural(number, held.noun)
+    if held.name:
+        naming = sql.SQL("select distinct {} from {} order by 1 limit 11")
+        named = driver.execute(naming.format(sql.SQL(held.name), source)).fetchall()
+        found += f" ({_some([name for (name,) in named])})"
+    yield found
+
+
+def _tables(driver: psycopg.Connection[Any]) -> list[str]:
+    return [name for (name,) in driver.execute(_TABLES, [list(ALL_SCHEMAS)])]
+
+
+def _quoted(table: str) -> sql.Composable:
+    schema, name = table.split(".", 1)
+    return sql.Identifier(schema, name)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _some(names: list[str], most: int = 10) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+# Partitions and children are counted with their parents.
+_TABLES: LiteralString = """
+select n.nspname || '.' || c.relname
+  from pg_catalog.pg_class as c
+  join pg_catalog.pg_namespace as n
+    on n.oid = c.relnamespace
+ where n.nspname = any (%s)
+   and c.relkind in ('r', 'p', 'm', 'f')
+   and not exists (
+        select
+          from pg_catalog.pg_inherits
+         where inhrelid = c.oid)
+ order by c.oid
+"""
+_TRIGGERS: LiteralString = """
+select distinct t.tgrelid::regclass::text
+  from pg_catalog.pg_trigger as t
+  join pg_catalog.pg_proc as p
+    on p.oid = t.tgfoid
+  join pg_catalog.pg_class as c
+    on c.oid = t.tgrelid
+ where p.pronamespace::regnamespace::text = any (%(schemas)s)
+   and c.relnamespace::regnamespace::text <> all (%(schemas)s)
+ order by 1
+"""
+_VIEWS: LiteralString = """
+select distinct v.oid::regclass::text
+  from pg_catalog.pg_depend as d
+  join pg_catalog.pg_rewrite as r
+    on r.oid = d.objid
+  join pg_catalog.pg_class as v
+    on v.oid = r.ev_class
+  left join pg_catalog.pg_class as c
+    on d.refclassid = 'pg_catalog.pg_class'::regclass
+   and c.oid = d.refobjid
+  left join pg_catalog.pg_proc as p
+    on d.refclassid = 'pg_catalog.pg_proc'::regclass
+   and p.oid = d.refobjid
+ where d.classid = 'pg_catalog.pg_rewrite'::regclass
+   and coalesce(c.relnamespace, p.pronamespace)::regnamespace::text = any (%(schemas)s)
+   and v.relnamespace::regnamespace::text <> all (%(schemas)s)
+ order by 1
+"""
