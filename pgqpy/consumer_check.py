@@ -31,6 +31,14 @@ def check_hooks(owner: object) -> None:
         _check_method(owner, name, declared)
 
 
+def check_runs(where: str, function: object) -> None:
+    """Raise InvalidConsumer for what does nothing when it is called."""
+    call = getattr(function, "__call__", None)  # noqa: B004
+    for each in (function, call):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise InvalidConsumer(f"{where} has a yield, so that a call of it does nothing")
+
+
 def check_interval(owner: object, name: str, value: object) -> None:
     """Raise InvalidConsumer if a setting is no interval, or not a positive one."""
     if not isinstance(value, timedelta):
@@ -91,6 +99,7 @@ def _check_method(consumer: object, name: str, declared: object) -> None:
     if function is declared or not inspect.isfunction(function) or not inspect.isfunction(declared):
         return
     where = f"{type(consumer).__name__}.{name}"
+    check_runs(where, inspect.unwrap(function))
     awaited = inspect.iscoroutinefunction(declared)
     if inspect.iscoroutinefunction(inspect.unwrap(function)) != awaited:
         raise InvalidConsumer(

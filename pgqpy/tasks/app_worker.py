@@ -12,11 +12,10 @@ from typing import Any
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retries import interval
-from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
+from pgqpy.retry_policy import DeadLetter, RetryPolicy
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.app import OTHER_KIND, Job, TaskApp
 from pgqpy.tasks.current import CurrentJob, call
-from pgqpy.tasks.outcome import Move
 from pgqpy.tasks.payload import encode_result
 from pgqpy.tasks.task import Task
 from pgqpy.tasks.worker.attendant import Attendant
@@ -68,6 +67,9 @@ class AppWorker(TaskWorker):
             return super().policy_of(task)
         return job.retry_policy
 
+    def encode_result(self, value: Any) -> str | None:
+        return None if value is None else encode_result(value)
+
     def pushes_periodic(self) -> bool:
         # The attendant of an app that has some does it, also while jobs take long.
         return self.periodic and not self.app.periodics
@@ -84,14 +86,7 @@ class AppWorker(TaskWorker):
         current = CurrentJob(task, conn if job.transaction else None)
         assert self._attendant is not None
         with self._attendant.attending(current):
-            value = call(current, job.function, *bound.args, **bound.kwargs)
-        if value is None or isinstance(value, Retry | DeadLetter | Move):
-            return value
-        try:
-            return encode_result(value)
-        except (TypeError, ValueError, InvalidPayload) as error:
-            # It is done, and would be done again.
-            raise DeadLetter(f"the result of {job.name}() cannot be encoded: {error}") from None
+            return call(current, job.function, *bound.args, **bound.kwargs)
 
     def _job(self, task: Task) -> Job[Any, Any]:
         name = _name(task)

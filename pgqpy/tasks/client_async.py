@@ -247,7 +247,7 @@ class AsyncTasks(AsyncTaskJobs):
                 f"{len(known)} tasks and {len(results)} results", hint="Give one for each."
             )
         encoded = None if results is None else [sql.jsonb_or_null(result) for result in results]
-        rows = await self._rows(sql.FINISH_MANY, self.claimant, *sql.versions(known), encoded)
+        rows = await self._rows(sql.FINISH_MANY, self.claimant, *sql.versions(known), encoded, None)
         lost = {row[0] for row in rows}
         return [task for task in known if task.id in lost]
 

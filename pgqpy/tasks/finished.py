@@ -12,8 +12,8 @@ class FinishedTask:
     """A task as it was at its end.
 
     ``outcome`` is finished, popped or deleted; ``result`` is JSON, decoded; ``error`` of the last
-    attempt that failed, if one did; ``last_attempt`` is when the last one began. The rest is as of
-    `pgqpy.tasks.Task`.
+    attempt that failed, if one did, or why the result is not kept; ``last_attempt`` is when the
+    last one began. The rest is as of `pgqpy.tasks.Task`.
     """
 
     id: int

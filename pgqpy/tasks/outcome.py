@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from pgqpy.errors import InvalidTask
+from pgqpy.retry_policy import in_short
 from pgqpy.tasks.statements import Duration, headers_json, jsonb, smallint, when
 
 #: The payload stays.
@@ -56,9 +57,29 @@ class Move(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It is done; ``result`` as JSON."""
+    """It is done; ``result`` as JSON. ``note`` tells why there is none, if it could not be kept."""
 
     result: str | None
+    note: str | None = None
+
+
+def without_result(error: Exception) -> Finished:
+    """What was done is not done again because of what it returned."""
+    return Finished(None, f"the result is not kept: {in_short(error)}")
+
+
+def outcomes_in(values: object) -> list[Any] | None:
+    """What was returned for a batch, as a list of outcomes; None if it is none."""
+    if isinstance(values, str | bytes | bytearray):
+        return None
+    return [*values] if isinstance(values, Sequence | Iterator) else None
+
+
+def no_outcomes(values: object) -> TypeError:
+    """What is wrong with what was returned for a batch."""
+    return TypeError(
+        f"process_batch returned {type(values).__name__}; it must be None, or a list of outcomes"
+    )
 
 
 @dataclass(frozen=True, slots=True)

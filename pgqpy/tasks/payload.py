@@ -107,12 +107,10 @@ class Arguments:
 _Unset = msgspec.UnsetType
 
 
-def encode_result(value: object) -> Any:
+def encode_result(value: object) -> str:
     """What a function returned, as JSON. Raises TypeError, ValueError, InvalidPayload for what
     cannot be."""
-    encoded = msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True)
-    jsonb(encoded)
-    return encoded
+    return jsonb(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True))
 
 
 def _encode_other(value: Any) -> Any:

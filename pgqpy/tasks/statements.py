@@ -61,7 +61,7 @@ select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[])
 """
 FINISH = b"select pgq_task.finish(%s, %s, %s::int4, %s::jsonb)"
 FINISH_MANY = b"""
-select * from pgq_task.finish_many(%s, %s::bigint[], %s::int4[], %s::jsonb[])
+select * from pgq_task.finish_many(%s, %s::bigint[], %s::int4[], %s::jsonb[], %s::text[])
 """
 FAIL = b"select pgq_task.fail(%s, %s, %s::int4, %s, %s::interval, %s)"
 FAIL_MANY = b"""

@@ -47,9 +47,13 @@ class AsyncPipelineWorker(AsyncTaskWorker):
         """Call the station's function."""
         station = self.pipeline.station_of(task)
         value = await station.function(conn, task)
-        if station.kind != "fork" or isinstance(value, Retry | DeadLetter):
-            return self.pipeline.outcome(station, value)
-        branches = self.pipeline.branches(station, value, task)
+        try:
+            if station.kind != "fork" or isinstance(value, Retry | DeadLetter):
+                return self.pipeline.outcome(station, value)
+            branches = self.pipeline.branches(station, value, task)
+        except Exception as error:
+            # It would be done again, and return the same.
+            raise DeadLetter(error) from error
         # Gone with the rest of the transaction if another worker has taken the task over.
         pushed = await AsyncTasks(conn, self.name).modify(inserts=branches)
         return [task.id for task in pushed]

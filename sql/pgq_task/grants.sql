@@ -22,7 +22,7 @@ grant execute on function
     pgq_task.release(text, bigint[], int4[], interval[]),
     pgq_task.held(text, bigint[], boolean),
     pgq_task.finish(text, bigint, int4, jsonb),
-    pgq_task.finish_many(text, bigint[], int4[], jsonb[]),
+    pgq_task.finish_many(text, bigint[], int4[], jsonb[], text[]),
     pgq_task.finish_and_claim(text, bigint, int4, text, jsonb, interval, boolean),
     pgq_task.fail(text, bigint, int4, text, interval, boolean),
     pgq_task.fail_many(text, bigint[], int4[], text[], interval[], boolean[]),

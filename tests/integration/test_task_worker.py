@@ -129,7 +129,6 @@ def test_a_batch_without_as_many_outcomes_as_tasks_is_rolled_back(
         ("return dead", ("work.failed", "available", 0), True),
         ("move", ("next", "available", 0), False),
         ("return move", ("next", "scheduled", 0), True),
-        ("result", ("work", "scheduled", 1), False),
     ],
 )
 def test_outcomes_in_a_transaction(
@@ -157,7 +156,7 @@ def test_outcomes_in_a_transaction(
         (DeadLetter("hopeless"), ("work.failed", "available", 0, 1)),
         (Move("next"), ("next", "available", 0, 1)),
         (Move("next", None, priority=3), ("next", "available", 0, None)),
-        (Move("missing"), ("work", "scheduled", 1, 1)),
+        (Move("missing"), ("work.failed", "available", 0, 1)),
         (Retry(-1), ("work", "scheduled", 1, 1)),
     ],
 )
@@ -284,14 +283,3 @@ def test_what_says_nothing_against_a_task_costs_it_no_attempt(
     with running(Worker(dsn)):
         eventually(conn, "select count(*) = 0 from pgq_task.tasks")
     assert seen == [1, 1, 1]
-
-
-def test_a_result_that_is_no_json_is_the_tasks_failure(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
-    tasks.push_many("work", [0, 1])
-    results: dict[int, Any] = {0: {1, 2}, 1: "\0"}
-    TaskWorker(dsn, "work", lambda task: results[task.payload], retry_policy=FixedDelay(3600)).run(
-        until_empty=True
-    )
-    assert [row[:3] for row in left(conn)] == [("work", "scheduled", 1)] * 2

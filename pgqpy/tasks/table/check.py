@@ -6,7 +6,7 @@ import inspect
 import math
 from typing import Any
 
-from pgqpy.consumer_check import check_hooks
+from pgqpy.consumer_check import check_hooks, check_runs
 from pgqpy.errors import InvalidConsumer
 from pgqpy.retry_policy import check_policy
 from pgqpy.tasks.table.columns import TaskColumnNames
@@ -61,6 +61,7 @@ def check_table_worker(worker: Any) -> None:
 def _check_handler(name: str, handler: Any, awaited: bool) -> None:
     if not callable(handler):
         raise InvalidConsumer(f"{name}: the handler {handler!r:.80} cannot be called")
+    check_runs(f"{name}: the handler", handler)
     call = getattr(handler, "__call__")  # noqa: B004, B009
     given = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
     if given and not awaited:

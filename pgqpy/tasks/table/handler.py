@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,6 +20,7 @@ from pgqpy.errors import ConnectionFailed, is_circumstance
 from pgqpy.log import logger
 from pgqpy.retries import MAX_TRACEBACK, interval, storable
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
+from pgqpy.tasks.outcome import no_outcomes, outcomes_in
 from pgqpy.tasks.table.row import RowLost, RowOutcome, TableRow
 
 if TYPE_CHECKING:
@@ -100,13 +102,13 @@ class TableHandler:
             logger.error("row %s failed for good: %s", row.key, reason, extra=fields)
         else:
             logger.warning("row %s failed, again in %s: %s", row.key, after, reason, extra=fields)
-        self._worker.on_row_failed(row.values, error, after)
         cause = error.__cause__ if isinstance(error, DeadLetter) else error
         if cause is not None:
             text = "".join(traceback.format_exception(cause)).rstrip()
             reason = f"{reason}\n\n{text[-MAX_TRACEBACK:]}"
         encoding = conn.info.parameter_status("server_encoding") or ""
-        return RowOutcome(row.key, "failed", after, storable(reason, encoding))
+        told = (row.values, error, after)
+        return RowOutcome(row.key, "failed", after, storable(reason, encoding), told)
 
     def lost(self, row: TableRow) -> RowOutcome:
         """What becomes of a row that was left, if this attempt, too, comes to no end."""
@@ -141,7 +143,7 @@ class TableHandler:
         try:
             with deadline(self._worker.time_limit):
                 values = self._worker.work_on_batch(conn, [row.values for row in rows])
-                values = [None] * len(rows) if values is None else [*values]
+                values = _outcomes(values, len(rows), self._worker.fields)
                 if len(values) != len(rows):
                     raise ValueError(
                         f"process_batch has returned {len(values)} outcomes for {len(rows)} rows"
@@ -211,10 +213,24 @@ def _ended() -> psycopg.Error:
     )
 
 
+def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
+    outcomes = outcomes_in(values)
+    if outcomes is not None:
+        return outcomes
+    if values is None or isinstance(values, Retry | DeadLetter) or inspect.iscoroutine(values):
+        return [values] * number
+    # What was done is not done again because of what it returned.
+    logger.warning("rows are done, but %s", no_outcomes(values), extra=fields)
+    return [None] * number
+
+
 def _check_outcomes(values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, Retry):
             _delay(value.after)
+        elif inspect.iscoroutine(value):
+            value.close()
+            raise DeadLetter("a coroutine was returned, which nobody has awaited")
 
 
 def _check_transaction(conn: RowConnection) -> None:

@@ -79,6 +79,8 @@ class TableLane:
         #: those that it was for: keys, attempts and next_attempt.
         self._written = 0
         self._unwritten: set[tuple[tuple[str, ...], int, str]] = set()
+        #: Whether the last transaction was committed for which the connection did not say so.
+        self._ended = False
         #: Why it could not be committed.
         self._blame: Exception | None = None
         #: Whether there was anything to do, and when to look for more unless somebody says so.
@@ -203,6 +205,7 @@ class TableLane:
                 hint="See whether a trigger, a rule or a policy of it stops updates.",
             )
         outcomes: list[RowOutcome] = []
+        self._ended = False
         failure: psycopg.Error | None = None
         try:
             outcomes = self._handler.handle(conn, rows)
@@ -218,9 +221,11 @@ class TableLane:
             return
         except psycopg.Error as error:
             failure = error
+            if not self._ended:
+                outcomes = []
         # The handler may have deleted it, too.
         self._unwritten = seen if self._written < len(outcomes) else set()
-        self._worker.on_settled(_stats(outcomes))
+        self._report(outcomes)
         if failure is not None:
             raise failure
 
@@ -263,7 +268,14 @@ class TableLane:
         self._blame = self._alone = None
         self._marks.alone.release()
         if outcomes:
-            self._worker.on_settled(_stats(outcomes))
+            self._report(outcomes)
+
+    def _report(self, outcomes: list[RowOutcome]) -> None:
+        """They are committed: a hook that raises takes nothing back of what was done."""
+        for each in outcomes:
+            if each.told is not None:
+                self._worker.on_row_failed(*each.told)
+        self._worker.on_settled(_stats(outcomes))
 
     def _settled(
         self, conn: RowConnection, table: TaskTable, outcomes: list[RowOutcome]
@@ -326,6 +338,7 @@ class TableLane:
                     found.execute(table.claim, (*look, most))
                     conn.execute(SAVEPOINT)
         except psycopg.Error as error:
+            self._ended = bool(ending.statusmessage)
             if ended is None or ending.statusmessage or conn.closed or is_circumstance(error):
                 raise
             raise NotCommittedError(error) from error

@@ -76,6 +76,8 @@ class AsyncTableLane:
         #: those that it was for: keys, attempts and next_attempt.
         self._written = 0
         self._unwritten: set[tuple[tuple[str, ...], int, str]] = set()
+        #: Whether the last transaction was committed for which the connection did not say so.
+        self._ended = False
         #: Why it could not be committed.
         self._blame: Exception | None = None
         #: Whether there was anything to do, and when to look for more unless somebody says so.
@@ -200,6 +202,7 @@ class AsyncTableLane:
                 hint="See whether a trigger, a rule or a policy of it stops updates.",
             )
         outcomes: list[RowOutcome] = []
+        self._ended = False
         failure: psycopg.Error | None = None
         try:
             outcomes = await self._handler.handle(conn, rows)
@@ -215,9 +218,11 @@ class AsyncTableLane:
             return
         except psycopg.Error as error:
             failure = error
+            if not self._ended:
+                outcomes = []
         # The handler may have deleted it, too.
         self._unwritten = seen if self._written < len(outcomes) else set()
-        await self._worker.on_settled(_stats(outcomes))
+        await self._report(outcomes)
         if failure is not None:
             raise failure
 
@@ -262,7 +267,14 @@ class AsyncTableLane:
         self._blame = self._alone = None
         self._marks.alone.release()
         if outcomes:
-            await self._worker.on_settled(_stats(outcomes))
+            await self._report(outcomes)
+
+    async def _report(self, outcomes: list[RowOutcome]) -> None:
+        """They are committed: a hook that raises takes nothing back of what was done."""
+        for each in outcomes:
+            if each.told is not None:
+                await self._worker.on_row_failed(*each.told)
+        await self._worker.on_settled(_stats(outcomes))
 
     async def _settled(
         self, conn: AsyncRowConnection, table: TaskTable, outcomes: list[RowOutcome]
@@ -325,6 +337,7 @@ class AsyncTableLane:
                     await found.execute(table.claim, (*look, most))
                     await conn.execute(SAVEPOINT)
         except psycopg.Error as error:
+            self._ended = bool(ending.statusmessage)
             if ended is None or ending.statusmessage or conn.closed or is_circumstance(error):
                 raise
             raise NotCommittedError(error) from error

@@ -28,13 +28,14 @@ class RowOutcome:
     """What becomes of a row that was worked on.
 
     ``key`` is that of its table, as text. ``status`` and ``error`` None: they stay. ``delay``
-    None: the row is not to be processed any more.
+    None: the row is not to be processed any more. ``told`` is what `on_row_failed` gets.
     """
 
     key: tuple[str, ...]
     status: str | None
     delay: timedelta | None = None
     error: str | None = None
+    told: tuple[dict[str, Any], Exception, timedelta | None] | None = None
 
 
 class RowLost(Exception):

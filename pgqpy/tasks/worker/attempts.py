@@ -17,7 +17,14 @@ from pgqpy.acompat import INTERRUPTIONS, Interruptible, Waker
 from pgqpy.batch_connection import BatchConnection
 from pgqpy.connection import connect_as
 from pgqpy.errors import ConnectionFailed, TaskConflict, is_circumstance
-from pgqpy.tasks.outcome import Released
+from pgqpy.tasks.outcome import (
+    Finished,
+    Outcome,
+    Released,
+    no_outcomes,
+    outcomes_in,
+    without_result,
+)
 from pgqpy.tasks.worker.check import way_of
 from pgqpy.tasks.worker.held import Claim
 from pgqpy.tasks.worker.settlement import Call, Settled, Settlement, lost_ids
@@ -160,16 +167,12 @@ class Attempts:
         conn = self._connection()
         try:
             with conn.batch():
-                values = self._call(conn, claims)
-                settled = [
-                    Settled(claim, self._worker.outcome_of(value))
-                    for claim, value in zip(claims, values, strict=True)
-                ]
+                outcomes = self._call(conn, claims)
+                settled = [Settled(*pair) for pair in zip(claims, outcomes, strict=True)]
                 settlement = self._settling.prepare(conn, settled)
-                calls = settlement.calls()
-                if len(calls) == 1:
+                if len(settlement.calls()) == 1:
                     conn.forgo_transaction()
-                answers = self._finish(conn, calls)
+                answers = self._finish(conn, settlement)
                 lost = [each.claim.task.id for each in settlement.lost(answers)]
                 if lost and not conn.autocommit:
                     raise Lost(lost)
@@ -188,19 +191,40 @@ class Attempts:
                 conn.close()
         return settlement, answers
 
-    def _call(self, conn: BatchConnection, claims: list[Claim]) -> Sequence[Any]:
+    def _call(self, conn: BatchConnection, claims: list[Claim]) -> list[Outcome]:
+        worker = self._worker
         if self._way == "process_task":
-            return [self._worker.process_task(conn, claims[0].task)]
-        values = self._worker.process_batch(conn, [claim.task for claim in claims])
+            return [worker.outcome_of(worker.process_task(conn, claims[0].task))]
+        values = worker.process_batch(conn, [claim.task for claim in claims])
         if values is None:
-            return [None] * len(claims)
-        if len(values) != len(claims):
+            return [Finished(None)] * len(claims)
+        outcomes = outcomes_in(values)
+        if outcomes is None:
+            outcome = worker.outcome_of(values)
+            if isinstance(outcome, Finished):
+                outcome = without_result(no_outcomes(values))
+            return [outcome] * len(claims)
+        if len(outcomes) != len(claims):
             raise ValueError(
-                f"process_batch returned {len(values)} outcomes of {len(claims)} tasks"
+                f"process_batch returned {len(outcomes)} outcomes of {len(claims)} tasks"
             )
-        return values
+        return [worker.outcome_of(value) for value in outcomes]
 
-    def _finish(self, conn: BatchConnection, calls: list[Call]) -> list[list[Any]]:
+    def _finish(self, conn: BatchConnection, settlement: Settlement) -> list[list[Any]]:
+        """Raises Lost, if some of the tasks are."""
+        if settlement.may_be_refused():
+            try:
+                with conn.transaction():
+                    return self._send(conn, settlement.calls())
+            except (Lost, TaskConflict):
+                raise
+            except Exception as error:
+                if conn.closed or is_circumstance(error):
+                    raise
+                settlement.drop_results(error)
+        return self._send(conn, settlement.calls())
+
+    def _send(self, conn: BatchConnection, calls: list[Call]) -> list[list[Any]]:
         try:
             return send(conn, calls)
         except TaskConflict as error:

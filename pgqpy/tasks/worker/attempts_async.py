@@ -14,7 +14,14 @@ from pgqpy.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker
 from pgqpy.batch_connection_async import AsyncBatchConnection
 from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import ConnectionFailed, TaskConflict, is_circumstance
-from pgqpy.tasks.outcome import Released
+from pgqpy.tasks.outcome import (
+    Finished,
+    Outcome,
+    Released,
+    no_outcomes,
+    outcomes_in,
+    without_result,
+)
 from pgqpy.tasks.worker.check import way_of
 from pgqpy.tasks.worker.held import Claim
 from pgqpy.tasks.worker.settlement import Call, Settled, Settlement, lost_ids
@@ -157,16 +164,12 @@ class AsyncAttempts:
         conn = await self._connection()
         try:
             async with conn.batch():
-                values = await self._call(conn, claims)
-                settled = [
-                    Settled(claim, self._worker.outcome_of(value))
-                    for claim, value in zip(claims, values, strict=True)
-                ]
+                outcomes = await self._call(conn, claims)
+                settled = [Settled(*pair) for pair in zip(claims, outcomes, strict=True)]
                 settlement = await self._settling.prepare(conn, settled)
-                calls = settlement.calls()
-                if len(calls) == 1:
+                if len(settlement.calls()) == 1:
                     await conn.forgo_transaction()
-                answers = await self._finish(conn, calls)
+                answers = await self._finish(conn, settlement)
                 lost = [each.claim.task.id for each in settlement.lost(answers)]
                 if lost and not conn.autocommit:
                     raise Lost(lost)
@@ -185,19 +188,40 @@ class AsyncAttempts:
                 await conn.close()
         return settlement, answers
 
-    async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> Sequence[Any]:
+    async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> list[Outcome]:
+        worker = self._worker
         if self._way == "process_task":
-            return [await self._worker.process_task(conn, claims[0].task)]
-        values = await self._worker.process_batch(conn, [claim.task for claim in claims])
+            return [worker.outcome_of(await worker.process_task(conn, claims[0].task))]
+        values = await worker.process_batch(conn, [claim.task for claim in claims])
         if values is None:
-            return [None] * len(claims)
-        if len(values) != len(claims):
+            return [Finished(None)] * len(claims)
+        outcomes = outcomes_in(values)
+        if outcomes is None:
+            outcome = worker.outcome_of(values)
+            if isinstance(outcome, Finished):
+                outcome = without_result(no_outcomes(values))
+            return [outcome] * len(claims)
+        if len(outcomes) != len(claims):
             raise ValueError(
-                f"process_batch returned {len(values)} outcomes of {len(claims)} tasks"
+                f"process_batch returned {len(outcomes)} outcomes of {len(claims)} tasks"
             )
-        return values
+        return [worker.outcome_of(value) for value in outcomes]
 
-    async def _finish(self, conn: AsyncBatchConnection, calls: list[Call]) -> list[list[Any]]:
+    async def _finish(self, conn: AsyncBatchConnection, settlement: Settlement) -> list[list[Any]]:
+        """Raises Lost, if some of the tasks are."""
+        if settlement.may_be_refused():
+            try:
+                async with conn.transaction():
+                    return await self._send(conn, settlement.calls())
+            except (Lost, TaskConflict):
+                raise
+            except Exception as error:
+                if conn.closed or is_circumstance(error):
+                    raise
+                settlement.drop_results(error)
+        return await self._send(conn, settlement.calls())
+
+    async def _send(self, conn: AsyncBatchConnection, calls: list[Call]) -> list[list[Any]]:
         try:
             return await async_send(conn, calls)
         except TaskConflict as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 
-from pgqpy.consumer_check import check_hooks
+from pgqpy.consumer_check import check_hooks, check_runs
 from pgqpy.errors import InvalidConsumer
 from pgqpy.retries import interval
 from pgqpy.retry_policy import check_policy
@@ -75,6 +75,7 @@ def check_worker(worker: object) -> None:
 def _check_handler(name: str, handler: object, awaited: bool) -> None:
     if not callable(handler):
         raise InvalidConsumer(f"{name}: the handler {handler!r:.80} cannot be called")
+    check_runs(f"{name}: the handler", handler)
     call = getattr(handler, "__call__")  # noqa: B004, B009
     given = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
     if given and not awaited:

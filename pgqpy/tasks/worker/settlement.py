@@ -11,8 +11,11 @@ from psycopg import ConnectionInfo
 from pgqpy.errors import TaskConflict
 from pgqpy.retries import storable
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.outcome import Failed, Finished, Moved, Outcome, Released
+from pgqpy.tasks.outcome import Failed, Finished, Moved, Outcome, Released, without_result
 from pgqpy.tasks.worker.held import Claim
+
+#: Any server takes a result of so many characters, if it knows them.
+_SMALL = 10_000
 
 #: A statement and its parameters.
 Call: TypeAlias = tuple[bytes, list[Any]]
@@ -49,11 +52,26 @@ class Settlement:
         """The statements. The one for moves fails as a whole if a task is lost."""
         return [self._call(kind, settled) for kind, settled in self._kinds.items()]
 
+    def may_be_refused(self) -> bool:
+        """Whether the server may not take some result, for its encoding or its size."""
+        unicode = self._info.parameter_status("server_encoding") == "UTF8"
+        return any(
+            len(result) > _SMALL or not (unicode or result.isascii())
+            for each in self._kinds.get(Finished, ())
+            if isinstance(each.outcome, Finished) and (result := each.outcome.result) is not None
+        )
+
+    def drop_results(self, error: Exception) -> None:
+        """The server does not take them; tasks are finished without."""
+        for each in self._kinds.get(Finished, ()):
+            if isinstance(each.outcome, Finished) and each.outcome.result is not None:
+                each.outcome = without_result(error)
+
     @property
     def one_finished(self) -> tuple[Claim, str | None] | None:
         """A claim and its result, if there is no more to tell than that its task was done."""
         match self.settled:
-            case [Settled(claim=claim, outcome=Finished(result=result))]:
+            case [Settled(claim=claim, outcome=Finished(result=result, note=None))]:
                 return claim, result
         return None
 
@@ -74,14 +92,14 @@ class Settlement:
             [claim.task.id for claim in claims],
             [claim.version for claim in claims],
         ]
+        encoding = self._info.parameter_status("server_encoding") or ""
         if kind is Finished:
             results = [outcome.result for outcome in outcomes]
-            given = any(result is not None for result in results)
-            return sql.FINISH_MANY, [*arguments, results if given else None]
+            notes = [outcome.note and storable(outcome.note, encoding) for outcome in outcomes]
+            return sql.FINISH_MANY, [*arguments, _if_any(results), _if_any(notes)]
         if kind is Released:
             return sql.RELEASE, [*arguments, [outcome.delay for outcome in outcomes]]
         if kind is Failed:
-            encoding = self._info.parameter_status("server_encoding") or ""
             return sql.FAIL_MANY, [
                 *arguments,
                 [storable(outcome.error, encoding) for outcome in outcomes],
@@ -102,3 +120,7 @@ class Settlement:
             False,
             False,
         ]
+
+
+def _if_any(values: list[Any]) -> list[Any] | None:
+    return values if any(value is not None for value in values) else None

@@ -84,6 +84,16 @@ class AsyncSettling:
             return
         for claim in lost:
             self.lost(claim)
+        for each in settlement.settled:
+            if isinstance(each.outcome, Finished) and each.outcome.note and each.claim not in lost:
+                task = each.claim.task
+                logger.warning(
+                    "task %s of queue %s is finished, but %s",
+                    task.id,
+                    task.queue,
+                    each.outcome.note,
+                    extra=self._fields(each.claim),
+                )
         counts = dict.fromkeys((Finished, Failed, Moved, Released), 0)
         for each in settlement.settled:
             if each.claim not in lost:

@@ -16,9 +16,10 @@ from pgqpy.backoff import Backoff
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
+from pgqpy.retry_policy import DeadLetter
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.due_async import LOOK, async_push_due
-from pgqpy.tasks.outcome import Failed, Released
+from pgqpy.tasks.outcome import Failed, Finished, Moved, Released, without_result
 from pgqpy.tasks.task import Task
 from pgqpy.tasks.worker.attempts_async import AsyncAttempts
 from pgqpy.tasks.worker.held import Claim
@@ -325,6 +326,14 @@ class AsyncShift:
                     raise
                 if isinstance(error, TaskConflict) and lost_ids(error):
                     self._settling.lost(each.claim)
+                elif isinstance(each.outcome, Finished) and each.outcome.result is not None:
+                    each.outcome = without_result(error)
+                    continue
+                elif isinstance(each.outcome, Moved):
+                    # It would be done again, and moved to the same place.
+                    given_up = DeadLetter(error)
+                    each.outcome = await self._settling.outcome_of_error(each.claim, given_up)
+                    continue
                 elif not isinstance(each.outcome, Failed):
                     each.outcome = await self._settling.outcome_of_error(each.claim, error)
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
@@ -16,7 +17,16 @@ from pgqpy.retries import MAX_TRACEBACK, interval
 from pgqpy.retry_policy import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.client_async import claimant_name
-from pgqpy.tasks.outcome import Failed, Finished, Move, Moved, Outcome, Released, TaskStats
+from pgqpy.tasks.outcome import (
+    Failed,
+    Finished,
+    Move,
+    Moved,
+    Outcome,
+    Released,
+    TaskStats,
+    without_result,
+)
 from pgqpy.tasks.statements import Duration
 from pgqpy.tasks.task import Task
 from pgqpy.tasks.worker.check import check_worker
@@ -42,11 +52,12 @@ class AsyncTaskWorker:
     taken the task over, this one cannot finish it any more: in a transaction nothing of what it
     wrote is committed; a handler of asyncio is cancelled, and `on_task_lost` is called.
 
-    What is returned for a task is its result, which is kept if the queue keeps finished tasks. A
-    `Retry`, a `DeadLetter` or a `Move` may be returned or raised; returned, what was written for
-    the task in its transaction commits with it, raised, it is rolled back. After any other error
-    ``retry_policy`` says when the task comes again; when that or the queue allows no more attempts,
-    the task goes to the error queue with the reason.
+    What is returned for a task is its result, which is kept if the queue keeps finished tasks. If
+    it is no JSON the task is finished without it: what was done is not done again because of what
+    it returned. A `Retry`, a `DeadLetter` or a `Move` may be returned or raised; returned, what was
+    written for the task in its transaction commits with it, raised, it is rolled back. After any
+    other error ``retry_policy`` says when the task comes again; when that or the queue allows no
+    more attempts, the task goes to the error queue with the reason.
     """
 
     queues: str | Sequence[str] = ()
@@ -223,8 +234,12 @@ class AsyncTaskWorker:
         """Whether it pushes periodic tasks, between the others."""
         return self.periodic
 
+    def encode_result(self, value: Any) -> str | None:
+        """What was returned for a task, as JSON; None for none."""
+        return sql.jsonb_or_null(value)
+
     def outcome_of(self, value: Any) -> Outcome:
-        """What was returned for a task, as what becomes of it. Raises ValueError, PgqError."""
+        """What was returned for a task, as what becomes of it. Raises DeadLetter, ValueError."""
         if isinstance(value, Retry):
             after = interval(value.after, "the delay to retry after")
             if after < timedelta():
@@ -234,7 +249,13 @@ class AsyncTaskWorker:
             return Failed(_described(value.reason, value.__cause__), None)
         if isinstance(value, Move):
             return Moved(value.change)
-        return Finished(sql.jsonb_or_null(value))
+        if inspect.iscoroutine(value):
+            value.close()
+            raise DeadLetter("a coroutine was returned, which nobody has awaited")
+        try:
+            return Finished(self.encode_result(value))
+        except Exception as error:
+            return without_result(error)
 
     def outcome_of_error(self, task: Task, error: Exception) -> Outcome:
         """What becomes of a task for which an error was raised that is no outage."""

@@ -47,14 +47,15 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.finish_many(claimant text, ids bigint[], versions int4[], results jsonb[] default null)
+create or replace function pgq_task.finish_many(
+    claimant text, ids bigint[], versions int4[], results jsonb[] default null, notes text[] default null)
 returns setof bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.finish_many(4)
+-- Function: pgq_task.finish_many(5)
 --
 --      Ends tasks that were done, as many of them as the claimant still has.
 --
@@ -63,6 +64,8 @@ as $$
 --      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
 --      results     - one for each, or null
+--      notes       - one for each, or null: what is to be known of how it was done, such as why its result is not kept;
+--                    the error of a finished task that is kept
 -- Returns:
 --      The ids of those that were not finished, because somebody else has them, or had them and finished
 --      them.
@@ -84,6 +87,9 @@ begin
     if cardinality(results) <> coalesce(cardinality(ids), 0) then
         perform pgq_task.require_one_each('results', cardinality(results), ids);
     end if;
+    if notes is not null then
+        perform pgq_task.require_one_each('notes', cardinality(notes), ids);
+    end if;
     with gone as (
         delete from pgq_task.task t
          -- in the order in which others lock them
@@ -104,7 +110,7 @@ begin
            from unnest(v_tasks) t where t.order_key is not null;
     end if;
     if v_kept then
-        perform pgq_task.keep_finished(v_tasks, 'finished', ids, versions, results);
+        perform pgq_task.keep_finished(v_tasks, 'finished', ids, versions, results, notes);
     end if;
     if v_limited is not null then
         -- There is room again.

@@ -47,20 +47,20 @@ create or replace trigger make_finished_tables
 
 create or replace function pgq_task.keep_finished(
     i_tasks pgq_task.task[], i_outcome text,
-    i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null)
+    i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null, i_notes text[] default null)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.keep_finished(5)
+-- Function: pgq_task.keep_finished(6)
 --
 --      Keeps those of these tasks whose queues want it. Who has deleted tasks calls it. Internal.
 --
 -- Parameters:
 --      i_tasks     - as they were
 --      i_outcome   - finished, popped or deleted
---      i_ids, i_versions, i_results    - their results, with which versions of which tasks they are of
+--      i_ids, i_versions, i_results, i_notes   - their results and notes, with which versions of which tasks they are of
 -- ----------------------------------------------------------------------
 declare
     v_now   constant timestamptz := clock_timestamp();
@@ -76,11 +76,12 @@ begin
                    (queue_id, id, priority, created, finished, outcome, claimant, attempts, last_attempt,
                     result, error, payload, headers, unique_key, order_key)
             select t.queue_id, t.id, t.priority, t.created, $1, $2, t.claimant, t.attempts, t.last_attempt,
-                   r.result, t.error, t.payload, t.headers, t.unique_key, t.order_key
+                   r.result, coalesce(r.note, t.error), t.payload, t.headers, t.unique_key, t.order_key
               from unnest($3) t
-              left join (select distinct on (id, version) * from unnest($4, $5, $6) u (id, version, result)) r using (id, version)
+              left join (select distinct on (id, version) * from unnest($4, $5, $6, $8) u (id, version, result, note)) r
+             using (id, version)
              where t.queue_id = $7$sql$, q.queue_id, pgq_task.finished_slot(q.queue_keep, v_now))
-        using v_now, i_outcome, i_tasks, i_ids, i_versions, i_results, q.queue_id;
+        using v_now, i_outcome, i_tasks, i_ids, i_versions, i_results, q.queue_id, i_notes;
     end loop;
 end;
 $$;

@@ -15,7 +15,7 @@ create table pgq_task.finished (
     attempts            int4            not null,
     last_attempt        timestamptz,
     result              jsonb,
-    -- of the last attempt that failed, if one did
+    -- of the last attempt that failed, if one did; or why its result is not kept
     error               text,
     payload             jsonb,
     headers             jsonb,

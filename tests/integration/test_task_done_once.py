@@ -1,0 +1,371 @@
+"""What was done is not done again because of what it returned."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy import FixedDelay, Retry
+from pgqpy.embedded import Server
+from pgqpy.errors import InvalidConsumer
+from pgqpy.schema import schema_sql
+from pgqpy.tasks import (
+    AsyncPipelineWorker,
+    AsyncTableWorker,
+    AsyncTaskWorker,
+    Pipeline,
+    PipelineWorker,
+    TableWorker,
+    Task,
+    Tasks,
+    TaskWorker,
+)
+from pgqpy.tasks.app import TaskApp
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_task_worker import left
+
+Return = Callable[[], Any]
+
+AT_ONCE: dict[str, Any] = {"retry_policy": FixedDelay(0)}
+
+
+class Secretive:
+    """Nothing that encodes it expects this."""
+
+    def model_dump_json(self, **_: Any) -> str:
+        raise LookupError("no")
+
+    def __repr__(self) -> str:
+        raise LookupError("no")
+
+
+def nested() -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(100_000):
+        inner = [inner]
+    return inner
+
+
+RETURNS: dict[str, Return] = {
+    "object": object,
+    "error": lambda: ValueError("returned"),
+    "generator": lambda: (n for n in "ab"),
+    "nan": lambda: math.nan,
+    "set": lambda: {1, 2},
+    "keys": lambda: {(1, 2): 3, object: 4},
+    "NUL": lambda: "\0",
+    "surrogate": lambda: "\ud800",
+    "nested": nested,
+    "secretive": Secretive,
+}
+#: Those that a batch may return: of two rows for one.
+OUTCOMES = ("generator",)
+
+
+def worker(way: str, returned: Return | None, done: list[Any], *, awaited: bool) -> Any:
+    """A class of workers that note what they do, and return what they are told."""
+
+    def work(self: object, *args: Any) -> Any:
+        tasks = args[-1] if way == "process_batch" else [args[-1]]
+        done.extend(task.payload for task in tasks)
+        values = [(returned or RETURNS[task.payload])() for task in tasks]
+        return values if way == "process_batch" else values[0]
+
+    async def work_aside(self: object, *args: Any) -> Any:
+        return work(self, *args)
+
+    if awaited:
+        return type("Async", (AsyncTaskWorker,), {way: work_aside})
+    return type("Sync", (TaskWorker,), {way: work})
+
+
+@pytest.fixture
+def latin1_dsn(server: Server) -> Iterator[str]:
+    name = "latin1_tasks"
+    with pgqpy.connect(server.dsn, autocommit=True) as conn:
+        conn.execute(
+            f"create database {name} template template0 encoding 'LATIN1' locale 'C'".encode()
+        )
+        try:
+            with pgqpy.connect(server.dsn_of(name)) as inside:
+                inside.execute(schema_sql().encode())
+            yield server.dsn_of(name)
+        finally:
+            conn.execute(f"drop database {name} with (force)".encode())
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Tasks:
+    made = Tasks(conn)
+    made.create_queue("work")
+    return made
+
+
+def run(made: Any) -> None:
+    ended = made.run(until_empty=True)
+    if inspect.iscoroutine(ended):
+        asyncio.run(ended)
+
+
+def history(tasks: Tasks, queue: str = "work") -> list[tuple[Any, Any, int]]:
+    return [(each.result, each.error, each.attempts) for each in tasks.finished(queue)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+@pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
+def test_a_task_whose_result_is_no_json_is_finished_without_it(
+    dsn: str,
+    tasks: Tasks,
+    conn: Connection,
+    way: str,
+    awaited: bool,
+    kept: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done: list[Any] = []
+    if kept:
+        tasks.set_config("work", "keep", "1 hour")
+    tasks.push_many("work", list(RETURNS))
+    run(worker(way, None, done, awaited=awaited)(dsn, "work", **AT_ONCE))
+    assert sorted(done) == sorted(RETURNS)
+    assert left(conn) == []
+    told = [each.getMessage() for each in caplog.records if "is finished, but" in each.message]
+    assert len(told) == len(RETURNS)
+    if kept:
+        found = history(tasks)
+        assert [(result, attempts) for result, _, attempts in found] == [(None, 1)] * len(RETURNS)
+        assert all(error.startswith("the result is not kept: ") for _, error, _ in found)
+
+
+def test_results_are_kept_of_those_beside_one_that_has_none(
+    dsn: str, tasks: Tasks, conn: Connection
+) -> None:
+    class Half(TaskWorker):
+        def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> list[Any]:
+            return [object() if task.payload % 2 else {"n": task.payload} for task in tasks]
+
+    tasks.set_config("work", "keep", "1 hour")
+    tasks.push_many("work", range(10))
+    run(Half(dsn, "work", **AT_ONCE))
+    found = tasks.finished("work")
+    assert {each.payload: each.result for each in found} == {
+        number: None if number % 2 else {"n": number} for number in range(10)
+    }
+    assert {each.payload for each in found if each.error is None} == {0, 2, 4, 6, 8}
+
+
+@pytest.mark.parametrize("returned", [lambda: 5, lambda: "abc", lambda: {1, 2}, dict])
+def test_a_batch_that_returns_no_list_is_done(
+    dsn: str, tasks: Tasks, conn: Connection, returned: Return
+) -> None:
+    calls: list[int] = []
+
+    class Counting(TaskWorker):
+        def process_batch(self, conn: pgqpy.Connection, tasks: list[Task]) -> Any:
+            calls.append(len(tasks))
+            return returned()
+
+    tasks.set_config("work", "keep", "1 hour")
+    tasks.push_many("work", range(3))
+    run(Counting(dsn, "work", **AT_ONCE))
+    assert sum(calls) == 3
+    assert {(result, attempts) for result, _, attempts in history(tasks)} == {(None, 1)}
+    assert all("process_batch returned" in error for _, error, _ in history(tasks))
+
+
+@pytest.mark.parametrize("returned", [lambda: iter([Retry(3600)]), lambda: Retry(3600)])
+def test_outcomes_of_a_batch_are_none_the_less_taken_as_such(
+    dsn: str, tasks: Tasks, conn: Connection, returned: Return
+) -> None:
+    run_one = type("One", (TaskWorker,), {"process_batch": lambda *_: returned()})
+    tasks.push("work", 1)
+    run(run_one(dsn, "work", batch_size=1))
+    assert left(conn) == [("work", "scheduled", 0, 1)]
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+@pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
+def test_a_coroutine_that_nobody_has_awaited_is_not_taken_for_done(
+    dsn: str, tasks: Tasks, conn: Connection, way: str, awaited: bool
+) -> None:
+    async def later() -> None: ...
+
+    done: list[Any] = []
+    tasks.push("work", 1)
+    run(worker(way, later, done, awaited=awaited)(dsn, "work", **AT_ONCE))
+    assert done == [1]
+    assert left(conn) == [("work.failed", "available", 0, 1)]
+
+
+@pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
+@pytest.mark.parametrize("result", ["\N{SNOWMAN}", "\N{SNOWMAN}" * 20_000])
+def test_a_task_whose_result_the_server_does_not_take_is_finished_without_it(
+    latin1_dsn: str, way: str, result: str
+) -> None:
+    done: list[Any] = []
+    with pgqpy.connect(latin1_dsn, autocommit=True) as conn:
+        tasks = Tasks(conn)
+        tasks.create_queue("work")
+        tasks.set_config("work", "keep", "1 hour")
+        tasks.push_many("work", [1, 2, 3])
+        conn.execute("create table effect (nr serial)")
+
+        def returned() -> str:
+            return result if len(done) % 2 else "plain"
+
+        made = worker(way, returned, done, awaited=False)
+        if way == "process_task":
+
+            def write(self: object, conn: Connection, task: Task) -> str:
+                conn.execute("insert into effect default values")
+                done.append(task.payload)
+                return returned()
+
+            made.process_task = write
+        run(made(latin1_dsn, "work", **AT_ONCE))
+        assert sorted(done) == [1, 2, 3]
+        assert left(conn) == []
+        found = tasks.finished("work")
+        assert all(each.result is None or each.result == "plain" for each in found)
+        assert any(each.error and "the result is not kept" in each.error for each in found)
+        if way == "process_task":
+            assert ops.value(conn, "select count(*) from effect") == 3
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+@pytest.mark.parametrize("transaction", [False, True])
+def test_a_job_whose_result_is_no_json_is_finished_without_it(
+    dsn: str, tasks: Tasks, conn: Connection, transaction: bool, awaited: bool
+) -> None:
+    app = TaskApp("work", **AT_ONCE)
+    done: list[str] = []
+
+    def job(kind: str) -> object:
+        done.append(kind)
+        return RETURNS[kind]()
+
+    async def job_aside(kind: str) -> object:
+        return job(kind)
+
+    made = app.task(transaction=transaction)(job_aside if awaited else job)
+    tasks.set_config("work", "keep", "1 hour")
+    made.push_many(conn, [{"kind": kind} for kind in RETURNS])
+    run(app.async_worker(dsn) if awaited else app.worker(dsn))
+    assert sorted(done) == sorted(RETURNS)
+    assert left(conn) == []
+    found = history(tasks)
+    assert [attempts for _, _, attempts in found] == [1] * len(RETURNS)
+    # A set is a list for msgspec.
+    assert [result for result, _, _ in found if result is not None] == [[1, 2]]
+    assert all("the result is not kept: " in error for result, error, _ in found if result is None)
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+@pytest.mark.parametrize("kind", ["sink", "direct", "choice", "fork"])
+def test_a_station_is_not_asked_again_because_of_what_it_returned(
+    dsn: str, tasks: Tasks, conn: Connection, kind: str, awaited: bool
+) -> None:
+    pipeline = Pipeline("p", start="a")
+    done: list[Any] = []
+
+    def station(conn: object, task: Task) -> Any:
+        done.append(task.payload)
+        return RETURNS[task.payload]()
+
+    async def station_aside(conn: object, task: Task) -> Any:
+        return station(conn, task)
+
+    def end(conn: object, task: Task) -> None: ...
+
+    async def end_aside(conn: object, task: Task) -> None: ...
+
+    function = station_aside if awaited else station
+    if kind == "sink":
+        pipeline.sink("a")(function)
+    else:
+        declare: Any = getattr(pipeline, kind)
+        declare("a", to="b" if kind == "direct" else ["b"])(function)
+        pipeline.sink("b")(end_aside if awaited else end)
+    for queue in pipeline.queues:
+        tasks.create_queue(queue)
+    tasks.set_config("p.a", "keep", "1 hour")
+    tasks.push_many("p.a", list(RETURNS))
+    made: Any = AsyncPipelineWorker if awaited else PipelineWorker
+    run(made(dsn, pipeline, **AT_ONCE))
+    assert sorted(done) == sorted(RETURNS)
+    if kind == "sink":
+        assert left(conn) == []
+        assert all("the result is not kept: " in error for _, error, _ in history(tasks, "p.a"))
+    else:
+        # Its result would have been the next one's payload, or where it goes.
+        assert sorted(left(conn)) == sorted(("p.a.failed", "available", 0, n) for n in RETURNS)
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+@pytest.mark.parametrize("way", ["process_row", "process_batch"])
+def test_a_row_whose_handler_returns_whatever_is_done(
+    dsn: str, conn: Connection, way: str, awaited: bool
+) -> None:
+    kinds = [kind for kind in RETURNS if way == "process_row" or kind not in OUTCOMES]
+    conn.execute("create table mail (id text primary key)")
+    conn.execute("select pgq_task.add_columns('mail')")
+    conn.cursor().executemany("insert into mail values (%s)", [(kind,) for kind in kinds])
+    done: list[str] = []
+
+    def work(self: object, conn: object, rows: Any) -> Any:
+        [row] = rows if way == "process_batch" else [rows]
+        done.append(row["id"])
+        return RETURNS[row["id"]]()
+
+    async def work_aside(self: object, conn: object, rows: Any) -> Any:
+        return work(self, conn, rows)
+
+    if awaited:
+        made: Any = type("Mine", (AsyncTableWorker,), {way: work_aside})
+    else:
+        made = type("Mine", (TableWorker,), {way: work})
+    run(made(dsn, "mail", **AT_ONCE))
+    assert sorted(done) == sorted(kinds)
+    assert ops.value(conn, "select array_agg(distinct status) from mail") == ["succeeded"]
+
+
+def test_a_hook_for_a_row_that_failed_takes_nothing_back_of_the_others(
+    dsn: str, conn: Connection
+) -> None:
+    conn.execute("create table mail (id int primary key)")
+    conn.execute("select pgq_task.add_columns('mail')")
+    conn.execute("insert into mail values (1), (2), (3)")
+    done: list[int] = []
+
+    class Hooked(TableWorker):
+        def process_row(self, conn: pgqpy.Connection, row: dict[str, Any]) -> None:
+            if row["id"] == 2:
+                raise ValueError("no luck")
+            done.append(row["id"])
+
+        def on_row_failed(self, *_: Any) -> None:
+            raise LookupError("hook")
+
+    with pytest.raises(LookupError, match="hook"):
+        run(Hooked(dsn, "mail", batch_size=3, retry_policy=FixedDelay(3600)))
+    assert done == [1, 3]
+    states = conn.execute("select id, status from mail order by id").fetchall()
+    assert states == [(1, "succeeded"), (2, "failed"), (3, "succeeded")]
+
+
+def test_a_generator_is_no_handler(dsn: str, tasks: Tasks) -> None:
+    def handle(task: Task) -> Any:
+        yield task
+
+    with pytest.raises(InvalidConsumer, match="has a yield"):
+        TaskWorker(dsn, "work", handle).run(until_empty=True)
+    with pytest.raises(InvalidConsumer, match="has a yield"):
+        type("Mine", (TaskWorker,), {"handle_task": lambda self, task: (yield)})(dsn, "work").run()
