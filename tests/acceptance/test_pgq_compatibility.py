@@ -317,6 +317,32 @@ select * from pgq.get_batch_events(2)
 select pgq.finish_batch(2)
 select pgq.maint_rotate_tables_step1('nope')
 """,
+    "maintenance": """
+select pgq.create_queue('q')
+update pgq.queue set queue_extra_maint = '{baz,foo.bar,pg_catalog.lower}' where queue_name = 'q'
+select * from pgq.maint_operations() where func_name <> 'vacuum'
+select pgq.tune_storage('q'), pgq.tune_storage('nope'), pgq.tune_storage(null)
+create table public.a ()
+create table public.b ()
+grant select on public.a to public
+grant insert on public.a to pgq_writer with grant option
+select pgq._grant_perms_from('public', 'a', 'public', 'b')
+""",
+    "sequences": """
+create sequence public.seq
+create sequence public."S.eq" start 7
+select pgq.seq_getval('seq'), pgq.seq_getval('public.S.eq')
+select pgq.seq_setval('seq', 10)
+select pgq.seq_setval('seq', 5)
+select pgq.seq_setval('public.seq', 15)
+select pgq.seq_getval('seq'), pgq.seq_getval('public.seq')
+select pgq.seq_setval('public.S.eq', 8)
+select setval('public.seq', 30, false)
+select pgq.seq_setval('seq', 20), pgq.seq_getval('seq')
+select nextval('public.seq')
+select pgq.seq_setval('nope', 1)
+select pgq.seq_setval(null, 1), pgq.seq_setval('seq', null), pgq.seq_getval(null)
+""",
     "names": """
 select pgq.create_queue('it''s "a" queue')
 select pgq.register_consumer('it''s "a" queue', 'it''s "a" consumer')
