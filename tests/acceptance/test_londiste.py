@@ -1,0 +1,182 @@
+"""Londiste replicates on our schema: Debian's Londiste, pgq_node and pgqd, a root, a branch and a
+leaf, from the first copy to a takeover.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgqpy.embedded import Server
+from tests.fixtures.fix_db import Connection, create_database, drop_database
+from tests.fixtures.fix_reference import missing_on_purpose
+from tests.fixtures.fix_ticker import PATIENCE, eventually
+
+pytestmark = [pytest.mark.reference, pytest.mark.slow]
+
+SCHEMAS = [
+    Path("/usr/share/postgresql/15/contrib", name) for name in ("pgq_node.sql", "londiste.sql")
+]
+
+NODE = """
+[londiste]
+job_name = {name}
+db = {dsn}
+queue_name = replika
+logfile = {folder}/{name}.log
+pidfile = {folder}/{name}.pid
+use_skylog = 0
+loop_delay = 0.1
+parallel_copies = 1
+local_wm_publish_period = 0.2
+global_wm_publish_period = 0.2
+"""
+
+PGQD = """
+[pgqd]
+logfile = {folder}/pgqd.log
+pidfile = {folder}/pgqd.pid
+base_connstr = host={host} port=5432 user=postgres
+initial_database = postgres
+database_list = {databases}
+syslog = 0
+check_period = 1
+retry_period = 0.2
+maint_period = 0.2
+ticker_period = 0.05
+"""
+
+
+@dataclass
+class Node:
+    """A database of the cascade, and Londiste's configuration for it."""
+
+    name: str
+    dsn: str
+    conn: Connection
+    config: Path
+
+    def run(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["londiste", str(self.config), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def rows(self) -> list[tuple[object, ...]]:
+        return self.conn.execute("select * from public.item order by id").fetchall()
+
+    def has(self, marker: str) -> None:
+        """Wait until a change has come."""
+        eventually(self.conn, "select exists (select from public.item where note = %s)", marker)
+
+
+@pytest.fixture
+def nodes(server: Server, template: str, tmp_path: Path) -> Iterator[list[Node]]:
+    """root, branch and leaf, each a database with our schema, pgq_node and Londiste in it."""
+    for program in ("londiste", "pgqd"):
+        if shutil.which(program) is None:
+            missing_on_purpose(program)
+    for file in SCHEMAS:
+        if not file.exists():
+            missing_on_purpose(str(file))
+    found: list[Node] = []
+    for name in ("root", "branch", "leaf"):
+        database = create_database(server, template)
+        dsn = f"host={server.socket_dir} port=5432 user=postgres dbname={database}"
+        conn: Connection = psycopg.connect(dsn, autocommit=True)
+        for file in SCHEMAS:
+            conn.execute(file.read_text().encode())
+        config = tmp_path / f"{name}.ini"
+        config.write_text(NODE.format(name=name, dsn=dsn, folder=tmp_path))
+        found.append(Node(name, dsn, conn, config))
+    yield found
+    for node in found:
+        database = node.conn.info.dbname
+        node.conn.close()
+        drop_database(server, database)
+
+
+@pytest.fixture
+def daemons(nodes: list[Node], server: Server, tmp_path: Path) -> Iterator[ExitStack]:
+    """pgqd, and what is started in the stack: all end with the test."""
+    config = tmp_path / "pgqd.ini"
+    databases = ",".join(node.conn.info.dbname for node in nodes)
+    config.write_text(PGQD.format(folder=tmp_path, host=server.socket_dir, databases=databases))
+    with ExitStack() as stack:
+        start(stack, "pgqd", "-q", str(config))
+        yield stack
+
+
+def start(stack: ExitStack, *command: str) -> None:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end() -> None:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+
+    stack.callback(end)
+
+
+def test_root_branch_and_leaf_copy_follow_and_take_over(
+    nodes: list[Node], daemons: ExitStack
+) -> None:
+    root, branch, leaf = nodes
+    root.conn.execute("create table public.item (id serial primary key, n int, note text)")
+    root.conn.execute("insert into public.item (n) select n from generate_series(1, 1000) n")
+    root.run("create-root", "root", root.dsn)
+    branch.run("create-branch", "branch", branch.dsn, f"--provider={root.dsn}")
+    leaf.run("create-leaf", "leaf", leaf.dsn, f"--provider={branch.dsn}")
+    for node in (root, branch):
+        for setting in ("ticker_max_lag", "ticker_idle_period", "rotation_period"):
+            node.conn.execute("select pgq.set_queue_config('replika', %s, '0.2 s')", [setting])
+    for node in nodes:
+        start(daemons, "londiste", str(node.config), "worker")
+
+    # Named by their schema: "--all" and "missing" mean tables of ours, too.
+    root.run("add-table", "public.*")
+    root.run("add-seq", "public.*")
+    # From the root, so that both copies go on at once.
+    for node in (branch, leaf):
+        node.conn.execute("create sequence public.item_id_seq")
+        node.run("add-table", "item", "--create", "--copy-node=root")
+    for node in (branch, leaf):
+        eventually(node.conn, "select bool_and(merge_state = 'ok') from londiste.table_info")
+        node.run("add-seq", "item_id_seq")
+        assert len(node.rows()) == 1000
+    assert leaf.rows() == branch.rows() == root.rows()
+
+    root.conn.execute("update public.item set n = -n where id % 10 = 0")
+    root.conn.execute("delete from public.item where id % 10 = 1")
+    root.conn.execute("insert into public.item (n, note) values (1, 'before')")
+    leaf.has("before")
+    assert leaf.rows() == branch.rows() == root.rows()
+
+    branch.run("takeover", "root")
+    # Maintenance of the old root has sent word of its sequence.
+    branch.conn.execute(
+        "insert into public.item values (nextval('public.item_id_seq'), 2, 'after')"
+    )
+    for node in (root, leaf):
+        node.has("after")
+        assert node.rows() == branch.rows()
+    with pytest.raises(psycopg.Error, match="disabled"):
+        root.conn.execute("insert into public.item (n) values (3)")
+    assert "checksum" in leaf.run("compare", "item")
+    for node in (root, branch):
+        # Maintenance goes on beside pgq_node's and Londiste's own.
+        eventually(node.conn, "select queue_rotations > 0 from pgq.queue")
