@@ -4,7 +4,9 @@ leaf, from the first copy to a takeover.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -117,6 +119,9 @@ def daemons(nodes: list[Node], server: Server, tmp_path: Path) -> Iterator[ExitS
     with ExitStack() as stack:
         start(stack, "pgqd", "-q", str(config))
         yield stack
+    # A worker starts its copies in the background; those of a test that fails would go on.
+    for pid in tmp_path.glob("*.pid.*"):
+        os.kill(int(pid.read_text()), signal.SIGTERM)
 
 
 def start(stack: ExitStack, *command: str) -> None:

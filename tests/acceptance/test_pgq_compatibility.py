@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
 pytestmark = pytest.mark.reference
@@ -356,6 +357,52 @@ select pgq.finish_batch(1)
 select pgq.drop_queue('it''s "a" queue', true)
 """,
 }
+
+
+CAUGHT = """
+do $$ begin
+    perform pgq.next_batch('nope', 'c');
+exception when {condition} then
+    raise notice 'caught';
+end $$
+"""
+
+
+def test_errors_have_codes_of_their_own_that_raise_exception_does_not_catch(
+    conn: Connection, theirs: Connection
+) -> None:
+    """As docs/pgq.md says: what catches PgQ's errors alone, and what catches both."""
+    theirs.execute(CAUGHT.format(condition="raise_exception").encode())
+    with pytest.raises(psycopg.ProgrammingError) as caught:
+        conn.execute(CAUGHT.format(condition="raise_exception").encode())
+    assert not isinstance(caught.value, psycopg.errors.RaiseException)
+    assert caught.value.sqlstate == "PQ001"
+    for condition in ("others", "sqlstate 'PQ001' or raise_exception"):
+        for connection in (conn, theirs):
+            connection.execute(CAUGHT.format(condition=condition).encode())
+
+
+def test_insert_event_of_three_arguments_does_not_call_the_one_of_seven(
+    conn: Connection, theirs: Connection
+) -> None:
+    """As docs/pgq.md says. The triggers do call it, in both."""
+    seen = []
+    for connection in (conn, theirs):
+        connection.execute("select pgq.create_queue('q')")
+        connection.execute(
+            "create or replace function pgq.insert_event(queue_name text, ev_type text,"
+            " ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)"
+            " returns bigint language sql as 'select 4711::bigint'"
+        )
+        (number,) = connection.execute("select pgq.insert_event('q', 't', 'd')").fetchone() or ()
+        connection.execute("create table public.t (id int primary key)")
+        connection.execute(
+            "create trigger t after insert on public.t for each row execute function"
+            " pgq.logutriga('q')"
+        )
+        connection.execute("insert into public.t values (1)")
+        seen.append((number, ops.value(connection, "select count(*) from pgq.event_template")))
+    assert seen == [(1, 1), (4711, 0)]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -148,3 +148,20 @@ def test_bulk_insert_events_of_python3_pgq_writes_our_events(
     singles = [list(row[6:]) for row in rows if row[4] == "single"]
     assert singles == [["e1", None, None, "e4"]] * 3
     assert done.stdout.split() == [str(row[0]) for row in rows if row[4] == "single"]
+
+
+def test_psycopg2_catches_our_errors_as_internal_errors_with_a_code(dsn: str) -> None:
+    """As docs/pgq.md says."""
+    program = """
+import sys
+import psycopg2
+db = psycopg2.connect(sys.argv[1])
+try:
+    db.cursor().execute("select pgq.insert_event('nope', 't', 'd')")
+except psycopg2.InternalError as error:
+    print(error.pgcode, isinstance(error, psycopg2.errors.RaiseException))
+"""
+    done = subprocess.run(
+        [PYTHON, "-c", program, dsn], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stdout.split() == ["PQ001", "False"]

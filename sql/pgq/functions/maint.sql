@@ -186,7 +186,8 @@ begin
         v_parts := null;
     end;
     if cardinality(v_parts) > 2 then
-        raise exception 'a function is named by its schema and its name';
+        raise exception 'it has more parts than a schema and a name'
+            using errcode = 'invalid_name';
     end if;
     if v_parts is not null then
         perform pgq.require_trusted(case cardinality(v_parts) when 1 then 'public' else v_parts[1] end,
