@@ -56,7 +56,7 @@ def schema_sql() -> str:
         (
             manifest.sql("base"),
             _version_table(),
-            manifest.sql("structure", "functions", "grants"),
+            manifest.sql("structure", "functions", "grants", "end"),
         )
     )
 
@@ -85,7 +85,7 @@ def extension_files() -> dict[str, str]:
         "comment = 'PgQ for Python and Spark: transactional event queues'\n"
         f"default_version = '{version}'\n"
         "relocatable = false\n"
-        "superuser = true\n"
+        "superuser = false\n"
     )
     script = "\n".join(
         (

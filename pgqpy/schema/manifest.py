@@ -27,10 +27,11 @@ class Manifest:
 
     Attributes:
         base: roles and schemas. Harmless to repeat, and ends with the owner's
-            role set until the end of the transaction.
+            role set.
         structure: tables, sequences, views: what a migration changes.
         functions: functions and trigger functions, replaced at each upgrade.
         grants: privileges, repeated at each upgrade.
+        end: the installer's own role again, without what it needed.
     """
 
     root: Path
@@ -38,6 +39,7 @@ class Manifest:
     structure: tuple[Path, ...]
     functions: tuple[Path, ...]
     grants: tuple[Path, ...]
+    end: tuple[Path, ...]
 
     @classmethod
     def load(cls, root: Path = SQL_DIR) -> Manifest:
@@ -73,4 +75,4 @@ class Manifest:
         )
 
 
-SECTIONS = ("base", "structure", "functions", "grants")
+SECTIONS = ("base", "structure", "functions", "grants", "end")

@@ -106,7 +106,7 @@ def downgrade_sql(start: str, revision: str) -> str:
 def what_downgrade_loses(dsn: str) -> str | None:
     """What would be gone with the schema, in words; None when that is nothing."""
     with transaction(dsn) as connection:
-        return None if revision_of(connection) is None else what_is_lost_with(connection)
+        return None if revision_of(connection) is None else _lost_with(connection)
 
 
 def execute_script(context: MigrationContext, script: str) -> None:
@@ -148,7 +148,7 @@ def _downgrade(dsn: str, target: str | None, *, force: bool) -> None:
             raise SchemaError(
                 f"the database is at {at}, which is below {target}", hint="use migrate"
             )
-        lost = what_is_lost_with(connection) if target is None else None
+        lost = _lost_with(connection) if target is None else None
         if lost is not None and not force:
             raise SchemaError(
                 f"removing the schema would lose {lost}",
@@ -171,8 +171,17 @@ def _config(
     config = Config(output_buffer=output) if output is not None else Config()
     # A percent sign is ConfigParser's own.
     config.set_main_option("script_location", str(MIGRATIONS_DIR).replace("%", "%%"))
+    after = "\n".join(filter(None, (after, Manifest.load().sql("end"))))
     config.attributes.update(connection=connection, before=before, after=after)
     return config
+
+
+def _lost_with(connection: sa.Connection) -> str | None:
+    driver = driver_of(connection)
+    driver.execute(_base().encode())
+    lost = what_is_lost_with(connection)
+    driver.execute(Manifest.load().sql("end").encode())
+    return lost
 
 
 def _base() -> str:

@@ -40,6 +40,8 @@ def transaction(dsn: str) -> Iterator[sa.Connection]:
             isolation_level="READ COMMITTED",
         )
         with engine.begin() as connection:
+            # What others have put on the user's path is not called with the user's rights.
+            connection.exec_driver_sql("set local search_path = pg_catalog, pg_temp")
             connection.exec_driver_sql(LOCK)
             yield connection
 
@@ -76,4 +78,8 @@ def _errors_of_ours() -> Iterator[None]:
             raise
         if isinstance(cause, psycopg.errors.InsufficientPrivilege):
             raise SchemaError(str(cause).strip(), hint=NEEDED_RIGHTS) from cause
+        if isinstance(cause, psycopg.errors.DuplicateSchema):
+            raise SchemaError(
+                str(cause.diag.message_primary), hint=cause.diag.message_hint
+            ) from cause
         raise from_psycopg(cause) from cause

@@ -23,7 +23,22 @@ VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 
 
+# A table of this name that belongs to another role may be a view, which runs what that role likes.
+_TRUSTED = "relkind = 'r' and pg_catalog.pg_get_userbyid(relowner) = 'pgq_owner'"
+
+
 def revision_of(connection: sa.Connection) -> str | None:
+    trusted = driver_of(connection).execute(
+        f"""
+        select
+          from pg_catalog.pg_class
+         where oid = pg_catalog.to_regclass(%s)
+           and {_TRUSTED}
+        """,
+        [f"{VERSION_SCHEMA}.{VERSION_TABLE}"],
+    )
+    if trusted.fetchone() is None:
+        return None
     context = MigrationContext.configure(
         connection,
         opts={"version_table": VERSION_TABLE, "version_table_schema": VERSION_SCHEMA},
@@ -68,7 +83,7 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
         )
     # With our version table in schema pgq all are ours; without it they must be empty.
     foreign = driver.execute(
-        """
+        f"""
         select n.nspname, pg_catalog.pg_get_userbyid(n.nspowner) = 'pgq_owner'
           from pg_catalog.pg_namespace as n
          where n.nspname = any (%(schemas)s)
@@ -79,7 +94,8 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
                         select
                           from pg_catalog.pg_class
                          where relnamespace = n.oid
-                           and relname = %(table)s)
+                           and relname = %(table)s
+                           and {_TRUSTED})
                     else pg_catalog.pg_get_userbyid(n.nspowner) <> 'pgq_owner'
                       or pg_catalog.to_regclass(%(schema)s || '.' || %(table)s) is null
                end

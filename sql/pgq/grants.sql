@@ -94,6 +94,8 @@ end;
 $$;
 
 grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.row_counts to public;
+-- An installer reads it before it becomes the owner.
+grant select on pgq.alembic_version to public;
 grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter, pgq.ticker_failure to pgq_reader;
 grant select on pgq.consumer_group, pgq.group_member, pgq.group_partition, pgq.parked_key, pgq.parked_event to pgq_reader;
 grant select on pgq.stream_writer to pgq_reader, pgq_writer;

@@ -5,6 +5,8 @@
 --   pgq_writer   produces
 --   pgq_admin    both, and administers
 
+set local search_path = pg_catalog, pg_temp;
+
 do $$
 declare
     r text;
@@ -27,10 +29,13 @@ begin
         grant pgq_writer to pgq_admin;
     end if;
 
-    -- Who installs without being superuser has to become the owner for a moment.
+    -- An installer that is no superuser becomes the owner until the end: structure/installer.sql.
+    perform pg_catalog.set_config('pgqpy.installer', current_user, true);
+    perform pg_catalog.set_config('pgqpy.installer_joined', '', true);
     if not pg_catalog.pg_has_role(current_user, 'pgq_owner',
             case when pg_catalog.current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end) then
         execute pg_catalog.format('grant pgq_owner to %I', current_user);
+        perform pg_catalog.set_config('pgqpy.installer_joined', 'yes', true);
     end if;
 end;
 $$;
