@@ -1,4 +1,4 @@
-"""Roles that may create schemas put something where we will install: it is named, never executed."""
+"""Others put something where we will install: it is named, never executed."""
 
 from __future__ import annotations
 
