@@ -89,6 +89,7 @@ def copy_stream(spark: SparkSession, dsn: str, directory: str) -> list[str]:
     query = (
         events.select("ev_type", "ev_data")
         .writeStream.format("pgq")
+        .queryName("copy")
         .options(dsn=dsn, queue="copies", writer="copy", checkpointLocation=directory + "/copy")
         .trigger(availableNow=True)
         .start()

@@ -60,7 +60,16 @@ def test_a_stream_starts_where_it_is_told(given: str, position: object) -> None:
         (ReadOptions, {"queue": ""}, "option queue is '': it is empty"),
         (StreamOptions, {"queue": "q"}, "needs option consumer"),
         (StreamWriteOptions, {"queue": "q"}, "needs option writer"),
-        (ReadOptions, {"queue": "q", "startTik": "1"}, "no option 'startTik'(?s:.*)startTick"),
+        (
+            ReadOptions,
+            {"queue": "q", "startTik": "1"},
+            r"no option 'startTik'(?s:.*)Is it startTick\? There are: queue, ",
+        ),
+        (
+            ReadOptions,
+            {"queue": "q", "xyz": "1"},
+            r"no option 'xyz' for reading a queue\s+HINT: There",
+        ),
         (WriteOptions, {"queue": "q", "startTick": "1"}, "no option 'startTick' for writing"),
         (ReadOptions, {"queue": "q", "startTick": "first"}, "startTick is 'first': .* number"),
         (ReadOptions, {"queue": "q", "numPartitions": "0"}, "numPartitions is '0': .* at least 1"),
@@ -100,7 +109,7 @@ def test_what_is_wrong_is_named(kind: type[Options], given: dict[str, str], erro
 
 
 def test_options_that_spark_adds_are_no_mistake() -> None:
-    given = {"queue": "q", "writer": "w", "checkpointLocation": "checkpoint"}
+    given = {"queue": "q", "writer": "w", "checkpointLocation": "checkpoint", "queryName": "name"}
     assert StreamWriteOptions.parse(given).writer == "w"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_type_hints
 
 import pgqpy
@@ -105,8 +106,7 @@ class Options:
         for name in given:
             if name.lower() not in accepted:
                 raise InvalidOption(
-                    f"there is no option {name!r} for {cls.purpose}",
-                    hint=f"There are: {', '.join(known)}.",
+                    f"there is no option {name!r} for {cls.purpose}", hint=_hint(name, known)
                 )
         return cls.pick(given)
 
@@ -122,7 +122,12 @@ class Options:
                 (parse,) = parsers[option.name].__metadata__
                 values[option.name] = _parsed(name, parse, texts[name.lower()])
             elif option.default is MISSING:
-                raise InvalidOption(f"{cls.purpose} needs option {name}")
+                raise InvalidOption(
+                    f"{cls.purpose} needs option {name}",
+                    hint=f'Give it: .option("{name}", ...). Spark gives the options of a table in'
+                    " its catalog to no writer, and to readers only if the table was made without"
+                    " a list of columns.",
+                )
         return cls(**values)
 
     def connect(self, application_name: str) -> pgqpy.Connection:
@@ -207,10 +212,16 @@ class StreamWriteOptions(Options):
     """Of ``df.writeStream``."""
 
     purpose = "streaming to a queue"
-    ignored = frozenset({"checkpointlocation"})
+    ignored = frozenset({"checkpointlocation", "queryname"})
 
     writer: Annotated[str, _text]
     """Who writes: micro-batches of one writer are told apart by their numbers."""
+
+
+def _hint(unknown: str, known: list[str]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    near = get_close_matches(unknown.lower(), by_lower, 1)
+    return "".join(f"Is it {by_lower[name]}? " for name in near) + f"There are: {', '.join(known)}."
 
 
 def _camel_case(name: str) -> str:

@@ -24,6 +24,7 @@ from pgqpy_consumers.spark.options import (
     StreamWriteOptions,
     WriteOptions,
 )
+from pgqpy_consumers.spark.table import carried, carrying, check_no_password, options_of_table
 
 
 class PgqDataSource(DataSource):
@@ -53,7 +54,15 @@ class PgqDataSource(DataSource):
         return self.__dict__
 
     def schema(self) -> StructType:
-        """The columns of events: all of them, or those of option ``columns``."""
+        """The columns of events: all of them, or those of option ``columns``.
+
+        For a table of Spark's catalog they bring its options along.
+        """
+        of_table = options_of_table(self.options)
+        if of_table is not None:
+            options = _checked(of_table)
+            check_no_password(options)
+            return carrying(event_schema(options), of_table)
         schema = event_schema(EventOptions.pick(self.options))
         self._pin()
         # Every stream that is read has a consumer.
@@ -70,6 +79,9 @@ class PgqDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
+        schema, of_table = carried(schema)
+        if of_table:
+            self.options, self._span = {**of_table, **self.options}, None
         self._pin()
         if isinstance(self._span, PgqError):
             raise self._span
@@ -80,7 +92,8 @@ class PgqDataSource(DataSource):
         """For ``spark.readStream``."""
         from pgqpy_consumers.spark.stream_reader import PgqStreamReader
 
-        return PgqStreamReader(StreamOptions.parse(self.options), schema)
+        schema, of_table = carried(schema)
+        return PgqStreamReader(StreamOptions.parse({**of_table, **self.options}), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
@@ -97,6 +110,16 @@ class PgqDataSource(DataSource):
 
         _append_only(overwrite)
         return PgqStreamWriter(StreamWriteOptions.parse(self.options), schema)
+
+
+def _checked(options: dict[str, str]) -> EventOptions:
+    """Those of a table, which is read or streamed from."""
+    try:
+        return ReadOptions.parse(options)
+    except InvalidOption:
+        if "consumer" not in map(str.lower, options):
+            raise
+        return StreamOptions.parse(options)
 
 
 def _append_only(overwrite: bool) -> None:

@@ -24,6 +24,7 @@ from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_colum
 from pgqpy_consumers.spark.ranges import conninfo
 from pgqpy_consumers.spark.reader import _connect
 from pgqpy_consumers.spark.slices import Slice, cut
+from pgqpy_consumers.spark.table import carried, carrying, check_no_password, options_of_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,9 +203,15 @@ class PgqTaskDataSource(DataSource):
 
     def schema(self) -> StructType:
         """`TASK_SCHEMA`; a part of it can be given as the schema, with payload or headers as a
-        struct of what is to be read of them."""
-        return TASK_SCHEMA
+        struct of what is to be read of them. For a table of Spark's catalog it brings its options
+        along."""
+        of_table = options_of_table(self.options)
+        if of_table is None:
+            return TASK_SCHEMA
+        check_no_password(TaskOptions.parse(of_table))
+        return carrying(TASK_SCHEMA, of_table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        return PgqTaskReader(TaskOptions.parse(self.options), schema)
+        schema, of_table = carried(schema)
+        return PgqTaskReader(TaskOptions.parse({**of_table, **self.options}), schema)
