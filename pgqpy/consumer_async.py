@@ -9,6 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 
@@ -21,10 +22,13 @@ from pgqpy.batch_connection_async import AsyncBatchConnection
 from pgqpy.calls import next_batch
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer_check import check_consumer
+from pgqpy.error_origin import blame, blamed
 from pgqpy.errors import (
     PERMANENT,
+    BatchLost,
     ConnectionFailed,
     InvalidConsumer,
+    LeaseLost,
     PgqError,
     is_circumstance,
     translate_errors,
@@ -34,6 +38,7 @@ from pgqpy.event_by_event_async import AsyncEventByEvent, RunInPieces
 from pgqpy.lanes import AsyncLanes
 from pgqpy.listener_async import AsyncSubscription
 from pgqpy.log import logger
+from pgqpy.retries import storable
 from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy, check_policy, in_short
 from pgqpy.session_async import AsyncSession
 from pgqpy.values import BatchStats
@@ -135,6 +140,8 @@ class AsyncConsumer:
     #: Pauses after the loss of the database, and after a failed batch.
     _lost: Backoff
     _failed: Backoff
+    #: What failed together with the connection, to be noted over the next one.
+    _unnoted: tuple[AsyncBatch, Exception] | None = None
 
     # --- to be overridden
 
@@ -258,6 +265,7 @@ class AsyncConsumer:
         elif isinstance(error, DeadLetter):
             after = None
         elif self.retry_policy is None or not self._is_for_policy(error):
+            blame(event.id, error)
             raise error
         else:
             after = self.retry_policy(event.retry_count + 1, error)
@@ -353,6 +361,8 @@ class AsyncConsumer:
             await self._database_away(session, error)
             return True
         self._lost.reset()
+        if self._unnoted is not None:
+            await self._note_failure(session, *self._unnoted)
         if batch is None:
             return False
         if self.max_lag is not None and batch.lag > self.max_lag:
@@ -360,6 +370,7 @@ class AsyncConsumer:
         try:
             stats = await self._process(session, batch)
         except Exception as error:
+            await self._note_failure(session, batch, error)
             if not tolerant:
                 raise
             await self._batch_failed(session, batch, error)
@@ -468,15 +479,49 @@ class AsyncConsumer:
             await self._database_away(session, error, batch)
             return
         pause = self._failed.pause()
-        logger.error(
-            "batch %s failed and was rolled back; again in %.1f s",
-            batch.id,
-            pause,
-            exc_info=error,
-            extra=self._fields(batch) | {"pause": pause},
-        )
+        self._log_failure(batch, error, pause)
         await self.on_error(error, batch)
         await self._sleep(pause)
+
+    def _log_failure(self, batch: AsyncBatch, error: Exception, pause: float) -> None:
+        event_id = blamed(error)
+        fields = self._fields(batch) | {"pause": pause}
+        logger.error(
+            "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
+            batch.id,
+            self.consumer_name,
+            self.queue_name,
+            "" if event_id is None else f" at event {event_id}",
+            pause,
+            in_short(error),
+            exc_info=error,
+            extra=fields if event_id is None else fields | {"event_id": event_id},
+        )
+
+    async def _note_failure(
+        self, session: AsyncSession, batch: AsyncBatch, error: Exception
+    ) -> None:
+        """Let ``pgqpy status`` know, if it is possible: the batch was rolled back already."""
+        self._unnoted = None
+        if isinstance(error, BatchLost | LeaseLost):
+            # The batch is another worker's.
+            return
+        if session.lost:
+            self._unnoted = batch, error
+            return
+        try:
+            conn = await session.working()
+            encoding = conn.info.parameter_status("server_encoding") or ""
+            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+            await conn.execute(_NOTE_FAILURE, (batch.id, reason, blamed(error)))
+        except (psycopg.Error, PgqError) as impossible:
+            # It may not, or the queue is one of PgQ itself.
+            logger.debug(
+                "batch %s: its failure cannot be noted: %s",
+                batch.id,
+                str(impossible).partition("\n")[0],
+                extra=self._fields(batch),
+            )
 
     async def _database_away(
         self, session: AsyncSession, error: Exception, batch: AsyncBatch | None = None
@@ -511,3 +556,7 @@ class AsyncConsumer:
                 "lag": batch.lag.total_seconds(),
             }
         return fields
+
+
+_NOTE_FAILURE = b"select pgq.note_failure(%s, %s, %s)"
+_MOST_OF_AN_ERROR = 1_000

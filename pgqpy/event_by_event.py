@@ -19,6 +19,7 @@ from psycopg.pq import TransactionStatus
 from pgqpy.batch import Batch
 from pgqpy.batch_connection import savepoint, swallowed_error
 from pgqpy.connection import Connection
+from pgqpy.error_origin import blame
 from pgqpy.event import Event
 from pgqpy.lanes import Lanes
 
@@ -78,10 +79,18 @@ class EventByEvent:
     def _failed_there(self, event: Event, error: Exception, *, spoiled: bool) -> None:
         """An event failed; ``spoiled`` tells whether its effects may be in the transaction."""
         if self._conn.closed or not self._handles(error):
+            blame(event.id, error)
             raise error
         if spoiled:
             raise RunInPieces from error
-        self._failed(event, error)
+        self._fail(event, error)
+
+    def _fail(self, event: Event, error: Exception) -> None:
+        try:
+            self._failed(event, error)
+        except Exception as raised:
+            blame(event.id, raised)
+            raise
 
     def _run_in_pieces(self) -> None:
         events: list[Event] = []
@@ -106,7 +115,7 @@ class EventByEvent:
                 continue
             if done == 0 or len(piece) == 1:
                 # Nobody else was in the savepoint.
-                self._failed(piece[0], error)
+                self._fail(piece[0], error)
                 pieces.append(piece[1:])
             else:
                 cut = done if done < len(piece) else done // 2
@@ -122,6 +131,8 @@ class EventByEvent:
                     done += 1
         except Exception as error:
             if self._conn.closed or not self._handles(error):
+                if done < len(events):
+                    blame(events[done].id, error)
                 raise
             self._batch.retries.forget(event.id for event in events)
             return done, error

@@ -16,6 +16,7 @@ from psycopg.pq import TransactionStatus
 from pgqpy.batch_async import AsyncBatch
 from pgqpy.batch_connection_async import async_savepoint, swallowed_error
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.error_origin import blame
 from pgqpy.event import Event
 from pgqpy.lanes import AsyncLanes
 
@@ -75,10 +76,18 @@ class AsyncEventByEvent:
     async def _failed_there(self, event: Event, error: Exception, *, spoiled: bool) -> None:
         """An event failed; ``spoiled`` tells whether its effects may be in the transaction."""
         if self._conn.closed or not self._handles(error):
+            blame(event.id, error)
             raise error
         if spoiled:
             raise RunInPieces from error
-        await self._failed(event, error)
+        await self._fail(event, error)
+
+    async def _fail(self, event: Event, error: Exception) -> None:
+        try:
+            await self._failed(event, error)
+        except Exception as raised:
+            blame(event.id, raised)
+            raise
 
     async def _run_in_pieces(self) -> None:
         events: list[Event] = []
@@ -103,7 +112,7 @@ class AsyncEventByEvent:
                 continue
             if done == 0 or len(piece) == 1:
                 # Nobody else was in the savepoint.
-                await self._failed(piece[0], error)
+                await self._fail(piece[0], error)
                 pieces.append(piece[1:])
             else:
                 cut = done if done < len(piece) else done // 2
@@ -119,6 +128,8 @@ class AsyncEventByEvent:
                     done += 1
         except Exception as error:
             if self._conn.closed or not self._handles(error):
+                if done < len(events):
+                    blame(events[done].id, error)
                 raise
             self._batch.retries.forget(event.id for event in events)
             return done, error

@@ -457,14 +457,13 @@ class GroupConsumer(Consumer):
             self._parked_pause = until, backoff
         else:
             self._pauses[batch.partition] = until, backoff
-        logger.error(
-            "batch %s failed and was rolled back; again in %.1f s",
-            batch.id,
-            pause,
-            exc_info=error,
-            extra=self._fields(batch) | {"pause": pause},
-        )
+        self._log_failure(batch, error, pause)
         self.on_error(error, batch)
+
+    def _note_failure(self, session: Session, batch: Batch, error: Exception) -> None:
+        # Of parked events the group tells: no batch of the queue's is open for them.
+        if not isinstance(batch, ParkedBatch):
+            super()._note_failure(session, batch, error)
 
     def _parking_full(self) -> ParkingFull:
         partitions = ", ".join(map(str, self._full))

@@ -13,6 +13,7 @@ from psycopg.rows import tuple_row
 from pgqpy import dsn as dsns
 from pgqpy.batch import Batch
 from pgqpy.connection import Connection
+from pgqpy.error_origin import blame
 from pgqpy.errors import InvalidConsumer, translate_errors
 from pgqpy.event import Event
 from pgqpy.session import Session
@@ -110,6 +111,8 @@ class TrackedConsumer(TargetConsumer):
                 if event.id not in batch.retries:
                     self._set_done(target, batch, event)
         except Exception as error:
+            if begun:
+                blame(event.id, error)
             if not begun or target.closed or not self._is_for_policy(error):
                 raise
             self.fail_event(batch, event, error)

@@ -10,6 +10,7 @@ from psycopg.rows import tuple_row
 from pgqpy import dsn as dsns
 from pgqpy.batch_async import AsyncBatch
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.error_origin import blame
 from pgqpy.errors import InvalidConsumer, translate_errors
 from pgqpy.event import Event
 from pgqpy.session_async import AsyncSession
@@ -107,6 +108,8 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
                 if event.id not in batch.retries:
                     await self._set_done(target, batch, event)
         except Exception as error:
+            if begun:
+                blame(event.id, error)
             if not begun or target.closed or not self._is_for_policy(error):
                 raise
             await self.fail_event(batch, event, error)

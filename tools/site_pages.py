@@ -73,7 +73,7 @@ SECTIONS = {
         "group_resize",
         "group_info",
     ],
-    "Retry": ["retry", "settle_batch"],
+    "Retry": ["retry", "settle_batch", "consumer_failure"],
     "Counting rows": ["row_count"],
     "Dead letters": ["dead_letter"],
     "Ticker": ["ticker"],

@@ -12,7 +12,7 @@ from enum import StrEnum
 from shlex import quote
 
 from pgqpy.batch_progress import BatchProgress
-from pgqpy.cli.status_query import Failure, Group, Readings, Server, Transaction
+from pgqpy.cli.status_query import Failing, Failure, Group, Readings, Server, Transaction
 from pgqpy.cli.wording import ago, duration, plural
 from pgqpy.values import ConsumerInfo, QueueInfo
 
@@ -27,6 +27,7 @@ class ConsumerState(StrEnum):
 
     OK = "ok"
     BEHIND = "behind"  # it works, and its position is old
+    FAILING = "failing"  # its open batch failed, and comes again
     STUCK = "stuck"  # its position is old, and it has not been seen since
 
 
@@ -52,6 +53,7 @@ class ConsumerStatus:
     current_batch: int | None
     dead_letters: int | None
     progress: BatchProgress | None
+    failing: Failing | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
                 consumer,
                 info.ticker_lag,
                 readings.batches.get(consumer.current_batch or 0),
+                readings.failing.get((info.queue_name, consumer.consumer_name)),
                 _dead_letters(readings, info.queue_name, consumer.consumer_name),
                 patience,
             )
@@ -170,6 +173,7 @@ def _consumer(
     info: ConsumerInfo,
     tick_age: timedelta | None,
     progress: BatchProgress | None,
+    failing: Failing | None,
     dead_letters: int | None,
     patience: timedelta,
 ) -> ConsumerStatus:
@@ -180,6 +184,8 @@ def _consumer(
     state = ConsumerState.OK
     if behind:
         state = ConsumerState.STUCK if away else ConsumerState.BEHIND
+    if failing is not None:
+        state = ConsumerState.FAILING
     return ConsumerStatus(
         consumer=info.consumer_name,
         state=state,
@@ -190,6 +196,7 @@ def _consumer(
         current_batch=info.current_batch,
         dead_letters=dead_letters,
         progress=progress,
+        failing=failing,
     )
 
 
@@ -200,21 +207,29 @@ def _alerts(queue: QueueStatus, groups: list[Group], patience: timedelta) -> Ite
             f"{queue.queue}: nobody ticks ({last}), so its events reach nobody",
             "keep `pgqpy ticker` running",
         )
+    failing_ones = [each for each in queue.consumers if each.state is ConsumerState.FAILING]
     stuck_ones = [each for each in queue.consumers if each.state is ConsumerState.STUCK]
     for group in groups:
         if group.queue == queue.queue:
             partitions = [each for each in stuck_ones if each.consumer in group.consumers]
             stuck_ones = [each for each in stuck_ones if each not in partitions]
             yield from _group_alerts(queue, group, partitions)
+            partitions = [each for each in failing_ones if each.consumer in group.consumers]
+            failing_ones = [each for each in failing_ones if each not in partitions]
+            if partitions:
+                yield _failing_alert(queue, partitions, patience)
+    for consumer in failing_ones:
+        yield _failing_alert(queue, [consumer], patience)
     for consumer in stuck_ones:
         batch = f" in batch {consumer.current_batch}" if consumer.current_batch else ""
         yield Alert(
             f"{queue.queue}: {consumer.consumer} is stuck{batch}, {_behind(queue, [consumer])}",
-            f"start it again, or let go of it: "
+            f"start it again; only if its events are not wanted any more: "
             f"pgqpy consumer unregister {quote(queue.queue)} {quote(consumer.consumer)}",
         )
-    stuck = {each.consumer for each in queue.consumers if each.state is ConsumerState.STUCK}
-    others = [holder for holder in queue.rotation_held_by if holder not in stuck]
+    told = (ConsumerState.STUCK, ConsumerState.FAILING)
+    known = {each.consumer for each in queue.consumers if each.state in told}
+    others = [holder for holder in queue.rotation_held_by if holder not in known]
     if others and queue.rotation_due_in is not None:
         yield Alert(
             f"{queue.queue}: rotation is due since {duration(-queue.rotation_due_in)} and waits "
@@ -236,7 +251,7 @@ def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus])
         yield Alert(
             f"{queue.queue}: {which} {'is' if len(stuck) == 1 else 'are'} stuck, "
             f"{_behind(queue, stuck)}",
-            f"start a worker, or let go of the group: "
+            f"start a worker; only if its events are not wanted any more: "
             f"pgqpy group drop {quote(queue.queue)} {quote(group.name)}",
         )
     if number := group.keys_given_up:
@@ -245,6 +260,26 @@ def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus])
             f"nobody tries {'it' if number == 1 else 'them'} again",
             f"see why: pgqpy group parked {quote(queue.queue)} {quote(group.name)}; then unpark",
         )
+
+
+def _failing_alert(
+    queue: QueueStatus, consumers: list[ConsumerStatus], patience: timedelta
+) -> Alert:
+    """What is wrong with a consumer, or with the partition of a group that failed last."""
+    failures = [(each, each.failing) for each in consumers if each.failing is not None]
+    consumer, failing = min(failures, key=lambda pair: pair[1].last_attempt)
+    others = len(consumers) - 1
+    also = f" (and {plural(others, 'other partition')})" if others else ""
+    event = f" at event {failing.event_id}" if failing.event_id is not None else ""
+    again = "its batch comes again by itself, nothing is left out"
+    if failing.last_attempt > patience:
+        again = f"it was last tried {ago(failing.last_attempt)}: start it again"
+    return Alert(
+        f"{queue.queue}: {consumer.consumer}{also} fails in batch {failing.batch_id}{event}, "
+        f"{plural(failing.attempts, 'time')} since {duration(failing.age)}, "
+        f"{_behind(queue, consumers)}: {failing.error}",
+        f"remove the cause; {again}",
+    )
 
 
 def _behind(queue: QueueStatus, consumers: list[ConsumerStatus]) -> str:

@@ -2,8 +2,8 @@
 
 Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). What they do not tell
 is read here and nowhere else: when each queue rotates and who holds that up, how many events
-wait for a retry or were given up, how far the batches are that consumers tell of, which
-transactions are old, and what the ticker cannot do.
+wait for a retry or were given up, how far the batches are that consumers tell of, and why they
+fail, which transactions are old, and what the ticker cannot do.
 """
 
 from __future__ import annotations
@@ -107,6 +107,14 @@ select tf_operation as operation, nullif(tf_argument, '') as argument, tf_error 
  order by tf_since, tf_operation, tf_argument
 """
 
+MAY_SEE_FAILING: LiteralString = "select has_table_privilege('pgq.failing_consumer', 'select')"
+FAILING: LiteralString = """
+select queue_name as queue, consumer_name as consumer, batch_id, event_id, error, attempts,
+       greatest(now() - failing_since, interval '0') as age,
+       greatest(now() - last_attempt, interval '0') as last_attempt
+  from pgq.failing_consumer
+"""
+
 # Only those that have written, or are prepared: a tick must wait for these. Other users' sessions
 # show their age only to members of pg_monitor.
 TRANSACTIONS: LiteralString = """
@@ -196,6 +204,21 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Failing:
+    """A consumer whose open batch failed when it was last tried, and the event that raised, if it
+    is known; since when, how often, and how long ago the last time was."""
+
+    queue: str
+    consumer: str
+    batch_id: int
+    event_id: int | None
+    error: str
+    attempts: int
+    age: timedelta
+    last_attempt: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class Readings:
     """Everything that was read, before anyone judges it."""
 
@@ -209,6 +232,7 @@ class Readings:
     groups: list[Group]
     transactions: list[Transaction]
     failures: list[Failure]
+    failing: dict[tuple[str, str], Failing]
 
 
 def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Readings:
@@ -234,6 +258,10 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     if conn.execute(MAY_SEE_FAILURES).fetchone() == (True,):
         with conn.cursor(row_factory=class_row(Failure)) as cursor:
             failures = cursor.execute(FAILURES).fetchall()
+    failing = []
+    if conn.execute(MAY_SEE_FAILING).fetchone() == (True,):
+        with conn.cursor(row_factory=class_row(Failing)) as cursor:
+            failing = cursor.execute(FAILING).fetchall()
     return Readings(
         server,
         queues,
@@ -245,6 +273,7 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
         read_groups(conn, queue),
         transactions,
         failures,
+        {(each.queue, each.consumer): each for each in failing},
     )
 
 

@@ -23,6 +23,7 @@ from pgqpy.cli.wording import brief, plural, printable, rate, shown
 _STYLES = {
     ConsumerState.OK: "green",
     ConsumerState.BEHIND: "yellow",
+    ConsumerState.FAILING: "bold red",
     ConsumerState.STUCK: "bold red",
     QueueState.TICKING: "green",
     QueueState.PAUSED: "yellow",
@@ -100,6 +101,8 @@ def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tup
     state = Text(consumer.state, _STYLES[consumer.state])
     if consumer.state is ConsumerState.STUCK:
         state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
+    if consumer.failing is not None:
+        state.append(f", {plural(consumer.failing.attempts, 'time')}", "default")
     if consumer.dead_letters:
         state.append(f", {plural(consumer.dead_letters, 'dead letter')}", "yellow")
     if consumer.progress is not None:

@@ -13,7 +13,7 @@ declare
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
         'next_batch_upto(text, text, integer, interval)',
-        'open_next_batch(text, text, interval, integer, interval, integer, integer, text, boolean)', 'get_consumer_start(text, text)', 'settle_batch(bigint)',
+        'open_next_batch(text, text, interval, integer, interval, integer, integer, text, boolean)', 'get_consumer_start(text, text)', 'settle_batch(bigint)', 'note_failure(bigint, text, bigint)',
         'reopen_batch(text, text, bigint, bigint, timestamptz, bigint, timestamptz)', 'get_tick_snapshot(text, bigint)',
         'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
@@ -96,7 +96,7 @@ $$;
 grant select on pgq.queue, pgq.consumer, pgq.subscription, pgq.tick, pgq.row_counts to public;
 -- An installer reads it before it becomes the owner.
 grant select on pgq.alembic_version to public;
-grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter, pgq.ticker_failure to pgq_reader;
+grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_letter, pgq.ticker_failure, pgq.failing_consumer to pgq_reader;
 grant select on pgq.consumer_group, pgq.group_member, pgq.group_partition, pgq.parked_key, pgq.parked_event to pgq_reader;
 grant select on pgq.stream_writer to pgq_reader, pgq_writer;
 grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
@@ -120,7 +120,7 @@ grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3,
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
-        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.stream_writer, pgq.ticker_failure, pgq.dead_letter
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq.dead_letter
             to pgq_admin;
     end if;
 end;

@@ -31,7 +31,7 @@ KEYS = {
     ],
     "consumer": [
         *("consumer", "state", "lag", "last_seen", "pending_events", "last_tick"),
-        *("current_batch", "dead_letters", "progress"),
+        *("current_batch", "dead_letters", "progress", "failing"),
     ],
 }
 

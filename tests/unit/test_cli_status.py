@@ -9,7 +9,7 @@ import pytest
 
 from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_health import ConsumerState, QueueState, judge
-from pgqpy.cli.status_query import Failure, Group, Readings, Rotation, Server, Transaction
+from pgqpy.cli.status_query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
 from pgqpy.values import ConsumerInfo, QueueInfo
 
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
@@ -59,6 +59,7 @@ HEALTHY = Readings(
     groups=[],
     transactions=[],
     failures=[],
+    failing={},
 )
 
 
@@ -211,3 +212,47 @@ def test_what_the_ticker_cannot_do_is_an_alert_with_its_error() -> None:
     [alert] = judge(replace(HEALTHY, failures=[failure]), PATIENCE).alerts
     for part in ("pgq.maint_rotate_tables_step1 of flights", "1 h", "no space"):
         assert part in alert.message
+
+
+FAILING = Failing(
+    "flights", "counter", 7, 1234, "ZeroDivisionError: no", 3, timedelta(minutes=2), timedelta(0)
+)
+
+
+def test_a_consumer_that_fails_is_failing_and_not_ok_or_stuck_and_keeps_its_events() -> None:
+    for lag in (timedelta(seconds=2), timedelta(days=1)):
+        failing = replace(CONSUMER, current_batch=7, lag=lag, last_seen=lag)
+        status = judge(
+            replace(HEALTHY, consumers=[failing], failing={("flights", "counter"): FAILING}),
+            PATIENCE,
+        )
+        assert status.queues[0].consumers[0].state is ConsumerState.FAILING
+        [alert] = status.alerts
+        assert alert.message.startswith(
+            "flights: counter fails in batch 7 at event 1234, 3 times since 2 min, last seen"
+        )
+        assert alert.message.endswith(": ZeroDivisionError: no")
+        assert "unregister" not in alert.remedy
+        assert "by itself" in alert.remedy
+
+
+def test_a_failing_consumer_that_is_not_tried_any_more_is_to_be_started() -> None:
+    old = replace(FAILING, event_id=None, last_attempt=timedelta(hours=3))
+    [alert] = judge(replace(HEALTHY, failing={("flights", "counter"): old}), PATIENCE).alerts
+    assert "fails in batch 7, 3 times" in alert.message
+    assert "last tried 3 h ago: start it again" in alert.remedy
+
+
+def test_failing_partitions_of_a_group_are_one_alert() -> None:
+    names = [f"ship#{number}" for number in range(3)]
+    readings = replace(
+        HEALTHY,
+        consumers=[replace(CONSUMER, consumer_name=name) for name in names],
+        groups=[Group("flights", "ship", partitions=3, keys_given_up=0)],
+        failing={
+            ("flights", name): replace(FAILING, consumer=name, last_attempt=timedelta(number))
+            for number, name in enumerate(names)
+        },
+    )
+    [alert] = judge(readings, PATIENCE).alerts
+    assert alert.message.startswith("flights: ship#0 (and 2 other partitions) fails in batch 7")

@@ -1,0 +1,279 @@
+"""A consumer whose batches fail: the database and the log tell why, and successes write nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+import pgqpy
+from pgqpy import (
+    AsyncConsumer,
+    Consumer,
+    CoopConsumer,
+    FixedDelay,
+    GroupConsumer,
+    Producer,
+    RemoteConsumer,
+    SerialConsumer,
+    TrackedConsumer,
+)
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import Background, Tick
+from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import eventually
+
+NOTED = """
+select queue_name, consumer_name, batch_id, event_id, error, attempts,
+       last_attempt >= failing_since
+  from pgq.failing_consumer
+"""
+
+
+def fails(*arguments: Any) -> None:
+    """What the processing of an event or batch does."""
+    if Fails.broken:
+        raise Fails.broken
+
+
+class Fails:
+    """How all consumers of this module fail."""
+
+    broken: Exception | None = None
+    consumer_name = "picky"
+    backoff_first = 0.01
+    poll_interval = 0.05
+    retry_policy = None
+
+
+@pytest.fixture(autouse=True)
+def broken() -> Exception:
+    Fails.broken = ZeroDivisionError("no \0 such \N{SNOWMAN} thing")
+    return Fails.broken
+
+
+class Plain(Fails, Consumer):
+    process_event = fails
+
+
+class InPieces(Fails, Consumer):
+    """Fails in the savepoint of its second run."""
+
+    def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+        conn.execute("select 1")
+        if Fails.broken and event.data == "1":
+            raise pgqpy.Retry(0)
+        if Fails.broken and event.data == "0":
+            return
+        fails()
+
+
+class ByPolicy(Fails, Consumer):
+    """The hook wants the batch again."""
+
+    retry_policy = FixedDelay(0)
+    process_event = fails
+    on_event_failed = fails
+
+
+class Coop(Fails, CoopConsumer):
+    worker_name = "worker"
+    process_event = fails
+
+
+class Group(Fails, GroupConsumer):
+    partitions = 1
+    key = "ev_type"
+    process_event = fails
+
+
+class Remote(Fails, RemoteConsumer):
+    process_remote_event = fails
+
+
+class Serial(Fails, SerialConsumer):
+    process_remote_event = fails
+
+
+class Tracked(Fails, TrackedConsumer):
+    process_tracked_event = fails
+
+
+class Whole(Fails, Consumer):
+    """Nobody knows which event it is."""
+
+    process_batch = fails
+
+
+Kinds = [Plain, InPieces, ByPolicy, Coop, Group, Remote, Serial, Tracked, Whole]
+
+
+@pytest.fixture
+def make(dsn: str, target_dsn: str, queue: str) -> Callable[[Any], Any]:
+    def make_one(kind: Any) -> Any:
+        target = {"target_dsn": target_dsn} if issubclass(kind, (Remote, Serial)) else {}
+        return kind(dsn, queue_name=queue, **target)
+
+    return make_one
+
+
+@pytest.mark.parametrize("kind", Kinds, ids=lambda kind: kind.__name__)
+def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
+    kind: Any,
+    make: Callable[[Any], Any],
+    queue: str,
+    conn: Connection,
+    tick: Tick,
+    background: Background,
+    cli: Cli,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    consumer = make(kind)
+    consumer.run_once() if kind is Coop else consumer.run(until_empty=True)
+    if kind is Coop:
+        consumer.register()
+    events = [Producer(queue).insert_event(conn, "t", str(n)) for n in range(3)]
+    tick()
+    caplog.set_level(logging.ERROR, "pgqpy")
+    thread = background(consumer)
+    eventually(conn, "select attempts >= 3 from pgq.failing_consumer")
+    [(queue_name, name, batch, event, error, _, in_order)] = conn.execute(NOTED).fetchall()
+    assert queue_name == queue
+    assert name == {Coop: "picky.worker", Group: "picky#0"}.get(kind, "picky")
+    assert event == {Whole: None, InPieces: events[2]}.get(kind, events[0])
+    assert error == "ZeroDivisionError: no \\x00 such \N{SNOWMAN} thing"
+    assert in_order
+    at = "" if kind is Whole else f" at event {event}"
+    line = f"batch {batch} of consumer picky on queue {queue} failed{at} and was rolled back"
+    assert line in caplog.text
+    [shown] = [
+        each for each in cli.json("status")["queues"][0]["consumers"] if each["consumer"] == name
+    ]
+    assert shown["state"] == "failing"
+    assert shown["failing"]["error"] == error
+    assert f"fails in batch {batch}{at}, " in cli.ok("status").replace("\n  ", " ")
+    Fails.broken = None
+    eventually(conn, "select not exists (select from pgq.failing_consumer)")
+    assert thread.is_alive()
+
+
+def test_asyncio_with_several_events_at_once_names_the_one_that_raised(
+    dsn: str, queue: str, conn: Connection, tick: Tick
+) -> None:
+    class Several(AsyncConsumer):
+        consumer_name = "picky"
+        concurrency = 4
+
+        async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
+            if event.data == "2":
+                fails()
+            await asyncio.Event().wait()
+
+    consumer = Several(dsn, queue_name=queue)
+    asyncio.run(consumer.run(until_empty=True))
+    events = [Producer(queue).insert_event(conn, "t", str(n)) for n in range(3)]
+    tick()
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(consumer.run_once())
+    assert [row[3] for row in conn.execute(NOTED)] == [events[2]]
+
+
+def test_a_run_that_ends_with_the_error_leaves_it_too_and_a_new_batch_begins_at_one(
+    make: Callable[[Any], Any], queue: str, conn: Connection, tick: Tick
+) -> None:
+    consumer = make(Plain)
+    consumer.run(until_empty=True)
+    for number in (1, 2):
+        ops.insert(conn, queue, str(number))
+        tick()
+        for attempt in (1, 2):
+            with pytest.raises(ZeroDivisionError):
+                consumer.run_once()
+            assert [row[5] for row in conn.execute(NOTED)] == [attempt]
+        broken, Fails.broken = Fails.broken, None
+        assert consumer.run_once()
+        assert conn.execute(NOTED).fetchall() == []
+        Fails.broken = broken
+
+
+def test_a_batch_that_costs_the_connection_is_noted_over_the_next_one(
+    dsn: str, queue: str, conn: Connection, connect: Connect, tick: Tick, background: Background
+) -> None:
+    killer = connect()
+
+    class Killed(Consumer):
+        consumer_name = "picky"
+        reconnect_cap = 0.05
+
+        def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
+            ops.value(killer, "select pg_terminate_backend(%s, 60000)", conn.info.backend_pid)
+            conn.execute("select 1")
+
+    consumer = Killed(dsn, queue_name=queue)
+    consumer.register()
+    event = Producer(queue).insert_event(conn, "t", "x")
+    tick()
+    background(consumer)
+    eventually(conn, "select attempts >= 2 from pgq.failing_consumer")
+    [row] = conn.execute(NOTED).fetchall()
+    assert row[3] == event
+    assert "terminat" in row[4]
+
+
+def test_a_moved_or_unregistered_consumer_is_not_failing(
+    make: Callable[[Any], Any], queue: str, conn: Connection, tick: Tick
+) -> None:
+    consumer = make(Plain)
+    consumer.run(until_empty=True)
+    ops.insert(conn, queue, "x")
+    tick()
+    with pytest.raises(ZeroDivisionError):
+        consumer.run_once()
+    newest = ops.value(conn, "select max(tick_id) from pgq.tick")
+    conn.execute("select pgq.register_consumer_at(%s, 'picky', %s)", [queue, newest])
+    assert conn.execute(NOTED).fetchall() == []
+    consumer.unregister()
+    assert ops.value(conn, "select count(*) from pgq.consumer_failure") == 0
+
+
+def test_what_succeeds_writes_no_note(
+    make: Callable[[Any], Any], queue: str, conn: Connection, tick: Tick
+) -> None:
+    Fails.broken = None
+    consumer = make(Plain)
+    consumer.run(until_empty=True)
+    ops.insert(conn, queue, "x")
+    tick()
+    consumer.run(until_empty=True)
+    assert ops.value(conn, "select pg_relation_size('pgq.consumer_failure')") == 0
+
+
+def test_only_readers_note_and_only_of_open_batches_and_little(
+    conn: Connection, queue: str, connect: Connect, dsn: str
+) -> None:
+    ops.register(conn, queue, "picky")
+    ops.insert(conn, queue, "x")
+    ops.tick(conn, queue)
+    batch = ops.next_batch(conn, queue, "picky")
+    for role in ("pgq_writer", "pgq_reader"):
+        conn.execute(f"set role {role}".encode())
+        if role == "pgq_writer":
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute("select pgq.note_failure(%s, 'no')", [batch])
+        else:
+            for number in (batch, batch + 1, -1, None):
+                conn.execute("select pgq.note_failure(%s, repeat('x', 1000000), 7)", [number])
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                conn.execute("delete from pgq.consumer_failure")
+    conn.execute("reset role")
+    noted = conn.execute("select cf_batch, length(cf_error) from pgq.consumer_failure").fetchall()
+    assert noted == [(batch, 1000)]
+    # A later batch of the same consumer, that the first note is not about.
+    conn.execute("select pgq.finish_batch(%s)", [batch])
+    conn.execute("select pgq.note_failure(%s, 'late')", [batch])
+    assert conn.execute(NOTED).fetchall() == []
