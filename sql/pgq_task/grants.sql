@@ -4,7 +4,7 @@ grant usage on schema pgq_task to public;
 revoke execute on all functions in schema pgq_task from public;
 
 grant execute on function
-    pgq_task.push_slowly(text, jsonb, timestamptz, interval, int4, jsonb, text, text, boolean),
+    pgq_task.push_slowly(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
     pgq_task.wake(int4, text, bigint),
     pgq_task.push(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
     pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[]),
@@ -75,7 +75,7 @@ to pgq_admin;
 -- For pgq_task.push(8).
 grant usage on schema pgq_task_queues to public;
 grant usage on sequence pgq_task.task_id_seq to pgq_writer;
-select pgq_task.grant_sequences(queue_waiting, queue_pushed) from pgq_task.queue;
+select pgq_task.grant_sequences(queue_id) from pgq_task.queue;
 select pgq_task.settle_inbox();
 
 grant select on pgq_task.tasks to pgq_reader;

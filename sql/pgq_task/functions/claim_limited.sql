@@ -287,7 +287,7 @@ begin
     end if;
     if v_claimed = '{}' and v_seen >= looks then
         -- There may be others behind those that had to leave the lane.
-        perform pgq_task.wake(i_queue_id, i_queue);
+        perform pgq_task.wake_workers(i_queue_id, i_queue);
     end if;
     -- Entries that live, once each, those whose worker may renew an ended lease yet, and of keys that somebody
     -- waits with one that has ended.

@@ -106,7 +106,7 @@ begin
         buried := t.buried;
         return next;
     end loop;
-    perform pgq_task.wake(q.queue_id, q.queue_name)
+    perform pgq_task.wake_workers(q.queue_id, q.queue_name)
        from pgq_task.queue q
       where q.queue_id in (select c.queue_id from pgq_task.task c where c.id = any (ids));
 end;
@@ -194,7 +194,7 @@ begin
     if t.order_key is not null then
         perform pgq_task.release_next(t.queue_id, t.order_key, t.id);
     end if;
-    perform pgq_task.wake(v_queue_id, v_error);
+    perform pgq_task.wake_workers(v_queue_id, v_error);
     perform pgq_task.add_lane(v_queue_id, t.priority);
 end;
 $$;

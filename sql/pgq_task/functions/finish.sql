@@ -42,7 +42,7 @@ begin
                                        case when result is not null then array[result] end);
     end if;
     if r.queue_limited and pg_sequence_last_value(r.queue_waiting) <> 0 then
-        perform pgq_task.wake(r.queue_id, r.queue_name);
+        perform pgq_task.wake_workers(r.queue_id, r.queue_name);
     end if;
 end;
 $$;
@@ -114,7 +114,7 @@ begin
     end if;
     if v_limited is not null then
         -- There is room again.
-        perform pgq_task.wake(q.queue_id, q.queue_name)
+        perform pgq_task.wake_workers(q.queue_id, q.queue_name)
            from pgq_task.queue q
           where q.queue_name = any (v_limited) and pg_sequence_last_value(q.queue_waiting) <> 0;
     end if;

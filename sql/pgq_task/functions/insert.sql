@@ -127,7 +127,7 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     -- In the order in which drop_queue() has it.
-    perform pgq_task.wake(w.queue_id, q.queue_name)
+    perform pgq_task.wake_workers(w.queue_id, q.queue_name)
        from (select distinct u.queue_id from unnest(i_queue_ids) u (queue_id)) w
        left join pgq_task.queue q using (queue_id);
     perform pgq_task.add_lane(l.queue_id, l.priority)

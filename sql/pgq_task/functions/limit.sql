@@ -94,7 +94,7 @@ begin
              where k.queue_id = v_queue
                and (pgq_task.is_parked(k.pos) or k.pos > v_base and pgq_task.is_slot(k.pos))) w
      where t.id = w.id and t.pos = w.pos;
-    perform pgq_task.wake(v_queue, set_limits.queue);
+    perform pgq_task.wake_workers(v_queue, set_limits.queue);
 end;
 $$;
 

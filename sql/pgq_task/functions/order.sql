@@ -97,7 +97,7 @@ begin
     loop
         begin
             perform pgq_task.release_next(r.queue_id, r.order_key, r.id);
-            perform pgq_task.wake(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
+            perform pgq_task.wake_workers(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
         exception
             when lock_not_available then
                 -- The queue is being dropped, or perhaps not.

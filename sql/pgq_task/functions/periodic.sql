@@ -91,7 +91,7 @@ as $$
 -- Returns:
 --      False if it is not as the caller knows it any more, or paused; then nothing was done.
 -- Errors:
---      PQ072 times that make no sense
+--      PQ072 times that make no sense, 42501 no right to insert into its queue
 -- Tables:
 --      updates pgq_task.periodic, inserts into pgq_task.task
 -- ----------------------------------------------------------------------
@@ -112,9 +112,12 @@ begin
       from pgq_task.queue q
      where u.periodic_name = push_periodic.name and u.last_due = push_periodic.previous and u.paused is null
        and q.queue_id = u.queue_id
-    returning u.*, q.queue_name into p;
+    returning u.*, q.queue_name, q.queue_restricted into p;
     if not found then
         return false;
+    elsif p.queue_restricted then
+        -- To leave runs out is as much as to push them.
+        perform pgq_task.require_right(p.queue_id, 'insert');
     end if;
     perform pgq_task.push(p.queue_name, p.payload, priority => p.priority, unique_key => p.unique_key, order_key => p.order_key,
                           headers => coalesce(p.headers, '{}') || jsonb_build_object('periodic', push_periodic.name, 'due', d))

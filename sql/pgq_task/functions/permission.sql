@@ -20,6 +20,8 @@ as $$
 -- Tables:
 --      updates pgq_task.queue
 -- ----------------------------------------------------------------------
+declare
+    v_id    int4;
 begin
     if restricted is null then
         perform pgq_task.raise_invalid('restricted is NULL', 'Give true or false.');
@@ -28,11 +30,11 @@ begin
         perform pgq.require_read_committed('opening a task queue');
     end if;
     -- The row before the lock of pgq_task.settle_inbox(0), as drop_queue() has it.
-    update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue;
+    update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue returning queue_id into v_id;
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
-    perform pgq_task.settle_inbox();
+    perform pgq_task.settle_inbox(), pgq_task.grant_sequences(v_id);
 end;
 $$;
 

@@ -17,7 +17,8 @@ as $$
 --      progress_ids    - those that have gone on; of one that is named twice the last counts
 --      done, total, notes  - how far they are, one for each: so many, of how many, of what; total and notes may be left out
 -- Returns:
---      The tasks that were cancelled, and why.
+--      The tasks that were cancelled, and why. Tasks of queues that the caller may not claim from are left out, as are those
+--      that the worker does not have.
 -- Errors:
 --      PQ072 lists of different length, a task that has gone on and does not say how far
 -- Tables:
@@ -36,6 +37,7 @@ begin
         select distinct on (t.id) t.id, attend.claimant, n.done, n.total, n.note, clock_timestamp()
           from unnest(attend.progress_ids, attend.done, attend.total, attend.notes) with ordinality n (id, done, total, note, nr)
           join pgq_task.task t on t.id = n.id and t.claimant = attend.claimant
+          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
          order by t.id, n.nr desc
         on conflict (id) do update
            set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
@@ -51,6 +53,7 @@ begin
         select c.id, c.reason
           from pgq_task.cancellation c
           join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created) and t.claimant = attend.claimant
+          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
          where c.id = any (attend.ids);
 end;
 $$;

@@ -31,22 +31,19 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     v_id    bigint;
-    v_queue integer;
-begin
+    v_seq   constant regclass := pg_catalog.to_regclass(pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)));
     -- The queue's sequence is locked until the transaction ends: pgq_task.drop_queue() waits for that. If that was
-    -- waited for here, v_queue is negative. It is 0 if the inbox is closed, which is asked behind that lock:
-    -- an open transaction would not know it before.
-    v_queue := case when push.at is null and push.delay is null and pg_catalog.int4eq(push.priority, 0)
-                         and push.headers is null and push.unique_key is null and push.order_key is null
-                    then pg_catalog.int4(pg_catalog.int8shr(
-                             pg_catalog.nextval(pg_catalog.to_regclass(
-                                 pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)))),
-                             case when pg_catalog.has_table_privilege('pgq_writer'::pg_catalog.regrole,
-                                                                      'pgq_task.inbox'::pg_catalog.regclass, 'insert')
-                                  then 40 else 63 end)) end;
+    -- waited for here, v_queue is negative. Behind that lock an open transaction knows whether the inbox is closed;
+    -- a restricted queue's sequence could not be drawn from.
+    v_queue constant integer := case
+        when push.at is null and push.delay is null and pg_catalog.int4eq(push.priority, 0)
+             and push.headers is null and push.unique_key is null and push.order_key is null
+             and pg_catalog.pg_relation_is_updatable(v_seq, false) is not null
+             and pg_catalog.has_table_privilege('pgq_writer'::pg_catalog.regrole, 'pgq_task.inbox'::pg_catalog.regclass, 'insert')
+        then pg_catalog.int4(pg_catalog.int8shr(pg_catalog.nextval(v_seq), 40)) end;
+begin
     if pg_catalog.int4gt(v_queue, 0) is not true then
-        return pgq_task.push_slowly(queue, payload, at, delay, priority, headers, unique_key, order_key,
-                                    i_counted => pg_catalog.int4eq(v_queue, 0));
+        return pgq_task.push_slowly(queue, payload, at, delay, priority, headers, unique_key, order_key);
     end if;
     insert into pgq_task.inbox (queue_id, payload) values (v_queue, push.payload);
     v_id := case when pg_catalog.int8eq(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
@@ -60,20 +57,16 @@ end;
 $$;
 
 create or replace function pgq_task.push_slowly(
-    queue text, payload jsonb, at timestamptz, delay interval, priority int4, headers jsonb, unique_key text, order_key text,
-    i_counted boolean)
+    queue text, payload jsonb, at timestamptz, delay interval, priority int4, headers jsonb, unique_key text, order_key text)
 returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.push_slowly(9)
+-- Function: pgq_task.push_slowly(8)
 --
 --      As pgq_task.push(8): for tasks of which more is given than a payload, for queues whose names are too long for
 --      a sequence's, for those that do not exist, and while there are queues that are restricted. Internal.
---
--- Parameters:
---      i_counted   - whether it has been counted already
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -96,7 +89,7 @@ begin
        and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
     -- An old snapshot may show a queue that was dropped, see pgq_task.sequence_of(1) and pgq_task.retire_pushed(2).
     if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null
-       or i_counted is not true and nextval(v_pushed) < 0
+       or nextval(v_pushed) < 0
     then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
@@ -110,7 +103,7 @@ begin
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;
     if pg_sequence_last_value(v_waiting) <> 0 then
-        perform pgq_task.wake(v_queue, queue, v_id);
+        perform pgq_task.wake_workers(v_queue, queue, v_id);
     end if;
     return v_id;
 end;
@@ -162,7 +155,7 @@ begin
     end loop;
     -- In the order in which drop_queue() has it.
     perform pgq_task.count_up('pushed', v_queue);
-    perform pgq_task.wake(v_queue, queue, v_id);
+    perform pgq_task.wake_workers(v_queue, queue, v_id);
     if priority <> 0 then
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;
@@ -226,7 +219,7 @@ begin
         returning id;
     -- In the order in which drop_queue() has it.
     perform pgq_task.count_up('pushed', v_queue, v_tasks);
-    perform pgq_task.wake(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
+    perform pgq_task.wake_workers(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
     if priority <> 0 and v_tasks > 0 then
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;

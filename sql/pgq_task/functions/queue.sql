@@ -35,7 +35,7 @@ begin
        set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task.add_pushed(v_id, create_queue.queue),
            queue_claimed = format('pgq_task.claimed_%s', v_id), queue_finished = format('pgq_task.finished_%s', v_id)
      where queue_id = v_id;
-    perform pgq_task.grant_sequences(q.queue_waiting, q.queue_pushed) from pgq_task.queue q where q.queue_id = v_id;
+    perform pgq_task.grant_sequences(v_id);
     return 1;
 end;
 $$;
@@ -59,19 +59,27 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.grant_sequences(i_waiting regclass, i_pushed regclass)
+create or replace function pgq_task.grant_sequences(i_queue_id int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.grant_sequences(2)
+-- Function: pgq_task.grant_sequences(1)
 --
---      What pgq_task.push(8) needs of a queue's sequences to run as its caller. Internal.
+--      What pgq_task.push(8) needs of a queue's sequences to run as its caller; nothing if the queue is restricted.
+--      Internal.
 -- ----------------------------------------------------------------------
+declare
+    q   pgq_task.queue;
 begin
-    execute format('grant select on sequence %s to pgq_writer', i_waiting);
-    execute format('grant usage on sequence %s to pgq_writer', i_pushed);
+    select * into q from pgq_task.queue where queue_id = i_queue_id;
+    if q.queue_restricted then
+        execute format('revoke all on sequence %s, %s from pgq_writer', q.queue_waiting, q.queue_pushed);
+    else
+        execute format('grant select on sequence %s to pgq_writer', q.queue_waiting);
+        execute format('grant usage on sequence %s to pgq_writer', q.queue_pushed);
+    end if;
 end;
 $$;
 
@@ -229,7 +237,7 @@ begin
         perform pgq_task.raise_queue_not_found(queue);
     end if;
     perform pgq_task.drop_payload_index_of(v_id);
-    -- Waits for transactions that have pushed; those that push later miss them: see pgq_task.wake(). In the
+    -- Waits for transactions that have pushed; those that push later miss them: see pgq_task.wake_workers(). In the
     -- order in which they take them.
     perform pgq_task.retire_pushed(v_pushed, v_id);
     execute format('drop sequence pgq_task.waiting_%s', v_id);

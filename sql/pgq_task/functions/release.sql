@@ -53,7 +53,7 @@ begin
           join pgq_task.lane l using (queue_id, priority)
          where b.pos < pg_sequence_last_value(l.lane_ahead)),
     woken as (
-        select pgq_task.wake(q.queue_id, q.queue_name)
+        select pgq_task.wake_workers(q.queue_id, q.queue_name)
           from pgq_task.queue q
          where q.queue_id in (select queue_id from back))
     select array_agg(back.id), array_agg(back.queue_id) into v_done, v_queues

@@ -6,6 +6,24 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.wake(3)
 --
+--      pgq_task.wake_workers(3) for pgq_task.push(8), which runs as its caller. So it can be called by every writer, and
+--      asks for the right to insert. Internal.
+-- ----------------------------------------------------------------------
+begin
+    perform pgq_task.require_right(i_queue_id, 'insert')
+       from pgq_task.queue q where q.queue_id = i_queue_id and q.queue_restricted;
+    return pgq_task.wake_workers(i_queue_id, i_queue, i_id);
+end;
+$$;
+
+create or replace function pgq_task.wake_workers(i_queue_id int4, i_queue text, i_id bigint default null)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.wake_workers(3)
+--
 --      Notifies the channel pgq_task, with the queue's name, if a worker waits that was not told yet. Who has
 --      put a task into a queue calls it: looking at the sequence holds up drop_queue() until the task has
 --      come to light, and after drop_queue() it is gone, whichever snapshot the caller has.
@@ -41,7 +59,7 @@ begin
                 and pg_advisory_unlock(1886875926);
         return i_id;
     end if;
-    -- By the name that the number has: whoever may push calls this with whatever arguments.
+    -- By the name that the number has: pgq_task.wake(3) is called with whatever arguments.
     perform pg_notify('pgq_task', coalesce((select q.queue_name from pgq_task.queue q where q.queue_id = i_queue_id), i_queue));
     if i_id is not null
        and exists (select from pgq_task.task t
@@ -83,7 +101,7 @@ begin
     perform pgq_task.require_queues(queues);
     perform pgq_task.require_right(q.queue_id, 'claim')
        from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
-    -- See pgq_task.wake(3), which takes it for microseconds. Anybody could, and for ever.
+    -- See pgq_task.wake_workers(3), which takes it for microseconds. Anybody could, and for ever.
     for n in 1 .. 100 loop
         exit when pg_try_advisory_xact_lock_shared(1886875926);
         perform pg_sleep(0.001);

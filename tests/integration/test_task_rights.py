@@ -1,0 +1,208 @@
+"""What each function and sequence of the work queue asks of its caller, over the catalog.
+
+A function that is new has to be added here, with the right on a restricted queue that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import LiteralString
+
+import pytest
+from psycopg import errors
+
+from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops as tasks
+from tests.fixtures.fix_db import Connect, Connection
+
+Q = "closed"
+STRANGER = "task_test_stranger"
+ONE: LiteralString = "jsonb_build_array(jsonb_build_object('id', %(task)s, 'version', 2))"
+
+DENIED: dict[str, tuple[LiteralString, ...]] = {
+    "push": ("push('closed', '1')",),
+    "push_slowly": ("push_slowly('closed', '1', null, null, 0, null, null, null)",),
+    "push_many": ("push_many('closed', array['1'::jsonb])",),
+    "wake": ("wake(%(queue)s, 'closed')",),
+    "run_periodic": ("run_periodic('p')",),
+    "push_periodic": ("push_periodic('p', %(due)s, clock_timestamp(), '{}')",),
+    "set_periodic": (
+        "set_periodic('p', 'closed', '* * * * *', 'UTC', '2')",
+        "set_periodic('p', 'open', '* * * * *', 'UTC', '2')",
+    ),
+    "claim": ("claim('{closed}', 'w')", "claim('{open,closed}', 'w')"),
+    "pop": ("pop('closed')",),
+    "set_waiting": ("set_waiting('{closed}')",),
+    "renew": ("renew('w', array[%(task)s], '{2}')",),
+    "release": ("release('w', array[%(task)s], '{2}')",),
+    "finish": ("finish('w', %(task)s, 2)",),
+    "finish_many": ("finish_many('w', array[%(task)s], '{2}')",),
+    "finish_and_claim": ("finish_and_claim('w', %(task)s, 2, 'open')",),
+    "fail": ("fail('w', %(task)s, 2, 'bad')", "fail('w', %(task)s, 2, 'bad', final => true)"),
+    "fail_many": ("fail_many('w', array[%(task)s], '{2}', '{bad}')",),
+    "modify": (
+        "modify('w', '[{\"queue\": \"closed\"}]')",
+        "modify('w', changes => " + ONE + ")",
+        "modify('w', deletes => " + ONE + ")",
+        "modify('w', depends => " + ONE + ")",
+    ),
+    "stop": ("stop(%(task)s, 2)",),
+    "start": ("start(%(task)s, 2)",),
+    "cancel": ("cancel(%(task)s)",),
+    "change_tasks": ("change_tasks('closed', '{}', '{\"priority\": 1}')",),
+    "remove_tasks": ("remove_tasks('closed', '{}')",),
+    "requeue": ("requeue('closed')",),
+    "list_tasks": ("list_tasks('closed')",),
+    "finished_tasks": ("finished_tasks('closed')",),
+    "queue_is_empty": ("queue_is_empty('{closed}')",),
+    "next_time": ("next_time('{closed}')",),
+    "get_result": ("get_result(%(task)s)",),
+    "get_progress": ("get_progress('closed')",),
+    "get_statistics": ("get_statistics('closed')",),
+}
+"""Refused to a role that was granted nothing; `w` has the task, in version 2."""
+
+SILENT: dict[str, LiteralString] = {
+    "list_tasks": "select count(*) from pgq_task.list_tasks()",
+    "get_queue_info": "select count(total) from pgq_task.get_queue_info('closed')",
+    "get_statistics": "select count(*) from pgq_task.get_statistics() where queue_name = 'closed'",
+    "get_progress": "select count(*) from pgq_task.get_progress()",
+    "get_periodic_info": "select count(payload) from pgq_task.get_periodic_info()",
+    "held": "select count(*) from pgq_task.held('w', array[%(task)s]::bigint[], true)",
+    "attend": "select count(*) from pgq_task.attend('w', array[%(task)s]::bigint[],"
+    " array[%(task)s]::bigint[], '{0.5}', '{1}', '{forged}')",
+    "has_right": "select pgq_task.has_right(%(queue)s, 'read', current_user)::int",
+}
+"""Nothing of the queue is told, and nothing is done."""
+
+OF_NO_QUEUE = {
+    # ids, clocks, places
+    *("reserve_ids", "server_time", "position_of", "time_of", "is_parked"),
+    # what all workers do for all queues
+    "sweep",
+    # with its caller's rights on a table of the application
+    *("add_columns", "remove_columns", "table_index_sql", "describe_table", "table_sizes"),
+    *("column_names", "require_key", "require_types", "has_index", "raise_table", "raise_invalid"),
+    *("notify_workers", "drop_notify_triggers", "notify_of_table", "quiet_sequence"),
+    *("table_signal", "was_left", "want_quiet"),
+}
+"""These do nothing with the tasks of a queue."""
+
+
+@pytest.fixture
+def stranger(conn: Connection, connect: Connect) -> Iterator[Connection]:
+    """A reader and writer who was granted nothing on the queue."""
+    for queue in (Q, "open"):
+        conn.execute("select pgq_task.create_queue(%s)", [queue])
+    conn.execute("select pgq_task.restrict_queue(%s)", [Q])
+    conn.execute("select pgq_task.set_periodic('p', %s, '* * * * *', 'UTC', '1')", [Q])
+    conn.execute(f"create role {STRANGER} in role pgq_reader, pgq_writer".encode())
+    session = connect()
+    session.execute(f"set session authorization {STRANGER}".encode())
+    yield session
+    session.close()
+    conn.execute(f"drop role {STRANGER}".encode())
+
+
+@pytest.fixture
+def named(conn: Connection, stranger: Connection) -> dict[str, object]:
+    task = tasks.push(conn, Q, "secret")
+    tasks.claim(conn, Q, lease="1 hour")
+    conn.execute(
+        "select pgq_task.attend('w', '{}', array[%s]::bigint[], '{0.1}', '{1}', '{mine}')", [task]
+    )
+    return {
+        "task": task,
+        "queue": ops.value(conn, "select queue_id from pgq_task.queue where queue_name = %s", Q),
+        "due": ops.value(conn, "select last_due from pgq_task.periodic"),
+    }
+
+
+def test_every_function_that_is_granted_is_known_here(conn: Connection) -> None:
+    granted = conn.execute(
+        "select distinct p.proname from pg_proc p, aclexplode(p.proacl) a"
+        " where p.pronamespace = 'pgq_task'::regnamespace"
+        " and a.grantee in (0, 'pgq_reader'::regrole, 'pgq_writer'::regrole)"
+    ).fetchall()
+    assert {name for (name,) in granted} == DENIED.keys() | SILENT.keys() | OF_NO_QUEUE
+
+
+def test_functions_are_refused_without_a_right_on_the_queue(
+    conn: Connection, stranger: Connection, named: dict[str, object]
+) -> None:
+    before = tasks.rows(conn, "select * from pgq_task.task")
+    for name, calls in DENIED.items():
+        for call in calls:
+            assert call.startswith(name)
+            with pytest.raises(errors.InsufficientPrivilege) as caught:
+                stranger.execute("select pgq_task." + call, named)
+            assert "may not" in str(caught.value), call
+    assert tasks.rows(conn, "select * from pgq_task.task") == before
+    assert ops.value(conn, "select payload from pgq_task.periodic") == 1
+
+
+def test_functions_tell_nothing_of_the_queue_without_a_right(
+    conn: Connection, stranger: Connection, named: dict[str, object]
+) -> None:
+    conn.execute("select pgq_task.cancel(%(task)s, 'a secret')", named)
+    for name, statement in SILENT.items():
+        assert name in statement
+        assert stranger.execute(statement, named).fetchone() == (0,), name
+    assert ops.value(conn, "select note from pgq_task.progress") == "mine"
+
+
+def test_a_worker_with_the_right_to_claim_says_how_far_it_is(
+    conn: Connection, stranger: Connection, named: dict[str, object]
+) -> None:
+    conn.execute("select pgq_task.grant_queue('closed', '{claim}', %s)", [STRANGER])
+    conn.execute("select pgq_task.cancel(%(task)s, 'enough')", named)
+    assert stranger.execute(SILENT["attend"], named).fetchone() == (1,)
+    assert ops.value(conn, "select note from pgq_task.progress") == "forged"
+
+
+SEQUENCES: LiteralString = (
+    "select coalesce(array_agg(c.oid::regclass::text order by 1), '{}') from pg_class c"
+    " where c.relkind = 'S' and c.relnamespace in ('pgq_task'::regnamespace,"
+    " 'pgq_task_queues'::regnamespace) and c.oid <> 'pgq_task.task_id_seq'::regclass"
+    " and case c.relkind when 'S' then has_sequence_privilege(%s, c.oid, 'usage, select, update') end"
+)
+
+
+def test_no_sequence_of_a_restricted_queue_is_its_writers(
+    conn: Connection, stranger: Connection
+) -> None:
+    of_open = ["pgq_task.waiting_2", "pgq_task_queues.open"]
+    assert ops.value(conn, SEQUENCES, STRANGER) == of_open
+    with pytest.raises(errors.InsufficientPrivilege):
+        stranger.execute("select nextval('pgq_task_queues.closed')")
+    conn.execute("select pgq_task.restrict_queue(%s, false)", [Q])
+    assert ops.value(conn, SEQUENCES, STRANGER) == sorted(
+        [*of_open, "pgq_task.waiting_1", "pgq_task_queues.closed"]
+    )
+
+
+def test_a_push_that_is_refused_is_not_counted(conn: Connection, stranger: Connection) -> None:
+    with pytest.raises(errors.InsufficientPrivilege):
+        tasks.push(stranger, Q)
+    assert ops.value(conn, "select pushed from pgq_task.get_statistics(%s)", Q) == 0
+
+
+def test_an_error_queue_that_is_restricted_when_it_is_made_has_no_sequence_of_its_writers(
+    conn: Connection, stranger: Connection, named: dict[str, object]
+) -> None:
+    conn.execute("select pgq_task.fail('w', %(task)s, 2, 'bad', final => true)", named)
+    assert not [name for name in ops.value(conn, SEQUENCES, STRANGER) if "failed" in name]
+    assert len(ops.value(conn, SEQUENCES, STRANGER)) == 2
+
+
+def test_a_restriction_interrupts_nobody_who_has_the_right(
+    conn: Connection, stranger: Connection
+) -> None:
+    """Not in an open transaction either, whose first push it is."""
+    conn.execute("select pgq_task.grant_queue('open', '{insert}', %s)", [STRANGER])
+    tasks.push(stranger, "open")
+    with stranger.transaction():
+        stranger.execute("select 1")
+        conn.execute("select pgq_task.restrict_queue('open')")
+        tasks.push(stranger, "open")
+    assert ops.value(conn, "select pushed from pgq_task.get_statistics('open')") == 2
