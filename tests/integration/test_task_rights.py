@@ -161,10 +161,12 @@ def test_a_worker_with_the_right_to_claim_says_how_far_it_is(
 
 
 SEQUENCES: LiteralString = (
-    "select coalesce(array_agg(c.oid::regclass::text order by 1), '{}') from pg_class c"
+    "select coalesce(array_agg(c.oid::regclass::text order by c.oid::regclass::text), '{}')"
+    " from pg_class c"
     " where c.relkind = 'S' and c.relnamespace in ('pgq_task'::regnamespace,"
     " 'pgq_task_queues'::regnamespace) and c.oid <> 'pgq_task.task_id_seq'::regclass"
-    " and case c.relkind when 'S' then has_sequence_privilege(%s, c.oid, 'usage, select, update') end"
+    " and case c.relkind when 'S' then"
+    "       has_sequence_privilege(%s, c.oid, 'usage, select, update') end"
 )
 
 
