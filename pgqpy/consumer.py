@@ -227,8 +227,8 @@ class Consumer:
 
         Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed
         if it cannot connect and QueueNotFound if there is no queue to begin with, and later only
-        what waiting does not mend, for instance ConsumerNotRegistered when somebody has
-        unregistered it; with ``until_empty`` any error.
+        what waiting does not mend, and at once: QueueNotFound when the queue was dropped,
+        ConsumerNotRegistered when it was unregistered; with ``until_empty`` any error.
 
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.

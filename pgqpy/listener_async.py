@@ -18,6 +18,9 @@ from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
+#: The payload of what concerns all consumers of a queue and is no tick: see pgq.tick_channel().
+_CHANGED = "changed"
+
 
 class AsyncSubscriber:
     """Who hears of something by LISTEN, where that is possible.
@@ -100,6 +103,13 @@ class AsyncSubscription(AsyncSubscriber):
         #: The newest tick heard of since it listens; 0: none.
         self.newest = 0
         self._known = 0
+        #: Whether the queue may have another channel: it was dropped, and perhaps created again.
+        self._changed = False
+
+    async def open(self) -> bool:
+        if self._changed:
+            await self.close()
+        return await super().open()
 
     async def channel(self, cursor: AsyncCursor[Any]) -> str:
         await cursor.execute(call("tick_channel", 1), (self.queue,))
@@ -107,13 +117,18 @@ class AsyncSubscription(AsyncSubscriber):
         return str(channel)
 
     def hear(self, payload: str) -> None:
+        if payload == _CHANGED:
+            self.newest = 0
+            self._changed = True
+            self._wake()
+            return
         tick = int(payload) if payload.isascii() and payload.isdigit() and len(payload) < 20 else 0
         if tick > self.newest:
             self.newest = tick
             self._wake()
 
     def _news(self) -> bool:
-        return self.newest != self._known
+        return self._changed or self.newest != self._known
 
     def ask(self) -> None:
         """The server is about to be asked for all ticks heard of so far."""

@@ -273,8 +273,12 @@ def test_an_asyncio_worker_says_that_it_is_at_work(
         dead_after = timedelta(seconds=0.2)
 
         async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
-            with pgqpy.connect(dsn) as other_conn:
-                silence(other_conn)
+            def silence_all() -> None:
+                with pgqpy.connect(dsn) as other_conn:
+                    silence(other_conn)
+
+            # In the event loop's thread it could wait for what only the event loop commits.
+            await asyncio.to_thread(silence_all)
             async with await pgqpy.async_connect(dsn, autocommit=True) as other:
                 for _ in range(PATIENCE * 100):
                     cursor = await other.execute("select min(sub_active) from pgq.subscription")

@@ -116,6 +116,7 @@ begin
         p := pgq.lock_position((select reg_id from pgq.registration where sub_queue = q.queue_id and sub_consumer = co));
         if p.pos_nr is not null then
             perform pgq.append_position(p.pos_registration, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
+            perform pgq.notify_consumers(q.queue_id);
             return 0;
         end if;
         -- It has gone while we waited, as the partitions of a group do.
@@ -237,6 +238,7 @@ begin
         return 0;
     end if;
 
+    perform pgq.notify_consumers(r.sub_queue);
     members := array(select sub_consumer from pgq.registration where sub_id = r.sub_id);
     -- The main consumer is there before its members.
     if exists (select from pgq.registration where sub_id = r.sub_id and reg_id < r.reg_id) then

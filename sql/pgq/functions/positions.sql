@@ -349,6 +349,7 @@ begin
         return new;
     end if;
 
+    perform pgq.notify_consumers(old.sub_queue);
     select reg_id into r from pgq.registration where sub_queue = old.sub_queue and sub_consumer = old.sub_consumer;
     if tg_op = 'DELETE' then
         perform pgq.lock_position(r);

@@ -231,6 +231,7 @@ begin
     delete from pgq.tick_0 where tick_queue = q.queue_id;
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
+    perform pgq.notify_consumers(q.queue_id);
     execute format('drop sequence %s, %s, %s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq);
     return 1;
 end;

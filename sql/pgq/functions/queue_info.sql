@@ -70,7 +70,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.tick_channel(1)
 --
---      The channel on which each tick of a queue is notified, with the tick id as payload.
+--      The channel on which each tick of a queue is notified, with the tick id as payload; other changes that
+--      its consumers must know of with the payload 'changed'.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
@@ -88,6 +89,19 @@ begin
     end if;
     return 'pgq_tick_' || id;
 end;
+$$;
+
+create or replace function pgq.notify_consumers(i_queue_id int4)
+returns void
+language sql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.notify_consumers(1)
+--
+--      Wakes consumers that wait for a tick: the queue is gone, or somebody has moved or unregistered one
+--      of them. Internal.
+-- ----------------------------------------------------------------------
+    select pg_catalog.pg_notify('pgq_tick_' || i_queue_id, 'changed');
 $$;
 
 create or replace function pgq.version()
