@@ -9,9 +9,9 @@ from pgqpy.acompat import Waker
 from pgqpy.listener import Subscription
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_pool import Pool
 
-pytestmark = [pytest.mark.any_pg, needs_pgbouncer]
+pytestmark = pytest.mark.any_pg
 
 
 @pytest.mark.parametrize("size", [1, 5])

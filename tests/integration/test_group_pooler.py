@@ -9,10 +9,10 @@ import pytest
 import pgqpy
 from tests.fixtures.fix_client import Background, Tick
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = [pytest.mark.any_pg, needs_pgbouncer]
+pytestmark = pytest.mark.any_pg
 
 
 class Worker(pgqpy.GroupConsumer):

@@ -8,9 +8,9 @@ import pgqpy
 from pgqpy import Event, Producer, RemoteConsumer, TrackedConsumer
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_pool import Pool
 
-pytestmark = [pytest.mark.any_pg, needs_pgbouncer]
+pytestmark = pytest.mark.any_pg
 
 
 class Remote(RemoteConsumer):

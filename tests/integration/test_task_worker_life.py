@@ -15,7 +15,7 @@ from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
 from pgqpy.tasks.worker.shift import Shift
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_task_worker import Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
 
@@ -237,7 +237,6 @@ def test_a_queue_that_does_not_exist_is_told_at_once(dsn: str, tasks: Tasks) -> 
 
 
 @pytest.mark.any_pg
-@needs_pgbouncer
 def test_it_works_through_a_pooler_with_fewer_sessions_than_it_has(
     pool: Pool, conn: Connection, tasks: Tasks
 ) -> None:

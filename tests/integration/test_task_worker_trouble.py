@@ -20,7 +20,7 @@ from pgqpy import DeadLetter, FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
-from tests.fixtures.fix_pool import Pool, needs_pgbouncer
+from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_task_worker import STEAL, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
 
@@ -542,7 +542,6 @@ def test_a_worker_that_claims_its_own_task_again_has_lost_the_first_claim(
 
 
 @pytest.mark.any_pg
-@needs_pgbouncer
 def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_waited_for(
     pool: Pool, conn: Connection, tasks: Tasks
 ) -> None:

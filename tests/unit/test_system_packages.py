@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pgqpy.embedded.account import process_options, server_account
+from tests.fixtures.fix_reference import PACKAGES
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "system-packages"
 
@@ -57,3 +58,8 @@ def test_the_virtual_environment_needs_no_java(environment: str) -> None:
 
 def test_nothing_is_said_when_nothing_is_missing(environment: str) -> None:
     assert ask("venv", environment) == (0, "")
+
+
+def test_make_test_installs_each_package_that_a_test_is_skipped_without() -> None:
+    script = SCRIPT.read_text()
+    assert [package for package in PACKAGES if f"want {package} " not in script] == []
