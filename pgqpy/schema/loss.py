@@ -149,7 +149,8 @@ select distinct t.tgrelid::regclass::text
     on p.oid = t.tgfoid
   join pg_catalog.pg_class as c
     on c.oid = t.tgrelid
- where p.pronamespace::regnamespace::text = any (%(schemas)s)
+ where (p.pronamespace::regnamespace::text = any (%(schemas)s)
+        or p.oid in (select capture_function from pgq.capture))
    and c.relnamespace::regnamespace::text <> all (%(schemas)s)
  order by 1
 """

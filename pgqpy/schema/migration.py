@@ -29,7 +29,14 @@ from pgqpy.schema.state import ALL_SCHEMAS, refuse_foreign_schema, revision_of
 # What env.py and the revisions know of their surroundings is global in Alembic.
 _ALEMBIC = threading.Lock()
 
-DROP_SCHEMAS = f"drop schema {', '.join(ALL_SCHEMAS)} cascade;"
+# Nothing could be written to tables that stay captured, and they are not pgq_owner's.
+DROP_SCHEMAS = (
+    "set local role none;\n"
+    "select pgq.release_table(capture_table)"
+    " from (select distinct capture_table from pgq.capture) as captured;\n"
+    "set local role pgq_owner;\n"
+    f"drop schema {', '.join(ALL_SCHEMAS)} cascade;"
+)
 
 
 def migrate(dsn: str, revision: str = "head") -> str:

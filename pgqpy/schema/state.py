@@ -17,7 +17,6 @@ ALL_SCHEMAS = (
     "pgq_slots",
     "pgq_task_queues",
     "pgq_staging",
-    "pgq_capture",
 )
 VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"

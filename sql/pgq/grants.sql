@@ -48,13 +48,13 @@ declare
         'insert_events_once(text, text[], text[], text[], text[], text[], text[], text[], timestamptz[])',
         'get_delayed_events(text, integer)', 'get_delayed_info(text)',
         'write_stream_batch(text, text, text, bigint)', 'forget_stream_writer(text, text)',
-        'create_staging(text)', 'staging_tables(text)',
+        'create_staging(text, name)', 'staging_tables(text)', 'drop_staging(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()',
         'release_table(regclass, text)', 'maint_capture()', 'raise_key_changed(text)', 'raise_queue_not_found(text)'];
     -- Families of functions that the triggers call as whoever changes the table, or as its owner.
-    writer_families constant text[] := array['^capture_(?!drop_queue)', '^_(?!grant_perms_from)'];
+    writer_families constant text[] := array['^capture_', '^_(?!grant_perms_from)'];
     admin_functions constant text[] := array[
-        'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'set_queue_config(text, text, text)',
+        'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
         'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
         'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
@@ -113,7 +113,7 @@ grant select on pgq.row_layout to pgq_writer;
 grant select on sequence pgq.txid_high_seq, pgq.ticker_sleep_seq to pgq_writer;
 grant select on sequence pgq.delayed_due_nr_seq to pgq_admin;
 grant select on pgq.capture to pgq_writer;
-grant usage, create on schema pgq_capture, pgq_staging to pgq_writer;
+grant usage on schema pgq_staging to pgq_writer;
 grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot) on pgq.event to pgq_writer;
 
 -- Before 17 only an owner could vacuum.

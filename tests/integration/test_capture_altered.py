@@ -193,7 +193,7 @@ def test_the_function_is_made_anew_once_and_then_is_static_again(
 ) -> None:
     def source() -> str:
         [(text,)] = conn.execute(
-            "select prosrc from pg_proc where pronamespace = 'pgq_capture'::regnamespace"
+            "select prosrc from pg_proc where proname = 'flight_test_queue'"
         ).fetchall()
         return str(text)
 

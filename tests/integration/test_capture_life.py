@@ -18,7 +18,8 @@ def flight(conn: Connection, queue: str) -> None:
 def leftovers(conn: Connection) -> tuple[int, int]:
     """(generated functions, triggers on tables of public)"""
     [counted] = conn.execute(
-        "select (select count(*) from pg_proc where pronamespace = 'pgq_capture'::regnamespace),"
+        "select (select count(*) from pg_proc where prorettype = 'trigger'::regtype"
+        "   and pronamespace = 'public'::regnamespace),"
         " (select count(*) from pg_trigger t join pg_class c on c.oid = t.tgrelid"
         "   where c.relnamespace = 'public'::regnamespace and not t.tgisinternal)"
     ).fetchall()

@@ -298,6 +298,6 @@ def test_info_tells_the_options(conn: Connection, queue: str) -> None:
     assert row == [
         (
             *("public.flight", queue, ["insert", "update", "delete", "truncate"], ["note"], ["id"]),
-            *("row", "id > 0", "row_json", "split", "pgq_capture.flight_test_queue", True, 0),
+            *("row", "id > 0", "row_json", "split", "public.flight_test_queue", True, 0),
         )
     ]

@@ -193,15 +193,16 @@ def test_nobody_else_can_put_the_function_on_a_table_of_theirs(
     role = make_role("other", "pgq_writer")
     conn.execute(f"create schema other authorization {role}")
     other = as_role(role)
+    conn.execute(f"grant usage, create on schema shop to {role}")
     other.execute("create table other.item (id int, v text)")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         other.execute(
             "create trigger t after insert on other.item referencing new table as new_rows"
-            " for each statement execute function pgq_capture.item_test_queue()"
+            " for each statement execute function shop.item_test_queue()"
         )
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         other.execute(
-            "create or replace function pgq_capture.item_test_queue() returns trigger"
+            "create or replace function shop.item_test_queue() returns trigger"
             " language plpgsql as 'begin return null; end'"
         )
 
@@ -211,7 +212,7 @@ EVIL = """
 do $$
 declare
     source text := (select string_agg(prosrc, ' ')
-                      from pg_proc where pronamespace = 'pgq_capture'::regnamespace);
+                      from pg_proc where prosrc like '-- pgq.capture %');
     f record;
 begin
     for f in
@@ -352,9 +353,9 @@ def test_junk_in_the_schema_of_functions_hurts_nobody(
         "item_test_queue": '{"queue": "x", "format": "", "operations": [], "table_oid": 1}',
     }.items():
         owner.execute(
-            f"create function pgq_capture.{name}() returns trigger language plpgsql as"
+            f"create function shop.{name}() returns trigger language plpgsql as"
             f" $$-- pgq.capture {header}\nbegin return null; end$$;"
-            f"create trigger {name} after insert on shop.item execute function pgq_capture.{name}()"
+            f"create trigger {name} after insert on shop.item execute function shop.{name}()"
         )
     owner.execute("select pgq.capture_table('shop.item', %s)", [queue])
     owner.execute("insert into shop.item values (1)")

@@ -20,7 +20,6 @@ ALL_SCHEMAS = (
     "pgq_task",
     "pgq_ids",
     "pgq_slots",
-    "pgq_capture",
     "pgq_staging",
     "pgq_task_queues",
 )
@@ -106,9 +105,7 @@ def test_what_is_created_while_we_install_is_not_in_our_schema(
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ALL_SCHEMAS if name not in ("pgq_capture", "pgq_staging")]
-)
+@pytest.mark.parametrize("name", ALL_SCHEMAS)
 def test_an_upgrade_names_what_others_have_put_into_our_schemas(
     dsn: str, conn: Connection, name: str
 ) -> None:

@@ -102,7 +102,9 @@ def drop(conn: pgqpy.Connection, job: str) -> None:
             with conn.transaction():
                 # Somebody may be dumping the database.
                 conn.execute("set local lock_timeout = '1s'")
-                conn.execute(sql.SQL("drop table if exists {}").format(_identifier(table)))
+                # It belongs to the queues; emptying it is what only the job may do.
+                conn.execute(sql.SQL("truncate {}").format(_identifier(table)))
+                conn.execute(call("drop_staging", 1), [table])
 
 
 def _stage_in_table(conninfo: str, job: str, batches: Iterable[pa.RecordBatch]) -> Staged:

@@ -1,5 +1,8 @@
 -- What is captured is written nowhere but in the catalog: the triggers of a table, and the function that they
 -- call, whose first line holds the options. So it is dumped, restored, renamed and dropped with the table.
+--
+-- Every user can make functions and triggers that look like ours. So what is read here is for showing, and for
+-- what its reader may do anyway: none of it gets into a statement that runs as another role.
 
 create or replace function pgq.capture_options(i_source text)
 returns jsonb
@@ -21,7 +24,6 @@ declare
     v_options   jsonb;
 begin
     v_options := nullif(split_part(split_part(i_source, E'\n', 1), '-- pgq.capture ', 2), '')::jsonb;
-    -- Others may create functions in the schema too, with anything in them.
     if jsonb_typeof(v_options -> 'queue') = 'string'
        and jsonb_typeof(v_options -> 'format') = 'string'
        and jsonb_typeof(v_options -> 'operations') = 'array'
@@ -29,6 +31,14 @@ begin
        and jsonb_typeof(coalesce(v_options -> 'columns', '[]')) = 'array'
        and jsonb_typeof(coalesce(v_options -> 'exclude', '[]')) = 'array'
        and jsonb_typeof(coalesce(v_options -> 'key', '[]')) = 'array'
+       -- Numbers that are too large raise an error.
+       and (v_options ->> 'table_oid')::oid is not null
+       and not exists (
+           select
+             from unnest(array['columns', 'exclude', 'key']) o (option),
+                  jsonb_array_elements(v_options -> o.option) as e (value)
+            where (e.value ->> 'number')::int2 is null
+               or e.value ->> 'name' is null)
     then
         return v_options;
     end if;
@@ -50,42 +60,43 @@ select t.tgrelid::regclass                                  as capture_table,
   from pg_catalog.pg_proc p
   join pg_catalog.pg_trigger t on t.tgfoid = p.oid and t.tgnargs = 0,
        lateral pgq.capture_options(p.prosrc) as o (options)
- where p.pronamespace = 'pgq_capture'::regnamespace
+ where p.prorettype = 'pg_catalog.trigger'::regtype
+   and p.prosrc like '-- pgq.capture {%'
    and o.options is not null
  group by t.tgrelid, p.oid, o.options;
 
-create or replace function pgq.capture_root(i_function text)
+create or replace function pgq.capture_root(i_table oid, i_trigger name)
 returns oid
-language sql
+language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_root(1)
+-- Function: pgq.capture_root(2)
 --
---      The table that a generated trigger function captures; triggers of its
---      partitions have an argument.
+--      The captured table that a partition with a trigger of ours belongs to; triggers of partitions
+--      have an argument.
 --
 -- Parameters:
---      i_function  - name of the function, as regproc writes it
+--      i_table     - the partition
+--      i_trigger   - its trigger
+-- Returns:
+--      null when the partition is no longer one of a captured table
 -- ----------------------------------------------------------------------
-    select t.tgrelid
-      from pg_trigger t
-     where t.tgfoid = to_regproc(i_function)
-       and t.tgnargs = 0
-     limit 1;
-$$;
-
-create or replace function pgq.capture_options_of(i_function text)
-returns jsonb
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
--- ----------------------------------------------------------------------
--- Function: pgq.capture_options_of(1)
---
---      The options of a generated trigger function, by its name.
--- ----------------------------------------------------------------------
-    select pgq.capture_options(p.prosrc) from pg_proc p where p.oid = to_regproc(i_function);
+declare
+    v_function  constant oid := (select tgfoid from pg_trigger where tgrelid = i_table and tgname = i_trigger);
+begin
+    if v_function is null then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = format('the capture of %s has begun since this transaction took its snapshot', i_table::regclass),
+            hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
+    end if;
+    return (select t.tgrelid
+              from pg_partition_ancestors(i_table) a
+              join pg_trigger t on t.tgrelid = a.relid
+             where t.tgfoid = v_function
+               and t.tgnargs = 0
+             limit 1);
+end;
 $$;

@@ -1,11 +1,11 @@
-create or replace function pgq.capture_code(i_function text, i_table oid, i_options jsonb)
+create or replace function pgq.capture_code(i_table oid, i_options jsonb)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_code(3)
+-- Function: pgq.capture_code(2)
 --
 --      Source of the trigger function of one captured table. Its statements are
 --      static, so a session plans them once; what they know of the table is
@@ -13,18 +13,20 @@ as $$
 --      more the same statements are made anew and executed, and the function is
 --      replaced for the next time.
 --
+--      It finds itself, its options and its table by no name, which something else could have as well: the
+--      options are in it, and table and trigger are those that fire.
+--
 --      All names have their schema, for the function may run on the search_path
---      of whoever writes; see pgq.capture_create_function(3).
+--      of whoever writes; see pgq.capture_definition(4).
 --
 -- Parameters:
---      i_function  - name of the function
 --      i_table     - the captured table
 --      i_options   - options of the capture
 -- ----------------------------------------------------------------------
 declare
     v_shape     jsonb := pgq.capture_shape(i_table, i_options);
     v_queue     text := quote_literal(i_options ->> 'queue');
-    v_fresh     text := format('pgq.capture_is_fresh(%L, %L, %L)', i_function, md5(v_shape::text), i_table::int8);
+    v_fresh     text := format('pgq.capture_is_fresh(%L, %L, %L)', i_table::int8, i_options, md5(v_shape::text));
     v_seq       text := quote_literal(v_shape ->> 'event_seq');
     -- Whether each row makes an event; only then their number is known beforehand.
     v_filtered  boolean := i_options ?| array['condition', 'columns', 'exclude'];
@@ -43,10 +45,12 @@ declare
     slot    integer;
     seq     pg_catalog.regclass;
     path    pg_catalog.text;
+    root    pg_catalog.oid;
+    options pg_catalog.jsonb;
 begin
     -- The ordinary case, behind few conditions, for a session prepares each again in every transaction: the
     -- table has not changed (only then is there a slot), and the queue has no special settings.
-    if pg_catalog.int4eq(tg_nargs, 0)
+    if pg_catalog.oideq(tg_relid, %8$L)
        and pg_catalog.texteq(pg_catalog.current_setting('transaction_isolation'), 'read committed')
        and pg_catalog.textne(pg_catalog.current_setting('session_replication_role'), 'local')
     then
@@ -70,10 +74,18 @@ begin
     -- All others, and what the statements above have left.
     if pg_catalog.texteq(pg_catalog.current_setting('session_replication_role'), 'local') then
         return null;
-    elsif pg_catalog.texteq(tg_op, 'TRUNCATE') then
+    end if;
+    root := tg_relid;
+    if pg_catalog.int4ne(tg_nargs, 0) then
+        root := pgq.capture_root(tg_relid, tg_name);
+        if root is null then
+            return null; -- a table of its own now
+        end if;
+    end if;
+    options := %1$L;
+    if pg_catalog.texteq(tg_op, 'TRUNCATE') then
         perform pgq.insert_event(%7$s, t.ev_type, t.ev_data, t.ev_extra1, null, null, null)
-           from pgq.capture_truncate(%8$L, tg_relid) t
-          where t.ev_type is not null;
+           from pgq.capture_truncate(tg_relid, root, options) t;
         return null;
     end if;
     olds := 0;
@@ -87,23 +99,20 @@ begin
     if pg_catalog.int8eq(news, 0) and pg_catalog.int8eq(olds, 0) then
         return null;
     end if;
-    if pg_catalog.int4eq(tg_nargs, 0)
+    if pg_catalog.oideq(tg_relid, %8$L)
        and pg_catalog.texteq(pg_catalog.current_setting('transaction_isolation'), 'read committed')
     then
         fresh := %2$s;
     end if;
     if fresh is not true then
-        fresh := pgq.capture_is_fresh_now(%8$L, %9$L, tg_relid);
-        if fresh is null then
-            return null;
-        end if;
+        fresh := pgq.capture_is_fresh_now(root, options, %9$L);
     end if;
     select t.ev_slot, t.event_seq into slot, seq from pgq.write_target(%7$s, %10$s) t;
     if not fresh then
         -- By now it may have to do with types of users.
         path := pg_catalog.current_setting('search_path');
         perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-        execute pgq.capture_statement_now(%8$L, tg_op) using slot, seq, pg_catalog.int8eq(olds, news);
+        execute pgq.capture_statement_now(root, options, tg_op) using slot, seq, pg_catalog.int8eq(olds, news);
         perform pg_catalog.set_config('search_path', path, true);
     elsif pg_catalog.texteq(tg_op, 'INSERT') then
         %11$s;
@@ -113,7 +122,7 @@ begin
         %13$s;
     end if;%14$s
     if not fresh then
-        perform pgq.capture_regenerate(%8$L);
+        perform pgq.capture_regenerate(tg_relid, tg_name, root, options);
     end if;
     return null;
 end capture;
@@ -123,7 +132,7 @@ $code$,
         pgq.capture_statement(v_shape, i_options, case when v_needs_old then 'update_one' else 'update' end,
                               'capture.slot', v_seq, null),
         pgq.capture_statement(v_shape, i_options, 'delete', 'capture.slot', v_seq, null),
-        v_queue, i_function, md5(v_shape::text),
+        v_queue, i_table::int8, md5(v_shape::text),
         case when v_filtered then '0' else 'greatest(olds, news)' end,
         pgq.capture_statement(v_shape, i_options, 'insert', 'capture.slot', 'capture.seq', null),
         pgq.capture_statement(v_shape, i_options, 'delete', 'capture.slot', 'capture.seq', null),
@@ -137,124 +146,133 @@ $code$,
 end;
 $$;
 
-create or replace function pgq.capture_statement_now(i_function text, i_operation text)
+create or replace function pgq.capture_statement_now(i_table oid, i_options jsonb, i_operation text)
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_statement_now(2)
+-- Function: pgq.capture_statement_now(3)
 --
 --      The statement for an operation on a table as it is now; its parameters
 --      are ev_slot, the sequence of ev_id, and whether old and new rows pair.
 --
 -- Parameters:
---      i_function  - name of the trigger function
+--      i_table     - the captured table
+--      i_options   - options of the capture
 --      i_operation - INSERT, UPDATE, DELETE
 -- ----------------------------------------------------------------------
-    select pgq.capture_statement(pgq.capture_shape(pgq.capture_root(i_function), o.options), o.options,
+    select pgq.capture_statement(pgq.capture_shape(i_table, i_options), i_options,
                                  case i_operation when 'INSERT' then 'insert' when 'DELETE' then 'delete' else 'update_any' end,
-                                 '$1', '$2', '$3')
-      from (select pgq.capture_options_of(i_function)) as o (options);
+                                 '$1', '$2', '$3');
 $$;
 
 create or replace function pgq.capture_truncate(
-    i_function text, i_table oid, out ev_type text, out ev_data text, out ev_extra1 text)
+    i_table oid, i_root oid, i_options jsonb, out ev_type text, out ev_data text, out ev_extra1 text)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_truncate(2)
+-- Function: pgq.capture_truncate(3)
 --
 --      The event for TRUNCATE. A partition goes by its own name here: a consumer
 --      must not take it for the whole table. (When the whole table is truncated
 --      its event comes first, and those of the partitions follow.)
 --
 -- Parameters:
---      i_function  - name of the trigger function
 --      i_table     - the table or partition that was truncated
--- Returns:
---      nulls for a table that is no partition any more
+--      i_root      - the captured table
+--      i_options   - options of the capture
 -- ----------------------------------------------------------------------
 declare
-    v_root      oid := pgq.capture_root(i_function);
-    v_options   jsonb := pgq.capture_options_of(i_function);
-    v_shape     jsonb := pgq.capture_shape(v_root, v_options);
+    v_shape     jsonb := pgq.capture_shape(i_root, i_options);
 begin
-    if i_table <> v_root and v_root not in (select a.relid from pg_partition_ancestors(i_table) a) then
-        return;
+    if i_table <> i_root then
+        select v_shape || jsonb_build_object('schema', n.nspname, 'table', c.relname)
+          into strict v_shape
+          from pg_class c
+          join pg_namespace n on n.oid = c.relnamespace
+         where c.oid = i_table;
     end if;
-    select v_shape || jsonb_build_object('schema', n.nspname, 'table', c.relname)
-      into v_shape
-      from pg_class c
-      join pg_namespace n on n.oid = c.relnamespace
-     where c.oid = i_table;
-    ev_type := pgq.capture_type(v_shape, v_options, 'TRUNCATE');
-    ev_data := case v_options ->> 'format' when 'logutriga' then '' else '{}' end;
+    ev_type := pgq.capture_type(v_shape, i_options, 'TRUNCATE');
+    ev_data := case i_options ->> 'format' when 'logutriga' then '' else '{}' end;
     ev_extra1 := (v_shape ->> 'schema') || '.' || (v_shape ->> 'table');
 end;
 $$;
 
-create or replace function pgq.capture_regenerate(i_function text)
+create or replace function pgq.capture_regenerate(i_relation oid, i_trigger name, i_table oid, i_options jsonb)
 returns boolean
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_regenerate(1)
+-- Function: pgq.capture_regenerate(4)
 --
 --      Replaces a generated trigger function by one that fits the table as it
 --      is now. Called by the function itself, as its owner; nothing depends on
 --      its success, so it never waits and never fails.
 --
 -- Parameters:
---      i_function  - name of the trigger function
+--      i_relation  - the table or partition whose trigger calls the function
+--      i_trigger   - that trigger
+--      i_table     - the captured table
+--      i_options   - options of the capture
 -- Returns:
 --      true if it was replaced
 -- ----------------------------------------------------------------------
 declare
-    v_table     oid := pgq.capture_root(i_function);
-    v_options   jsonb := pgq.capture_options_of(i_function);
+    f   record;
 begin
+    select p.oid, p.proname, n.nspname
+      into f
+      from pg_trigger t
+      join pg_proc p on p.oid = t.tgfoid
+      join pg_namespace n on n.oid = p.pronamespace
+     where t.tgrelid = i_relation
+       and t.tgname = i_trigger
+       and pg_get_userbyid(p.proowner) = current_user
+       and p.prosecdef
+       and pgq.capture_options(p.prosrc) is not null
+       and has_schema_privilege(n.oid, 'create');
     -- An old snapshot would make an old function; two sessions at once would get in each other's way.
-    if current_setting('transaction_isolation') <> 'read committed'
-       or not has_schema_privilege('pgq_capture', 'create')
-       or not pg_try_advisory_xact_lock('pg_proc'::regclass::int4, to_regproc(i_function)::oid::int8::bit(32)::int4)
+    if not found
+       or current_setting('transaction_isolation') <> 'read committed'
+       or not pg_try_advisory_xact_lock('pg_proc'::regclass::int4, f.oid::int8::bit(32)::int4)
     then
         return false;
     end if;
-    perform pgq.capture_create_function(i_function, v_table, pgq.capture_options_renamed(v_table, v_options));
+    execute 'create or replace '
+            || pgq.capture_definition(f.nspname, f.proname, i_table, pgq.capture_options_renamed(i_table, i_options));
     return true;
 end;
 $$;
 
-create or replace function pgq.capture_create_function(i_function text, i_table oid, i_options jsonb)
-returns void
-language plpgsql
-volatile
+create or replace function pgq.capture_definition(i_schema text, i_name text, i_table oid, i_options jsonb)
+returns text
+language sql
+stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_create_function(3)
+-- Function: pgq.capture_definition(4)
 --
---      Creates or replaces the trigger function of a captured table. It pins the
+--      The trigger function of a captured table, for CREATE. It pins the
 --      search_path only if code of users runs in it: conditions, casts, output
 --      functions. For the rest names with schemas do, and a function without
 --      settings is quicker.
 --
 -- Parameters:
---      i_function  - its name, quoted and with schema
+--      i_schema    - schema of the function
+--      i_name      - its name
 --      i_table     - the table
 --      i_options   - options of the capture
 -- ----------------------------------------------------------------------
-begin
-    execute format('create or replace function %s() returns trigger language plpgsql security definer %s as %L',
-                   i_function,
-                   case when (pgq.capture_shape(i_table, i_options) -> 'plain')::boolean then ''
-                        else 'set search_path = pg_catalog, pg_temp' end,
-                   pgq.capture_code(i_function, i_table, i_options));
-end;
+    select format('function %I.%I() returns trigger language plpgsql security definer %s as %L',
+                  i_schema, i_name,
+                  case when (pgq.capture_shape(i_table, i_options) -> 'plain')::boolean then ''
+                       else 'set search_path = pg_catalog, pg_temp' end,
+                  pgq.capture_code(i_table, i_options));
 $$;

@@ -35,27 +35,56 @@ as $$
 --      partitions_missing  - partitions whose direct writes are not captured:
 --                            call pgq.capture_new_partitions(1)
 -- ----------------------------------------------------------------------
-    select format('%I.%I', s.shape ->> 'schema', s.shape ->> 'table'),
+    select format('%I.%I', r.nspname, t.relname),
            c.capture_queue,
            array(select jsonb_array_elements_text(c.capture_options -> 'operations')),
-           case when c.capture_options ? 'columns' then array(
-               select n.attname from pgq.capture_names(c.capture_table, c.capture_options -> 'columns', o.table_then) n) end,
-           case when c.capture_options ? 'exclude' then array(
-               select n.attname from pgq.capture_names(c.capture_table, c.capture_options -> 'exclude', o.table_then) n) end,
-           array(select jsonb_array_elements_text(s.shape -> 'key')),
+           d.columns,
+           d.exclude,
+           d.key,
            coalesce(c.capture_options ->> 'old_values', 'none'),
            c.capture_options ->> 'condition',
            c.capture_options ->> 'format',
            coalesce(c.capture_options ->> 'key_changes', 'split'),
-           c.capture_function::regproc::text,
+           format('%I.%I', n.nspname, p.proname),
            c.capture_role::text,
            c.capture_enabled,
-           (select count(*)::int4
-              from pgq.capture_partitions(c.capture_table) as p (relid)
-             where not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = c.capture_function))
+           (select count(*)::int4 from pgq.capture_missing_partitions(c.capture_table, c.capture_function))
       from pgq.capture c
-     cross join lateral (select (c.capture_options ->> 'table_oid')::oid) as o (table_then)
-     cross join lateral (select pgq.capture_shape(c.capture_table, c.capture_options)) as s (shape)
+      join pg_class t on t.oid = c.capture_table
+      join pg_namespace r on r.oid = t.relnamespace
+      join pg_proc p on p.oid = c.capture_function
+      join pg_namespace n on n.oid = p.pronamespace
+     cross join lateral pgq.capture_columns(c.capture_table, c.capture_options) d
      where i_table is null or c.capture_table = i_table
      order by 1, 2;
+$$;
+
+create or replace function pgq.capture_columns(
+    i_table oid, i_options jsonb, out columns text[], out exclude text[], out key text[])
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_columns(2)
+--
+--      The columns that options name, as they are called now; nulls if one cannot be told. What one owner
+--      has broken, or made to look like a capture, must not hide the captures of all others. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_then  constant oid := i_options ->> 'table_oid';
+begin
+    if i_options ? 'columns' then
+        columns := array(select n.attname from pgq.capture_names(i_table, i_options -> 'columns', v_then) n);
+    end if;
+    if i_options ? 'exclude' then
+        exclude := array(select n.attname from pgq.capture_names(i_table, i_options -> 'exclude', v_then) n);
+    end if;
+    key := array(select jsonb_array_elements_text(pgq.capture_shape(i_table, i_options) -> 'key'));
+exception
+    when sqlstate 'PQ024' then
+        columns := null;
+        exclude := null;
+        key := null;
+end;
 $$;

@@ -2,14 +2,37 @@ create or replace function pgq.maint_capture()
 returns integer
 language plpgsql
 volatile
-security definer set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp
+-- One owner's lock must not hold up maintenance.
+set lock_timeout = '1s'
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_capture(0)
 --
---      Drops trigger functions that no table has any more: those of dropped
---      and released tables.
+--      Drops trigger functions that no table has any more, as dropped tables leave them: those that the
+--      caller may drop.
 --
+-- Returns:
+--      How many functions were dropped.
+-- ----------------------------------------------------------------------
+begin
+    return pgq.capture_drop_unused(null);
+end;
+$$;
+
+create or replace function pgq.capture_drop_unused(i_functions oid[])
+returns integer
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_drop_unused(1)
+--
+--      Drops trigger functions that no table has, if the caller may.
+--
+-- Parameters:
+--      i_functions - which; null for all
 -- Returns:
 --      How many functions were dropped.
 -- ----------------------------------------------------------------------
@@ -17,64 +40,91 @@ declare
     v_function  regprocedure;
     v_count     integer := 0;
 begin
-    -- Two at once would drop the same; the other one does it for both.
-    if not pg_try_advisory_xact_lock('pgq.capture'::regclass::oid::int8) then
-        return 0;
-    end if;
     for v_function in
         select p.oid
           from pg_proc p
-         where p.pronamespace = 'pgq_capture'::regnamespace
+         where p.prorettype = 'trigger'::regtype
+           and p.prosrc like '-- pgq.capture {%'
            and pgq.capture_options(p.prosrc) is not null
+           and (i_functions is null or p.oid = any (i_functions))
+           and pg_has_role(p.proowner, 'usage')
            and not exists (select from pg_trigger t where t.tgfoid = p.oid)
     loop
-        -- The schema's owner may drop what others have in it.
-        execute format('drop function %s', v_function);
-        v_count := v_count + 1;
+        begin
+            execute format('drop function %s', v_function);
+            v_count := v_count + 1;
+        exception when others then
+            -- Another session has dropped it, or something that its owner has made depends on it.
+            raise warning using
+                message = format('function %s is not dropped: %s', v_function, sqlerrm),
+                hint = 'No table uses it any more.';
+        end;
     end loop;
     return v_count;
 end;
 $$;
 
-create or replace function pgq.capture_drop_queue(i_queue_name text, i_force boolean)
+create or replace function pgq.capture_release_queue(i_queue_name text)
 returns void
 language plpgsql
 volatile
-security definer set search_path = pg_catalog, pg_temp
-set client_min_messages = warning
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_drop_queue(2)
+-- Function: pgq.capture_release_queue(1)
+--
+--      Releases the tables that are captured into a queue, if the caller may. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_table regclass;
+begin
+    for v_table in
+        select distinct c.capture_table
+          from pgq.capture c
+          join pg_class t on t.oid = c.capture_table
+         where c.capture_queue = i_queue_name
+           and pg_has_role(t.relowner, 'usage')
+    loop
+        perform pgq.release_table(v_table, i_queue_name);
+    end loop;
+end;
+$$;
+
+create or replace function pgq.capture_refuse_drop(i_queue_name text, i_force boolean)
+returns void
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_refuse_drop(2)
 --
 --      For pgq.drop_queue(): a queue that tables are captured into cannot go,
 --      or no one could write to these tables. Internal.
 --
 -- Parameters:
 --      i_queue_name    - queue
---      i_force         - release the tables instead of raising
+--      i_force         - the caller has released those that it may
 -- Errors:
 --      PQ007 tables are captured into the queue
 -- ----------------------------------------------------------------------
 declare
-    v_function  regprocedure;
     v_tables    text;
 begin
-    select string_agg(c.capture_table::text, ', ' order by c.capture_table::text)
+    select string_agg(distinct case when i_force then format('%s of %I', c.capture_table, pg_get_userbyid(t.relowner))
+                                    else c.capture_table::text end, ', ')
       into v_tables
       from pgq.capture c
-     where c.capture_queue = i_queue_name;
-    if v_tables is null then
-        return;
-    elsif not i_force then
+      join pg_class t on t.oid = c.capture_table
+     where c.capture_queue = i_queue_name
+       -- What has no right to write is no capture, or one that fails anyway.
+       and pg_has_role(c.capture_role, 'pgq_writer', 'usage');
+    if v_tables is not null then
         raise exception using
             errcode = 'PQ007',
             message = format('tables are captured into queue %L: %s', i_queue_name, v_tables),
-            hint = 'Release them with pgq.release_table(table, queue), or drop the queue with force.';
+            hint = case when i_force then 'Only their owners, or a superuser, can release them: pgq.release_table(table, queue).'
+                   else 'Release them with pgq.release_table(table, queue), or drop the queue with force.' end;
     end if;
-    for v_function in select c.capture_function from pgq.capture c where c.capture_queue = i_queue_name
-    loop
-        -- The triggers of other owners' tables go with it.
-        execute format('drop function %s cascade', v_function);
-    end loop;
 end;
 $$;

@@ -99,8 +99,11 @@ declare
     columns     jsonb;
     names       text[];
 begin
-    if i_table is null then
-        return null;
+    if not exists (select from pg_class where oid = i_table) then
+        raise exception using
+            errcode = 'serialization_failure',
+            message = format('captured table %s was created since this transaction took its snapshot', i_table::regclass),
+            hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
     end if;
     if i_options ? 'key' then
         select coalesce(jsonb_agg(k.attname), '[]')
@@ -183,21 +186,27 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_fingerprint(i_function text)
-returns text
+create or replace function pgq.capture_may_run(i_table oid, i_shape jsonb)
+returns boolean
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_fingerprint(1)
+-- Function: pgq.capture_may_run(2)
 --
---      Hash of what a generated trigger function has to know of its table now.
+--      Whether the caller, which is the owner of a generated trigger function, may write a table's rows as text.
+--      If they have types, casts or expressions of users these run as that role, and it is the owner of the
+--      table by whose choice they are there: after ALTER TABLE ... OWNER another role, whose code must not.
+--
+-- Parameters:
+--      i_shape     - pgq.capture_shape(2)
 -- ----------------------------------------------------------------------
-    select md5(pgq.capture_shape(pgq.capture_root(i_function), pgq.capture_options_of(i_function))::text);
+    select (i_shape -> 'plain')::boolean
+        or exists (select from pg_class c where c.oid = i_table and pg_has_role(c.relowner, current_user, 'member'));
 $$;
 
-create or replace function pgq.capture_is_fresh(i_function text, i_fingerprint text, i_table regclass)
+create or replace function pgq.capture_is_fresh(i_table regclass, i_options jsonb, i_fingerprint text)
 returns boolean
 language plpgsql
 immutable
@@ -215,18 +224,20 @@ as $$
 --      answer would stay.
 --
 -- Parameters:
---      i_function      - name of the trigger function
---      i_fingerprint   - pgq.capture_fingerprint(1) when it was generated
---      i_table         - the table then; another one after a restore
+--      i_table         - the table when the function was generated
+--      i_options       - its options then
+--      i_fingerprint   - md5 of pgq.capture_shape(2) then
 -- ----------------------------------------------------------------------
+declare
+    v_shape constant jsonb := pgq.capture_shape(i_table, i_options);
 begin
-    return pgq.capture_root(i_function) = i_table and pgq.capture_fingerprint(i_function) = i_fingerprint;
+    return md5(v_shape::text) = i_fingerprint and pgq.capture_may_run(i_table, v_shape);
 end;
 $$;
 
-create or replace function pgq.capture_is_fresh_now(i_function text, i_fingerprint text, i_table oid)
+create or replace function pgq.capture_is_fresh_now(i_table oid, i_options jsonb, i_fingerprint text)
 returns boolean
-language sql
+language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
@@ -236,13 +247,21 @@ as $$
 --      The same, looked up each time: at any isolation level, and for partitions.
 --
 -- Parameters:
---      i_table         - the table that was written
--- Returns:
---      null when that table is no longer a partition of the captured one
+--      i_table         - the captured table
+-- Errors:
+--      42501 the table has another owner now, and the function would run code of that owner
 -- ----------------------------------------------------------------------
-    select r.root = (pgq.capture_options_of(i_function) ->> 'table_oid')::oid
-           and pgq.capture_fingerprint(i_function) is not distinct from i_fingerprint
-      from (select pgq.capture_root(i_function)) as r (root)
-     where r.root = i_table
-        or r.root in (select a.relid from pg_partition_ancestors(i_table) a);
+declare
+    v_shape constant jsonb := pgq.capture_shape(i_table, i_options);
+    v_owner constant text := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = i_table);
+begin
+    if not pgq.capture_may_run(i_table, v_shape) then
+        raise exception using
+            errcode = 'insufficient_privilege',
+            message = format('table %s belongs to %I now, but is captured with the rights of %I', i_table::regclass, v_owner, current_user),
+            hint = format('As %I: select pgq.capture_table(%L, %L, ..., replace => true), or pgq.release_table(%2$L).',
+                          v_owner, i_table::regclass, i_options ->> 'queue');
+    end if;
+    return (i_options ->> 'table_oid')::oid = i_table and md5(v_shape::text) = i_fingerprint;
+end;
 $$;

@@ -29,9 +29,10 @@ as $$
 --      DELETE of the old row and an INSERT of the new one.
 --
 --      Call it as owner of the table (or a member of the owner); the owner must
---      be a pgq_writer. A function in schema pgq_capture runs as this owner, also
---      when others write, who need no right on the queue. Session setting
---      session_replication_role = local (or replica) silences the capture.
+--      be a pgq_writer and may create in the table's schema: there a function is made
+--      that runs as this owner, also when others write, who need no right on the
+--      queue. Session setting session_replication_role = local (or replica)
+--      silences the capture.
 --
 --      The partitions of a table are captured with it; later ones by
 --      pgq.capture_new_partitions(). Columns may be added, dropped, renamed and
@@ -62,15 +63,15 @@ as $$
 -- Errors:
 --      PQ001 no such queue, PQ011 wrong parameter, PQ021 no key for updates and
 --      deletes, PQ024 captured already, 42501 not the table's owner, or the owner
---      is no pgq_writer
+--      is no pgq_writer or may not create in the schema
 -- ----------------------------------------------------------------------
 declare
-    v_owner     oid;
-    v_function  text;
+    v_schema    text;
+    v_name      text;
+    v_function  oid;
     v_options   jsonb;
-    v_partition regclass;
 begin
-    v_owner := pgq.capture_check_table(i_table);
+    perform pgq.capture_check_table(i_table);
     -- One after the other, here and in pgq.release_table(2): the table itself is locked more than once.
     perform pg_advisory_xact_lock(1886875905, hashoid(i_table));
     v_options := pgq.capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
@@ -86,18 +87,19 @@ begin
         perform pgq.release_table(i_table, i_queue_name);
     end if;
 
-    v_function := pgq.capture_free_name(i_table, i_queue_name);
-    perform pgq.capture_create_function(v_function, i_table, v_options);
-    execute pg_catalog.format('revoke execute on function %s() from public', v_function);
-    execute pg_catalog.format('alter function %s() owner to %I', v_function, pg_get_userbyid(v_owner));
+    -- Never "or replace": what is there already may belong to another role, or be granted to it.
+    select n.nspname, f.name into v_schema, v_name from pgq.capture_free_name(i_table, i_queue_name) f join pg_namespace n on n.oid = f.schema;
+    execute 'create ' || pgq.capture_definition(v_schema, v_name, i_table, v_options);
+    v_function := pg_catalog.format('%I.%I()', v_schema, v_name)::regprocedure;
+    perform pgq.capture_give_function(v_function, i_table);
     perform pgq.capture_add_triggers(i_table, v_function, array(select jsonb_array_elements_text(v_options -> 'operations')), null);
     perform pgq.capture_new_partitions(i_table);
-    return v_function;
+    return pg_catalog.format('%I.%I', v_schema, v_name);
 end;
 $$;
 
 create or replace function pgq.capture_check_table(i_table regclass)
-returns oid
+returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
@@ -106,9 +108,6 @@ as $$
 -- Function: pgq.capture_check_table(1)
 --
 --      Raises unless the caller can capture the table. Internal.
---
--- Returns:
---      The owner of the table.
 -- ----------------------------------------------------------------------
 declare
     r   pg_class;
@@ -117,10 +116,14 @@ begin
     if r.oid is null then
         raise exception using errcode = 'PQ011', message = 'no table is given',
             hint = 'Write pgq.capture_table(''schema.table'', ''queue'').';
-    elsif r.relkind not in ('r', 'p') or r.relnamespace in ('pgq'::regnamespace, 'pg_catalog'::regnamespace) then
+    elsif r.relkind not in ('r', 'p') or r.relnamespace = 'pg_catalog'::regnamespace then
         raise exception using errcode = 'PQ024',
             message = format('%s cannot be captured', i_table),
             hint = 'Only ordinary and partitioned tables have transition tables; capture the tables beneath a view.';
+    elsif pg_get_userbyid(r.relowner) = 'pgq_owner' then
+        raise exception using errcode = 'PQ024',
+            message = format('%s cannot be captured: it belongs to the queues themselves', i_table),
+            hint = 'Capture tables of your own.';
     elsif r.relispartition then
         raise exception using errcode = 'PQ024',
             message = format('%s is a partition', i_table),
@@ -133,13 +136,18 @@ begin
         raise exception using errcode = 'insufficient_privilege',
             message = format('%s belongs to %I, who may not write to queues', i_table, pg_get_userbyid(r.relowner)),
             hint = format('grant pgq_writer to %I', pg_get_userbyid(r.relowner));
+    elsif not has_schema_privilege(r.relowner, r.relnamespace, 'create')
+          and not (select rolsuper from pg_roles where rolname = current_user)
+    then
+        raise exception using errcode = 'insufficient_privilege',
+            message = format('%s belongs to %I, who may not create the trigger function in schema %s',
+                             i_table, pg_get_userbyid(r.relowner), r.relnamespace::regnamespace),
+            hint = format('grant create on schema %s to %I', r.relnamespace::regnamespace, pg_get_userbyid(r.relowner));
     end if;
-    return r.relowner;
 end;
 $$;
 
-create or replace function pgq.capture_free_name(i_table regclass, i_queue_name text)
-returns text
+create or replace function pgq.capture_free_name(i_table regclass, i_queue_name text, out schema oid, out name text)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
@@ -147,17 +155,48 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_free_name(2)
 --
---      Name for a new trigger function: after table and queue, shortened so that
+--      Name for a new trigger function in the table's schema: after table and queue, shortened so that
 --      the names of the triggers fit, too, and with a number when it is taken.
 -- ----------------------------------------------------------------------
-    select n.name
-      from (select c.relname || '_' || i_queue_name from pg_class c where c.oid = i_table) w (wanted),
+    select c.relnamespace, s.short
+      from pg_class c,
+           lateral (select c.relname || '_' || i_queue_name) w (wanted),
            generate_series(1, 10000) k,
            lateral (select case when octet_length(w.wanted) <= 48 then w.wanted
                                 else left(w.wanted, 9) || '_' || left(md5(w.wanted), 10) end
-                           || case when k > 1 then '_' || k else '' end) s (short),
-           lateral (select format('pgq_capture.%I', s.short)) n (name)
-     where to_regproc(n.name) is null
+                           || case when k > 1 then '_' || k else '' end) s (short)
+     where c.oid = i_table
+       and not exists (select from pg_proc p
+                        where p.pronamespace = c.relnamespace and p.proname = s.short and p.pronargs = 0)
      order by k
      limit 1;
+$$;
+
+create or replace function pgq.capture_give_function(i_function oid, i_table regclass)
+returns void
+language plpgsql
+volatile
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_give_function(2)
+--
+--      Gives a trigger function that the caller has just made to the owner of the table, and to no role else:
+--      on a table of its own a role could have it run code with the owner's rights. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_grantee   oid;
+begin
+    execute (select format('alter function %s owner to %I', i_function::regprocedure, pg_get_userbyid(c.relowner))
+               from pg_class c where c.oid = i_table);
+    for v_grantee in
+        select a.grantee
+          from pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+         where p.oid = i_function
+           and a.grantee <> p.proowner
+    loop
+        execute format('revoke all on function %s from %s', i_function::regprocedure,
+                       case v_grantee when 0 then 'public' else quote_ident(pg_get_userbyid(v_grantee)) end);
+    end loop;
+end;
 $$;

@@ -16,7 +16,7 @@ as $$
      where p.relid <> i_table and c.relkind in ('r', 'p');
 $$;
 
-create or replace function pgq.capture_add_triggers(i_table regclass, i_function text, i_operations text[], i_argument text)
+create or replace function pgq.capture_add_triggers(i_table oid, i_function oid, i_operations text[], i_argument text)
 returns void
 language plpgsql
 volatile
@@ -30,25 +30,39 @@ as $$
 --
 -- Parameters:
 --      i_table         - the table
---      i_function      - name of the trigger function, quoted and with schema
+--      i_function      - the trigger function
 --      i_operations    - operations to capture
 --      i_argument      - argument for the triggers; null for none
 -- ----------------------------------------------------------------------
 declare
-    v_operation text;
-    v_name      text := (parse_ident(i_function))[2];
+    v_schema    text;
+    v_name      text;
+    t           record;
 begin
-    foreach v_operation in array i_operations
+    select n.nspname, p.proname
+      into v_schema, v_name
+      from pg_proc p
+      join pg_namespace n on n.oid = p.pronamespace
+     where p.oid = i_function;
+    for t in
+        select o.operation, o.tables, v_name || '_' || o.operation as name
+          from (values ('insert', 'referencing new table as new_rows'),
+                       ('update', 'referencing old table as old_rows new table as new_rows'),
+                       ('delete', 'referencing old table as old_rows'),
+                       ('truncate', '')) o (operation, tables)
+         where o.operation = any (i_operations)
     loop
-        execute format('create trigger %I after %s on %s %s for each statement execute function %s(%s)',
-            v_name || '_' || v_operation, v_operation, i_table,
-            case v_operation
-                when 'insert' then 'referencing new table as new_rows'
-                when 'update' then 'referencing old table as old_rows new table as new_rows'
-                when 'delete' then 'referencing old table as old_rows'
-                else ''
-            end,
-            i_function, quote_literal(i_argument));
+        execute format('create trigger %I after %s on %s %s for each statement execute function %I.%I(%s)',
+            t.name, t.operation, i_table::regclass, t.tables, v_schema, v_name, quote_literal(i_argument));
+        -- Owners may rename what is theirs while this runs, and names may have meant something else by then.
+        if not exists (select from pg_trigger g
+                        where g.tgrelid = i_table and g.tgname = t.name and g.tgfoid = i_function)
+        then
+            raise exception using
+                errcode = 'object_in_use',
+                message = format('table %s or function %I.%I was renamed meanwhile', i_table::regclass, v_schema, v_name),
+                hint = 'Try again.';
+        end if;
     end loop;
 end;
 $$;
@@ -68,29 +82,73 @@ as $$
 --      Call it after making partitions, as the owner of the table. Maintenance
 --      calls it for all tables that its role may change.
 --
+--      For all tables it does nothing that the owner of the trigger function could
+--      not do itself, and nothing is taken from the function's text: the caller may
+--      be a superuser.
+--
 -- Parameters:
---      i_table     - captured table; null for all that the caller owns
+--      i_table     - captured table; null for all that the caller owns: then what
+--                    cannot be done at once is left, with a warning
 -- Returns:
 --      How many partitions were added.
 -- ----------------------------------------------------------------------
 declare
-    c       record;
-    v_count integer := 0;
+    v_timeout   constant text := current_setting('lock_timeout');
+    v_count     integer := 0;
+    c           record;
 begin
+    if i_table is null then
+        -- One owner's lock must not hold up the tables of all others.
+        perform set_config('lock_timeout', '1s', true);
+    end if;
     for c in
-        select p.relid, k.capture_function::regproc::text as function,
-               array(select jsonb_array_elements_text(k.capture_options -> 'operations')) as operations
+        select m.relid, k.capture_function::oid as function,
+               array(select o.name
+                       from (values ('insert', 4), ('delete', 8), ('update', 16), ('truncate', 32)) o (name, bit)
+                      where exists (select
+                                      from pg_trigger t
+                                     where t.tgrelid = k.capture_table
+                                       and t.tgfoid = k.capture_function
+                                       and t.tgnargs = 0
+                                       and t.tgtype & o.bit <> 0)) as operations
           from pgq.capture k
-          join pg_class r on r.oid = k.capture_table
-         cross join lateral pgq.capture_partitions(k.capture_table) as p (relid)
-         where r.relkind = 'p'
-           and (i_table is null or k.capture_table = i_table)
-           and (i_table is not null or pg_has_role(r.relowner, 'usage'))
-           and not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = k.capture_function)
+          join pg_proc p on p.oid = k.capture_function
+          join pg_class r on r.oid = k.capture_table and r.relowner = p.proowner
+         cross join lateral pgq.capture_missing_partitions(k.capture_table, k.capture_function) m (relid)
+          join pg_class part on part.oid = m.relid
+         where p.prosecdef
+           and case when i_table is null then pg_has_role(r.relowner, 'usage') and pg_has_role(p.proowner, part.relowner, 'usage')
+                    else k.capture_table = i_table end
     loop
-        perform pgq.capture_add_triggers(c.relid, c.function, c.operations, 'partition');
-        v_count := v_count + 1;
+        begin
+            perform pgq.capture_add_triggers(c.relid, c.function, c.operations, 'partition');
+            v_count := v_count + 1;
+        exception when others then
+            if i_table is not null then
+                raise;
+            end if;
+            raise warning using
+                message = format('partition %s is not captured: %s', c.relid::regclass, sqlerrm),
+                hint = 'As its owner: select pgq.capture_new_partitions(table).';
+        end;
     end loop;
+    perform set_config('lock_timeout', v_timeout, true);
     return v_count;
 end;
+$$;
+
+create or replace function pgq.capture_missing_partitions(i_table regclass, i_function oid)
+returns setof oid
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_missing_partitions(2)
+--
+--      The partitions of a captured table that have none of its triggers.
+-- ----------------------------------------------------------------------
+    select p.relid
+      from pgq.capture_partitions(i_table) as p (relid)
+     where not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = i_function);
 $$;

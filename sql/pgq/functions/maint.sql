@@ -279,7 +279,7 @@ begin
     return query
     select capture.func, null::text
       from unnest(array['pgq.maint_capture', 'pgq.capture_new_partitions']) capture (func)
-     where exists (select from pg_proc where pronamespace = 'pgq_capture'::regnamespace);
+     where exists (select from pg_proc p where p.prorettype = 'trigger'::regtype and p.prosrc like '-- pgq.capture {%');
 
     return query
     select 'pgq.maint_staging', null::text

@@ -158,7 +158,7 @@ $$;
 create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
 returns integer
 language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.drop_queue(2)
@@ -169,11 +169,29 @@ as $$
 -- Parameters:
 --      x_queue_name    - name of the queue
 --      x_force         - also if consumers are registered, events delayed, dead letters left, or tables captured;
---                        these are released first
+--                        these are released first, which takes their owner or a superuser
 -- Returns:
 --      1
 -- Errors:
 --      PQ001 queue does not exist, PQ007 queue is in use
+-- ----------------------------------------------------------------------
+begin
+    if x_force then
+        perform pgq.capture_release_queue(x_queue_name);
+    end if;
+    return pgq.remove_queue(x_queue_name, x_force);
+end;
+$$;
+
+create or replace function pgq.remove_queue(x_queue_name text, x_force boolean)
+returns integer
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.remove_queue(2)
+--
+--      What pgq.drop_queue(2) does as owner of the queue's tables. Internal.
 -- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
@@ -212,7 +230,7 @@ begin
         end if;
     end if;
 
-    perform pgq.capture_drop_queue(x_queue_name, coalesce(x_force, false));
+    perform pgq.capture_refuse_drop(x_queue_name, coalesce(x_force, false));
 
     execute format('drop view %s', q.queue_data_pfx);
     for n in 0 .. q.queue_ntables - 1 loop

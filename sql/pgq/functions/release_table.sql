@@ -34,16 +34,19 @@ begin
             hint = 'pgq.capture_info() lists what is captured.';
     end if;
 
-    -- Detached partitions included; a table before its partitions, as who inserts locks them.
+    -- Detached partitions included; a table before its partitions, as who inserts locks them. Tables of others
+    -- may have triggers that only look like ours.
     for t in
         select g.tgname, g.tgrelid::regclass as relid
           from pg_trigger g
+          join pg_class c on c.oid = g.tgrelid
          where g.tgfoid = any (v_functions)
+           and (g.tgrelid = i_table or pg_has_role(c.relowner, 'usage'))
          order by (select count(*) from pg_partition_ancestors(g.tgrelid)), g.tgrelid
     loop
         execute format('drop trigger %I on %s', t.tgname, t.relid);
     end loop;
-    perform pgq.maint_capture();
+    perform pgq.capture_drop_unused(v_functions);
     return cardinality(v_functions);
 end;
 $$;

@@ -1,18 +1,20 @@
-create or replace function pgq.create_staging(i_job text)
+create or replace function pgq.create_staging(i_job text, i_role name default current_user)
 returns text
 language plpgsql
 volatile
-set search_path = pg_catalog, pg_temp
+security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.create_staging(1)
+-- Function: pgq.create_staging(2)
 --
 --      Creates a table for events that a job will send when all of it is done. Fill it in the same
---      transaction: as long as that is open, the job counts as running. It belongs to the caller, and is
---      unlogged, so a crash of the server empties it: whoever sends the events must know how many there are.
+--      transaction: as long as that is open, the job counts as running. It belongs to pgq_owner and can be
+--      filled, read and emptied by the given role alone, and it is unlogged, so a crash of the server
+--      empties it: whoever sends the events must know how many there are.
 --
 -- Parameters:
 --      i_job   - name of the job: letters, digits and _, at most 43
+--      i_role  - role of the job; by default the caller's, which the default is computed as
 -- Returns:
 --      The table's name, with schema. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
 -- Errors:
@@ -28,13 +30,18 @@ begin
             errcode = 'PQ003',
             message = format('invalid name of a job: %s', coalesce(quote_literal(i_job), 'NULL')),
             hint = 'A name has 1 to 43 small letters, digits and underscores.';
+    elsif not exists (select from pg_roles where rolname = i_role) then
+        raise exception using
+            errcode = 'PQ003',
+            message = format('there is no role %s', quote_nullable(i_role)),
+            hint = 'Leave the role out: then it is yours.';
     end if;
     -- Shared by all of the job's transactions; pgq.maint_staging() wants it for itself.
     perform pg_advisory_xact_lock_shared(1886875909, hashtext(i_job));
-    v_table := format('pgq_staging.%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8));
+    v_table := format('pgq_staging.%I', format('%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8)));
     execute format('create unlogged table %s (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
-                   'ev_extra3 text, ev_extra4 text) with (autovacuum_enabled = off)',
-                   pgq.quote_fqname(v_table));
+                   'ev_extra3 text, ev_extra4 text) with (autovacuum_enabled = off)', v_table);
+    execute format('grant insert, select, truncate on %s to %I', v_table, i_role);
     return v_table;
 end;
 $$;
@@ -49,8 +56,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.staging_tables(1)
 --
---      The tables of a job that pgq.create_staging(1) has made, for who is done with them to drop. Waits for
---      those of the job who are still writing, such as the other tasks of one that has failed: three
+--      The tables of a job that pgq.create_staging(2) has made, to be dropped when the job is done. Waits for
+--      its transactions that are still writing, such as the other tasks of one that has failed: three
 --      seconds, what they leave later is for pgq.maint_staging(1).
 --
 -- Parameters:
@@ -65,10 +72,53 @@ begin
         null;
     end;
     return query
-    select format('pgq_staging.%s', relname)
+    select format('pgq_staging.%I', relname)
       from pg_class
      where relnamespace = 'pgq_staging'::regnamespace
-       and relname ~ format('^%s_[0-9]{1,10}_[0-9]+$', i_job);
+       and starts_with(relname::text, i_job || '_')
+       and substr(relname::text, length(i_job) + 2) ~ '^[0-9]{1,10}_[0-9]+$';
+end;
+$$;
+
+create or replace function pgq.drop_staging(i_table text)
+returns boolean
+language plpgsql
+volatile
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.drop_staging(1)
+--
+--      Drops a staging table that is empty: TRUNCATE it in the same transaction, which is the job's right alone.
+--
+-- Parameters:
+--      i_table - a table's name as pgq.create_staging(2) returned it
+-- Returns:
+--      true if it was dropped, false if it is gone already
+-- Errors:
+--      55006 there are rows in it
+-- ----------------------------------------------------------------------
+declare
+    v_table     constant oid := (select oid from pg_class
+                                  where relnamespace = 'pgq_staging'::regnamespace
+                                    and relkind = 'r'
+                                    and format('pgq_staging.%I', relname) = i_table);
+begin
+    -- Without a lock first: a table that others are still to read is not held up.
+    if pg_relation_size(v_table) = 0 then
+        execute format('lock table %s in access exclusive mode', v_table::regclass);
+    end if;
+    if pg_relation_size(v_table) > 0 then
+        raise exception using
+            errcode = 'object_in_use',
+            message = format('staging table %s is not empty', i_table),
+            hint = 'As the role of its job, truncate it in the same transaction.';
+    end if;
+    if v_table is null then
+        return false;
+    end if;
+    execute format('drop table %s', v_table::regclass);
+    return true;
 end;
 $$;
 
@@ -110,7 +160,6 @@ begin
         foreach v_table in array v_job.tables
         loop
             begin
-                -- The schema's owner may drop what others have in it.
                 execute format('drop table pgq_staging.%I', v_table);
                 v_count := v_count + 1;
             exception when lock_not_available or undefined_table or dependent_objects_still_exist then

@@ -6,23 +6,18 @@
 --   pgq_ids, pgq_slots                 sequences of queues, by their names, since a sequence is found by name far more
 --                                      cheaply than a row: <queue> gives event ids, and says where events go
 --   pgq_task_queues                    <queue> says which number a task queue has
---   pgq_capture                        the trigger functions that pgq.capture_table() generates. Each belongs to the
---                                      owner of its table and runs with that owner's rights
---   pgq_staging                        events on their way: written by tasks of a job, sent by its end in one transaction;
---                                      each table belongs to the role that writes it
+--   pgq_staging                        events on their way: written by tasks of a job, sent by its end in one transaction
 --
--- Nothing has the last two on its search path; pgq_owner may drop what is left over in them. From here to the end of the
--- transaction everything is created by, and so belongs to, pgq_owner.
+-- From here to the end of the transaction everything is created by, and so belongs to, pgq_owner.
 
 do $$
 declare
-    open_schemas    constant text[] := array['pgq_capture', 'pgq_staging'];
-    s               record;
-    others          text;
+    s       record;
+    others  text;
 begin
     for s in
         select wanted.name, n.oid, n.nspowner = 'pgq_owner'::regrole as is_ours
-          from unnest(array['pgq', 'pgq_ids', 'pgq_slots', 'pgq_capture', 'pgq_staging', 'pgq_task_queues',
+          from unnest(array['pgq', 'pgq_ids', 'pgq_slots', 'pgq_staging', 'pgq_task_queues',
                             'pgq_ext', 'pgq_coop', 'pgq_task']) wanted (name)
           left join pg_namespace n on n.nspname = wanted.name
     loop
@@ -39,7 +34,7 @@ begin
           -- The superuser that the cluster began with has no row there.
           left join pg_roles r on r.oid = o.refobjid
          where not s.is_ours
-            or not (r.rolname = 'pgq_owner' or coalesce(r.rolsuper, true) or s.name = any (open_schemas));
+            or not (r.rolname = 'pgq_owner' or coalesce(r.rolsuper, true));
         if others is not null then
             raise exception using
                 errcode = 'duplicate_schema',
