@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tests.fixtures.fix_capture import changes, short
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +102,28 @@ def test_dropping_the_queue_with_force_releases_its_tables(conn: Connection, que
     conn.execute("select pgq.drop_queue(%s, true)", [queue])
     assert leftovers(conn) == (0, 0)
     conn.execute("insert into flight values (1)")
+
+
+def test_only_owners_and_superusers_release_tables_by_force(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    conn.execute("create role capture_test_admin; grant pgq_admin to capture_test_admin")
+    try:
+        conn.execute("grant create on schema public to capture_test_admin")
+        admin = connect()
+        admin.execute("set session authorization capture_test_admin")
+        admin.execute("create table own (id int primary key)")
+        admin.execute("select pgq.capture_table('own', %s)", [queue])
+        with pytest.raises(psycopg.Error, match=r"public\.flight of postgres") as error:
+            admin.execute("select pgq.drop_queue(%s, true)", [queue])
+        assert error.value.sqlstate == "PQ007"
+        assert "own" not in str(error.value.diag.message_primary)
+        conn.execute("select pgq.release_table('flight')")
+        admin.execute("select pgq.drop_queue(%s, true)", [queue])
+        admin.execute("insert into own values (1)")
+        assert leftovers(conn) == (0, 0)
+    finally:
+        conn.execute("drop owned by capture_test_admin; drop role capture_test_admin")
 
 
 def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue: str) -> None:

@@ -1,9 +1,8 @@
-"""What others have put next to a captured table, or made to look like a capture, changes nothing."""
+"""What others put next to a captured table, or make look like a capture, changes nothing."""
 
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 
 import psycopg
@@ -67,9 +66,9 @@ def test_maintenance_runs_nothing_that_a_forged_capture_says(
     )
     conn.execute("select pgq.maint_capture()")
     conn.execute("select pgq.capture_new_partitions()")
-    assert conn.execute(
-        "select rolsuper from pg_roles where rolname = %s", [me]
-    ).fetchall() == [(False,)]
+    assert conn.execute("select rolsuper from pg_roles where rolname = %s", [me]).fetchall() == [
+        (False,)
+    ]
 
 
 def test_who_planted_the_functions_name_has_no_right_on_the_function(
@@ -78,12 +77,15 @@ def test_who_planted_the_functions_name_has_no_right_on_the_function(
     name = name_of_the_next(conn, queue)
     body = "returns trigger language plpgsql as 'begin return null; end'"
     [(me,)] = mallory.execute("select current_user").fetchall()
-    mallory.execute(f"create function {name}() {body}; create function {name}(int) returns int return 1")
+    mallory.execute(
+        f"create function {name}() {body}; create function {name}(int) returns int return 1"
+    )
     mallory.execute(f"grant execute on function {name}() to pgq_writer")
     conn.execute("select pgq.capture_table('shop.item', %s)", [queue])
     assert conn.execute(
         "select p.proowner::regrole::text, p.prosecdef, p.pronamespace = c.relnamespace,"
-        " has_function_privilege(%s, p.oid, 'execute'), has_function_privilege('pgq_writer', p.oid, 'execute')"
+        " has_function_privilege(%s, p.oid, 'execute'),"
+        " has_function_privilege('pgq_writer', p.oid, 'execute')"
         " from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_class c on c.oid = t.tgrelid"
         " where t.tgrelid = 'shop.item'::regclass and not t.tgisinternal group by p.oid, c.oid",
         [me],
@@ -135,3 +137,118 @@ def test_a_snapshot_from_before_the_capture_of_a_partition_fails_rather_than_los
     writer.execute("rollback")
     writer.execute("begin isolation level repeatable read; insert into t_1 values (1); commit")
     assert short(conn) == [("I", 1)]
+
+
+def test_a_forged_capture_hides_and_blocks_nothing(
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+) -> None:
+    as_role(shop).execute("select pgq.capture_table('shop.item', %s)", [queue])
+    mallory.execute("create table mallory.t (id int)")
+    missing = [{"name": "missing", "number": 1}]
+    forged: tuple[dict[str, object], ...] = (
+        {"table_oid": 1e30},
+        {"table_oid": 0.5},
+        {"columns": [1]},
+        {"key": [{"name": "id", "number": 70000}]},
+        {"key": missing},
+        {"columns": missing, "exclude": missing},
+        {"format": "x' || y", "operations": [None, 1, {}]},
+    )
+    for n, options in enumerate(forged):
+        forge(mallory, f"mallory.forged_{n}", queue, **options)
+        mallory.execute(
+            f"create trigger t{n} after insert on mallory.t execute function mallory.forged_{n}()"
+        )
+    listed = conn.execute("select table_name, enabled from pgq.capture_info()").fetchall()
+    assert ("shop.item", True) in listed
+    conn.execute("select pgq.capture_new_partitions(), pgq.maint_capture()")
+    conn.execute("revoke pgq_writer from capture_test_mallory")
+    conn.execute("select pgq.release_table('shop.item')")
+    conn.execute("select pgq.drop_queue(%s)", [queue])
+    mallory.execute("insert into mallory.t values (1)")
+
+
+def test_partitions_of_one_owner_do_not_hold_up_those_of_others(
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+) -> None:
+    for session, schema in ((mallory, "mallory"), (as_role(shop), "shop")):
+        session.execute(
+            f"create table {schema}.p (id int primary key) partition by list (id);"
+            f"select pgq.capture_table('{schema}.p', '{queue}');"
+            f"create table {schema}.p_1 partition of {schema}.p for values in (1)"
+        )
+    # Its trigger has the name that maintenance is about to give.
+    mallory.execute(
+        "create function mallory.f() returns trigger language plpgsql as 'begin return null; end';"
+        f"create trigger p_{queue}_insert after insert on mallory.p_1 execute function mallory.f()"
+    )
+    assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(1,)]
+    assert conn.execute(
+        "select table_name, partitions_missing from pgq.capture_info()"
+    ).fetchall() == [("mallory.p", 1), ("shop.p", 0)]
+
+
+def test_a_lock_of_one_owner_does_not_hold_up_maintenance(
+    connect: Connect, conn: Connection, queue: str, shop: str, mallory: Connection
+) -> None:
+    mallory.execute("create table mallory.t (id int primary key) partition by list (id)")
+    mallory.execute("select pgq.capture_table('mallory.t', %s)", [queue])
+    mallory.execute("create table mallory.t_1 partition of mallory.t for values in (1)")
+    mallory.execute("begin; insert into mallory.t_1 values (1)")
+    conn.execute("set statement_timeout = '20s'")
+    assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(0,)]
+    mallory.execute("commit")
+    assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(1,)]
+    assert conn.execute("show lock_timeout").fetchall() == [("0",)]
+
+
+def test_maintenance_extends_no_capture_to_tables_that_its_owner_could_not(
+    conn: Connection, queue: str, shop: str, mallory: Connection
+) -> None:
+    """Neither a function of another role than the table's, nor a partition of another."""
+    mallory.execute("create table mallory.t (id int primary key) partition by list (id)")
+    mallory.execute("select pgq.capture_table('mallory.t', %s)", [queue])
+    mallory.execute("create table mallory.t_1 partition of mallory.t for values in (1)")
+    conn.execute(f"alter table mallory.t_1 owner to {shop}")
+    assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(0,)]
+    conn.execute(
+        f"alter table mallory.t owner to {shop};"
+        "create table mallory.t_2 partition of mallory.t for values in (2)"
+    )
+    assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(0,)]
+    conn.execute(f"grant usage, create on schema mallory to {shop}")
+    conn.execute("select pgq.capture_table('mallory.t', %s, replace => true)", [queue])
+    conn.execute("insert into mallory.t_1 values (1); insert into mallory.t_2 values (2)")
+    assert short(conn) == [("I", 1), ("I", 2)]
+
+
+def test_a_table_given_away_is_captured_on_while_nothing_of_its_new_owner_runs(
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+) -> None:
+    """The generated function belongs to the old owner: a superuser, if it made the table."""
+    [(role,)] = mallory.execute("select current_user").fetchall()
+    conn.execute("create table shop.given (id int primary key, v text)")
+    conn.execute("select pgq.capture_table('shop.given', %s)", [queue])
+    conn.execute(f"alter table shop.given owner to {role}")
+    mallory.execute("insert into shop.given values (1)")
+    mallory.execute(
+        "create table mallory.ran_as (who text); grant insert on mallory.ran_as to public;"
+        "grant usage on schema mallory to public;"
+        "create type mallory.mood as enum ('good');"
+        "create function mallory.mood_json(mallory.mood) returns json language plpgsql as"
+        " $$begin insert into mallory.ran_as values (current_user); return '1'; end$$;"
+        "create cast (mallory.mood as json) with function mallory.mood_json(mallory.mood);"
+        "alter table shop.given add m mallory.mood"
+    )
+    for isolation in ("read committed", "repeatable read"):
+        mallory.execute(f"set default_transaction_isolation = '{isolation}'")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="belongs to") as error:
+            mallory.execute("insert into shop.given values (2, 'a', 'good')")
+        assert "replace => true" in str(error.value.diag.message_hint)
+    assert mallory.execute("select count(*) from mallory.ran_as").fetchall() == [(0,)]
+    assert short(conn) == [("I", 1)]
+    mallory.execute("set default_transaction_isolation = 'read committed'")
+    mallory.execute("select pgq.capture_table('shop.given', %s, replace => true)", [queue])
+    mallory.execute("insert into shop.given values (3, 'a', 'good')")
+    assert mallory.execute("select who from mallory.ran_as").fetchall() == [(role,)]
+    assert short(conn) == [("I", 1), ("I", 3)]

@@ -124,6 +124,30 @@ def test_an_owner_who_is_no_writer_is_told_what_to_grant(
     assert error.value.diag.message_hint == f"grant pgq_writer to {role}"
 
 
+def test_an_owner_who_may_not_create_in_the_schema_is_told_what_to_grant(
+    conn: Connection, queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
+) -> None:
+    role = make_role("plain", "pgq_writer")
+    conn.execute(
+        "revoke create on schema public from public; create table t (id int primary key);"
+        f"alter table t owner to {role}"
+    )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="may not create") as error:
+        as_role(role).execute("select pgq.capture_table('t', %s)", [queue])
+    assert error.value.diag.message_hint == f"grant create on schema public to {role}"
+    # A superuser needs no such right, and what it makes lasts; only altered tables are slower then.
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    conn.execute("alter table t add v text; insert into t values (1); insert into t values (2)")
+    assert [(c.op, set(c.row)) for c in changes(conn)] == [("INSERT", {"id", "v"})] * 2
+
+
+def test_tables_of_the_queues_are_not_captured(conn: Connection, queue: str) -> None:
+    """The function would belong to pgq_owner, and users' code must never run as that role."""
+    for table in ("pgq.queue", "pgq_ext.completed_tick", "pgq_task.queue"):
+        with pytest.raises(psycopg.Error, match="cannot be captured"):
+            conn.execute("select pgq.capture_table(%s, %s, key => null)", [table, queue])
+
+
 def test_a_role_without_any_right_is_refused(
     queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
 ) -> None:

@@ -443,3 +443,106 @@ def test_the_key_of_a_group_runs_nothing_of_its_author_as_the_owner(
         keeper.execute("select pgq.create_group(%s, 'g', 1, %s)", [queue, key])
     assert refused.value.sqlstate == "PQ011"
     assert ops.value(conn, "select last_value from evil.ran") == 1
+
+
+# captured tables and staging tables
+
+
+def test_only_pgq_owner_and_superusers_may_create_in_any_schema_of_ours(conn: Connection) -> None:
+    """What others could create there is found by its name, and then trusted."""
+    conn.execute("create table t (id int primary key)")
+    conn.execute("select pgq.create_queue('q'), pgq_task.create_queue('t')")
+    conn.execute("select pgq.capture_table('t', 'q'), pgq.create_staging('job')")
+    found = conn.execute(
+        "select nspname, rolname from pg_namespace cross join pg_roles"
+        " where nspname like 'pgq%' and not rolsuper and rolname <> 'pgq_owner'"
+        " and not pg_has_role(rolname, 'pgq_owner', 'member')"
+        " and has_schema_privilege(rolname, nspname, 'create')"
+    ).fetchall()
+    assert found == []
+    owners = conn.execute(
+        "select distinct nspowner::regrole::text from pg_namespace where nspname like 'pgq%'"
+    ).fetchall()
+    assert owners == [("pgq_owner",)]
+
+
+def test_everything_in_any_schema_of_ours_belongs_to_pgq_owner(conn: Connection) -> None:
+    """Also what is made while queues are used."""
+    conn.execute("create table t (id int primary key)")
+    conn.execute("select pgq.create_queue('q'), pgq_task.create_queue('t')")
+    conn.execute("select pgq.capture_table('t', 'q'), pgq.create_staging('job')")
+    foreign = conn.execute(
+        "select c.oid::regclass::text from pg_class c join pg_namespace n on n.oid = relnamespace"
+        " where nspname like 'pgq%' and relowner <> 'pgq_owner'::regrole"
+        " union all select p.oid::regprocedure::text"
+        " from pg_proc p join pg_namespace n on n.oid = pronamespace"
+        " where nspname like 'pgq%' and proowner <> 'pgq_owner'::regrole"
+    ).fetchall()
+    assert foreign == []
+
+
+def test_no_text_of_a_function_gets_into_a_statement_of_another_role(conn: Connection) -> None:
+    """A function's text is what its owner wrote, and its options too: they can be forged."""
+    readers = conn.execute(
+        "select p.proname, p.prosecdef from pg_proc p join pg_namespace n on n.oid = pronamespace"
+        " where nspname like 'pgq%' and prosrc ~* '\\mexecute\\M' and prosrc ~"
+        " '(prosrc|pg_get_functiondef|capture_options\\(|(from|join) pgq\\.capture\\M)' order by 1"
+    ).fetchall()
+    # They take a yes or no from it; what they execute names functions and tables by their oids.
+    assert readers == [
+        ("capture_drop_unused", False),
+        ("capture_regenerate", False),
+        ("capture_table", False),
+        ("maint_operations", True),
+        ("release_table", False),
+    ]
+
+
+def test_rows_that_are_staged_are_the_jobs_alone(conn: Connection, connect: Connect) -> None:
+    for role in ("test_stager", "test_other"):
+        conn.execute(f"drop role if exists {role}; create role {role} in role pgq_writer".encode())
+    try:
+        job, other = connect(), connect()
+        job.execute("set session authorization test_stager")
+        other.execute("set session authorization test_other")
+        with job.transaction():
+            table = ops.value(job, "select pgq.create_staging('job')")
+            job.execute(f"insert into {table} (ev_data) values ('secret')".encode())
+        assert table in {name for (name,) in other.execute("select pgq.staging_tables('job')")}
+        for statement in (
+            "select from {}",
+            "insert into {} values ('t')",
+            "update {} set ev_data = ''",
+            "delete from {}",
+            "truncate {}",
+            "drop table {}",
+            "begin; lock table {} in share mode",
+            "create index on {} (ev_type)",
+            "alter table {} add x int",
+            "grant all on {} to test_other",
+            "create table pgq_staging.mine ()",
+            "create view pgq_staging.mine as select 1",
+            "create function pgq_staging.mine() returns int return 1",
+        ):
+            with pytest.raises(errors.InsufficientPrivilege):
+                other.execute(statement.format(table).encode())
+            other.rollback()
+        with pytest.raises(errors.ObjectInUse, match="is not empty"):
+            other.execute("select pgq.drop_staging(%s)", [table])
+        # Only by its name in its schema, and only by that of a role that there is.
+        for name in ("pgq.event", "pgq_staging.x; drop table t", "job", "", None):
+            assert ops.value(other, "select pgq.drop_staging(%s)", name) is False
+        for name in ("public", "none", "", "test_other; alter role test_other superuser", None):
+            with pytest.raises(psycopg.Error) as refused:
+                other.execute("select pgq.create_staging('job', %s)", [name])
+            assert refused.value.sqlstate == "PQ003"
+        # In the name of another it is that one's table.
+        made = ops.value(other, "select pgq.create_staging('job', 'test_stager')")
+        with pytest.raises(errors.InsufficientPrivilege):
+            other.execute(f"select from {made}".encode())
+        with job.transaction():
+            assert job.execute(f"select ev_data from {table}".encode()).fetchall() == [("secret",)]
+            job.execute(f"truncate {table}".encode())
+            assert ops.value(job, "select pgq.drop_staging(%s)", table) is True
+    finally:
+        conn.execute("drop owned by test_stager, test_other; drop role test_stager, test_other")

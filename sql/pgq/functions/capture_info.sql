@@ -1,3 +1,33 @@
+create or replace function pgq.capture_columns(
+    i_table oid, i_options jsonb, out columns text[], out exclude text[], out key text[])
+language plpgsql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_columns(2)
+--
+--      The columns that options name, as they are called now; nulls if one cannot be told. What one owner
+--      has broken, or made to look like a capture, must not hide the captures of all others. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_then  constant oid := i_options ->> 'table_oid';
+begin
+    if i_options ? 'columns' then
+        columns := array(select n.attname from pgq.capture_names(i_table, i_options -> 'columns', v_then) n);
+    end if;
+    if i_options ? 'exclude' then
+        exclude := array(select n.attname from pgq.capture_names(i_table, i_options -> 'exclude', v_then) n);
+    end if;
+    key := array(select jsonb_array_elements_text(pgq.capture_shape(i_table, i_options) -> 'key'));
+exception
+    when sqlstate 'PQ024' then
+        columns := null;
+        exclude := null;
+        key := null;
+end;
+$$;
+
 create or replace function pgq.capture_info(i_table regclass default null)
 returns table (
     table_name          text,
@@ -57,34 +87,4 @@ as $$
      cross join lateral pgq.capture_columns(c.capture_table, c.capture_options) d
      where i_table is null or c.capture_table = i_table
      order by 1, 2;
-$$;
-
-create or replace function pgq.capture_columns(
-    i_table oid, i_options jsonb, out columns text[], out exclude text[], out key text[])
-language plpgsql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
--- ----------------------------------------------------------------------
--- Function: pgq.capture_columns(2)
---
---      The columns that options name, as they are called now; nulls if one cannot be told. What one owner
---      has broken, or made to look like a capture, must not hide the captures of all others. Internal.
--- ----------------------------------------------------------------------
-declare
-    v_then  constant oid := i_options ->> 'table_oid';
-begin
-    if i_options ? 'columns' then
-        columns := array(select n.attname from pgq.capture_names(i_table, i_options -> 'columns', v_then) n);
-    end if;
-    if i_options ? 'exclude' then
-        exclude := array(select n.attname from pgq.capture_names(i_table, i_options -> 'exclude', v_then) n);
-    end if;
-    key := array(select jsonb_array_elements_text(pgq.capture_shape(i_table, i_options) -> 'key'));
-exception
-    when sqlstate 'PQ024' then
-        columns := null;
-        exclude := null;
-        key := null;
-end;
 $$;

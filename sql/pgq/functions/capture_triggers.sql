@@ -16,6 +16,22 @@ as $$
      where p.relid <> i_table and c.relkind in ('r', 'p');
 $$;
 
+create or replace function pgq.capture_missing_partitions(i_table regclass, i_function oid)
+returns setof oid
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.capture_missing_partitions(2)
+--
+--      The partitions of a captured table that have none of its triggers.
+-- ----------------------------------------------------------------------
+    select p.relid
+      from pgq.capture_partitions(i_table) as p (relid)
+     where not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = i_function);
+$$;
+
 create or replace function pgq.capture_add_triggers(i_table oid, i_function oid, i_operations text[], i_argument text)
 returns void
 language plpgsql
@@ -135,20 +151,4 @@ begin
     perform set_config('lock_timeout', v_timeout, true);
     return v_count;
 end;
-$$;
-
-create or replace function pgq.capture_missing_partitions(i_table regclass, i_function oid)
-returns setof oid
-language sql
-stable
-set search_path = pg_catalog, pg_temp
-as $$
--- ----------------------------------------------------------------------
--- Function: pgq.capture_missing_partitions(2)
---
---      The partitions of a captured table that have none of its triggers.
--- ----------------------------------------------------------------------
-    select p.relid
-      from pgq.capture_partitions(i_table) as p (relid)
-     where not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = i_function);
 $$;

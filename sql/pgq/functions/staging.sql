@@ -16,7 +16,7 @@ as $$
 --      i_job   - name of the job: letters, digits and _, at most 43
 --      i_role  - role of the job; by default the caller's, which the default is computed as
 -- Returns:
---      The table's name, with schema. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
+--      The table's name, with schema, without quotes. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
 -- Errors:
 --      PQ003 invalid name
 -- Tables:
@@ -38,11 +38,11 @@ begin
     end if;
     -- Shared by all of the job's transactions; pgq.maint_staging() wants it for itself.
     perform pg_advisory_xact_lock_shared(1886875909, hashtext(i_job));
-    v_table := format('pgq_staging.%I', format('%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8)));
-    execute format('create unlogged table %s (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
+    v_table := format('%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8));
+    execute format('create unlogged table pgq_staging.%I (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
                    'ev_extra3 text, ev_extra4 text) with (autovacuum_enabled = off)', v_table);
-    execute format('grant insert, select, truncate on %s to %I', v_table, i_role);
-    return v_table;
+    execute format('grant insert, select, truncate on pgq_staging.%I to %I', v_table, i_role);
+    return 'pgq_staging.' || v_table;
 end;
 $$;
 
@@ -63,7 +63,7 @@ as $$
 -- Parameters:
 --      i_job   - name of the job
 -- Returns:
---      Names of tables, with schema.
+--      Names of tables, as that function returned them.
 -- ----------------------------------------------------------------------
 begin
     begin
@@ -72,7 +72,7 @@ begin
         null;
     end;
     return query
-    select format('pgq_staging.%I', relname)
+    select 'pgq_staging.' || relname
       from pg_class
      where relnamespace = 'pgq_staging'::regnamespace
        and starts_with(relname::text, i_job || '_')
@@ -102,7 +102,7 @@ declare
     v_table     constant oid := (select oid from pg_class
                                   where relnamespace = 'pgq_staging'::regnamespace
                                     and relkind = 'r'
-                                    and format('pgq_staging.%I', relname) = i_table);
+                                    and 'pgq_staging.' || relname = i_table);
 begin
     -- Without a lock first: a table that others are still to read is not held up.
     if pg_relation_size(v_table) = 0 then
