@@ -97,6 +97,19 @@ def test_a_renamed_schema_is_noticed(connect: Connect, conn: Connection, queue: 
     assert [c.table for c in changes(conn)] == [("one", "t"), ("two", "t"), ("three", "t")]
 
 
+def test_the_function_stays_where_it_was_until_the_table_is_captured_again(
+    conn: Connection, queue: str
+) -> None:
+    conn.execute("create schema one; create schema two; create table one.t (id int primary key)")
+    conn.execute("select pgq.capture_table('one.t', %s)", [queue])
+    conn.execute("alter table one.t set schema two")
+    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
+        conn.execute("drop schema one")
+    conn.execute("select pgq.capture_table('two.t', %s, replace => true)", [queue])
+    conn.execute("drop schema one; insert into two.t values (1)")
+    assert [c.table for c in changes(conn)] == [("two", "t")]
+
+
 def test_altering_in_the_same_transaction_is_noticed(conn: Connection, flight: str) -> None:
     with conn.transaction():
         conn.execute("insert into flight values (1)")

@@ -175,6 +175,19 @@ def test_downgrade_that_loses_queues_must_be_forced(dsn: str, conn: Connection, 
     conn.execute("insert into source values (1)")
 
 
+def test_tables_that_were_captured_can_be_written_to_after_a_downgrade(
+    dsn: str, conn: Connection, queue: str
+) -> None:
+    conn.execute("create table source (id int primary key)")
+    conn.execute("select pgq.capture_table('source', %s)", [queue])
+    with pytest.raises(SchemaError, match="source"):
+        schema.downgrade(dsn, "base")
+    schema.downgrade(dsn, "base", force=True)
+    conn.execute("insert into source values (1)")
+    left = "select from pg_proc where prosrc like '-- pgq.capture%'"
+    assert conn.execute(left.encode()).fetchall() == []
+
+
 def test_printed_downgrade_removes_everything(dsn: str, conn: Connection) -> None:
     conn.execute(schema.downgrade_sql("head", "base").encode())
     assert not has_schema(conn)
