@@ -493,7 +493,6 @@ def test_no_text_of_a_function_gets_into_a_statement_of_another_role(conn: Conne
         ("capture_drop_unused", False),
         ("capture_regenerate", False),
         ("capture_table", False),
-        ("maint_operations", True),
         ("release_table", False),
     ]
 
