@@ -13,7 +13,7 @@ import pytest
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
-from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_db import Connect, Connection
 
 WRITES = {
     "insert_event": "select pgq.insert_event('q', 't', 'd')",
@@ -156,3 +156,90 @@ def test_where_the_transaction_ids_are_its_own_nothing_is_refused(
                 ops.tick(other, queue)
         ops.insert(conn, queue, "old transaction")
         ops.copy(conn, ops.value(conn, "select pgq.current_event_table(%s)", queue), ["copied"])
+
+
+def restore_elsewhere(conn: Connection, column: str = "identifier") -> None:
+    """What a dump brings into a cluster that is not that far."""
+    conn.execute(f"update pgq.cluster set cluster_{column} = 1".encode())
+    conn.execute("select setval('pgq.txid_high_seq', txid_current() + 1000000)")
+
+
+def insert(connect: Connect) -> None:
+    with connect() as session:
+        ops.insert(session, "q", "event")
+
+
+@pytest.mark.parametrize("tag", [1, 2, 2047, 4095])
+@pytest.mark.parametrize("column", ["identifier", "table"])
+def test_no_tag_of_a_cluster_hides_that_a_dump_was_restored_in_another(
+    conn: Connection, connect: Connect, tag: int, column: str
+) -> None:
+    """Its own tag stands in the dump, so another cluster takes one that is certainly not in it."""
+    conn.execute(
+        "insert into pgq.cluster select true, system_identifier, 'pgq.cluster'::regclass, %s"
+        " from pg_control_system()",
+        [tag],
+    )
+    with connect() as session:
+        session.execute("select pgq.create_queue('q')")
+    insert(connect)
+    restore_elsewhere(conn, column)
+    for what, query in WRITES.items():
+        if what == "once":
+            continue
+        with connect() as session, pytest.raises(psycopg.Error) as refused:
+            session.execute(query.encode())
+        assert refused.value.sqlstate == "PQ009", what
+    with connect() as session:
+        session.execute("select pgq.adopt_restored()")
+        ops.register(session, "q", "c")
+    insert(connect)
+    assert ops.deliver(conn, "q", "c") == ["event", "event"]
+    ops.tick(conn, "q")
+    with connect() as session:
+        state = ops.value(session, "select pg_sequence_last_value('pgq_slots.q')")
+        assert state >> 19 & 4095 == tag % 4095 + 1
+        assert not state & 2**18
+
+
+def is_guarded(connect: Connect) -> bool:
+    """For sessions that come now."""
+    with connect() as session:
+        return bool(
+            ops.value(
+                session,
+                "select (pg_sequence_last_value('pgq_slots.q') & 2147483647) - pgq.cluster_tag()"
+                " not between 0 and 262143",
+            )
+        )
+
+
+def test_a_cluster_with_higher_transaction_ids_takes_the_queues_over_by_itself(
+    conn: Connection, connect: Connect
+) -> None:
+    """As after pg_upgrade: nothing has to be adopted, and soon nothing is looked at either."""
+    conn.execute("select pgq.create_queue('q')")
+    ops.register(conn, "q", "c")
+    assert not is_guarded(connect)
+    conn.execute("update pgq.cluster set cluster_identifier = 1")
+    assert is_guarded(connect)
+    insert(connect)
+    for _ in range(2):
+        assert is_guarded(connect)
+        with connect() as session:
+            session.execute("select pgq.force_tick('q'), pgq.ticker('q')")
+    assert not is_guarded(connect)
+    insert(connect)
+    assert ops.deliver(conn, "q", "c") == ["event", "event"]
+
+
+def test_a_tick_that_rolls_back_leaves_no_state_that_another_cluster_would_trust(
+    conn: Connection, connect: Connect
+) -> None:
+    """What sequences say does not roll back."""
+    conn.execute("select pgq.create_queue('q')")
+    conn.execute("update pgq.cluster set cluster_identifier = 1")
+    with connect() as session, session.transaction(force_rollback=True):
+        ops.tick(session, "q")
+        ops.tick(session, "q")
+    assert is_guarded(connect)

@@ -70,7 +70,7 @@ as $$
 -- Errors:
 --      PQ011 this cluster has given out too few transaction ids yet
 -- Tables:
---      rewrites ticks and events, also delayed ones; pgq.queue
+--      rewrites ticks and events, also delayed ones; pgq.queue, pgq.cluster
 -- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
@@ -149,6 +149,7 @@ begin
         insert into pgq.moved_1 values (m.moved_nr + 1, '-infinity', 0, '1:1:', 0, '{}', '{}');
     end if;
 
+    perform pgq.note_cluster();
     perform setval('pgq.txid_high_seq', cur);
     return n;
 end;

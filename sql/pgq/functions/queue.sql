@@ -66,6 +66,7 @@ begin
     values ('tick', 'pgq.tick_log_seq'), ('position', 'pgq.position_log_seq'), ('moved', 'pgq.moved_log_seq')
     on conflict do nothing;
 
+    perform pgq.note_cluster();
     id := nextval('pgq.queue_queue_id_seq');
     prefix := 'pgq.event_' || id;
     if octet_length(i_queue_name) < 60 then

@@ -2,7 +2,7 @@
 -- snapshots: a producer in REPEATABLE READ learns from it which table is current now. From the highest bit:
 --
 --      rotations   how often the queue has been rotated
---      12 bits     tag of the cluster (not of the next one, in which a dump of this one is restored)
+--      12 bits     tag of the cluster, 1 to 4095; another one where a dump of it is restored
 --      1 bit       the queue is guarded
 --      18 bits     ev_slot of the current table
 --
@@ -16,16 +16,49 @@ create or replace function pgq.cluster_tag()
 returns int4
 language plpgsql
 immutable
-set search_path = pg_catalog, pg_temp
+security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.cluster_tag(0)
 --
---      A number that another cluster most likely does not have. Declared immutable, so that it is a constant
---      in producers' plans: no session sees it change. Internal.
+--      The tag that states have in this cluster, where it stands in them. If they were made in another one, it is the
+--      tag that they will have, and have not. Declared immutable, so that it is a constant in producers' plans: it does
+--      not change while sessions last. Internal.
 -- ----------------------------------------------------------------------
 begin
-    return (hashint8(system_identifier) & 4095) << 19 from pg_control_system();
+    return coalesce((select case when c.cluster_identifier = s.system_identifier and c.cluster_table = 'pgq.cluster'::regclass
+                            then c.cluster_tag else c.cluster_tag % 4095 + 1 end
+                       from pgq.cluster c
+                      cross join pg_control_system() s), 1) << 19;
+end;
+$$;
+
+create or replace function pgq.note_cluster()
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.note_cluster(0)
+--
+--      Makes this cluster the one that states are made in, when it is clear that its transaction ids are those that
+--      ticks know. States that have another tag stay guarded until pgq.unguard_queues(1). Internal.
+--
+-- Returns:
+--      false if it was so before
+-- ----------------------------------------------------------------------
+begin
+    insert into pgq.cluster as c (cluster_identifier, cluster_table, cluster_tag)
+    select system_identifier, 'pgq.cluster'::regclass, pgq.cluster_tag() >> 19
+      from pg_control_system()
+    on conflict (cluster_is_one) do update
+       set cluster_identifier = excluded.cluster_identifier,
+           cluster_table = excluded.cluster_table,
+           cluster_tag = excluded.cluster_tag,
+           cluster_txid = excluded.cluster_txid
+     where c.cluster_identifier <> excluded.cluster_identifier
+        or c.cluster_table <> excluded.cluster_table;
+    return found;
 end;
 $$;
 
@@ -148,8 +181,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.unguard_queues(1)
 --
---      Lets producers insert without further checks, where none are needed. Not while the ticker sleeps.
---      Internal.
+--      Lets producers insert without further checks, where none are needed: after pgq.check_native_txid(0). Not
+--      while the ticker sleeps. Internal.
 --
 -- Parameters:
 --      i_queues    - queues
@@ -163,6 +196,12 @@ begin
                       and pg_sequence_last_value(queue_slot_seq) & marks <> pgq.cluster_tag())
        or not pgq.lock_slots()
     then
+        return;
+    end if;
+    -- A state that has the tag remains when this transaction rolls back, and a dump must not have the one without
+    -- the other: so first the cluster, and the states with the next tick.
+    perform from pgq.cluster where cluster_txid <> txid_current() for no key update skip locked;
+    if not found or pgq.note_cluster() then
         return;
     end if;
     -- a statement of its own, so that it sees what was committed before we got the lock

@@ -48,6 +48,22 @@ create table pgq.late_write (
 -- mean that this database came from a dump of a cluster that was further on.
 create sequence pgq.txid_high_seq minvalue 0 start 0;
 
+-- Which cluster the states of queues were made in, as functions/slot_state.sql has it. The row comes with the first queue
+-- (a dump of an extension must find the table empty).
+create table pgq.cluster (
+    cluster_is_one      boolean         not null default true,
+    -- The table's own oid tells copies of a cluster's files, which are that cluster, from a dump that was
+    -- restored in one of these.
+    cluster_identifier  bigint          not null,
+    cluster_table       oid             not null,
+    cluster_tag         int4            not null,
+    -- that noted it
+    cluster_txid        bigint          not null default txid_current(),
+    constraint cluster_pkey primary key (cluster_is_one),
+    constraint cluster_is_one_true check (cluster_is_one),
+    constraint cluster_tag_range check (cluster_tag between 1 and 4095)
+);
+
 -- 1: the ticker polls; 2: the ticker sleeps until it hears from producers, and all queues are guarded.
 create sequence pgq.ticker_sleep_seq;
 
