@@ -286,3 +286,26 @@ def test_the_ticker_as_a_superuser_runs_no_code_of_other_roles_and_says_so(
     eventually(conn, "select queue_rotations > 2 from pgq.queue where queue_name = %s", queue)
     assert daemon.stop() == 0
     assert ran(conn) == []
+
+
+def test_the_ticker_runs_nothing_of_a_schema_pgq_that_another_role_has_made(
+    start_ticker: StartTicker, empty_dsn: str, connect: Connect
+) -> None:
+    """Made where pgqpy is not installed yet, and a ticker waits for it."""
+    conn = connect(empty_dsn)
+    conn.execute("create table public.ran (who text)")
+    conn.execute("create role test_planter")
+    conn.execute("create schema pgq authorization test_planter")
+    conn.execute("grant insert on public.ran to public")
+    conn.execute("set role test_planter")
+    conn.execute(
+        "create function pgq.ticker_round(boolean, integer, integer[], bigint[]) returns int"
+        " language sql as $$ insert into public.ran values (current_user) returning 1 $$"
+    )
+    conn.execute("reset role")
+    daemon = start_ticker(empty_dsn)
+    daemon.hear("the schema pgq belongs to role test_planter", level="warning")
+    assert daemon.stop() == 0
+    assert ran(conn) == []
+    conn.execute("drop owned by test_planter cascade")
+    conn.execute("drop role test_planter")

@@ -25,7 +25,7 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
 from pgqpy_ticker.failures import Failures, Operation
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.trouble import Pooled, SchemaMissing, one_line
+from pgqpy_ticker.trouble import Pooled, SchemaMissing, SchemaPlanted, one_line
 
 LOCK = (0x70677170, 1)
 """In pg_locks: classid 1885827440 (the letters pgqp), objid 1 (the ticker), objsubid 2."""
@@ -54,15 +54,25 @@ _HOLDER: LiteralString = """
                       where datname = pg_catalog.current_database())
 """
 _END: LiteralString = "select pg_catalog.pg_terminate_backend(%s)"
-_EXISTS: LiteralString = "select pg_catalog.to_regprocedure(%s) is not null"
+_OWNER: LiteralString = """
+    select r.rolname, r.rolsuper or r.rolname = 'pgq_owner'
+    from pg_catalog.pg_proc p
+    join pg_catalog.pg_namespace n on n.oid = p.pronamespace
+    join pg_catalog.pg_roles r on r.oid = n.nspowner
+    where p.oid = pg_catalog.to_regprocedure(%s)
+"""
 _ROUND: LiteralString = "pgq.ticker_round(boolean, integer, integer[], bigint[])"
 
 
 async def check_schema(connection: Connection) -> None:
-    """Raises SchemaMissing unless this database has our ticker's functions."""
-    row = await (await connection.execute(_EXISTS, (_ROUND,))).fetchone()
-    if row != (True,):
+    """Raises SchemaMissing unless this database has our ticker's functions, SchemaPlanted if a role
+    has made a schema of that name that may create schemas here: it would be run as our role."""
+    row = await (await connection.execute(_OWNER, (_ROUND,))).fetchone()
+    if row is None:
         raise SchemaMissing(f"there is no function {_ROUND}")
+    owner, ours = row
+    if not ours:
+        raise SchemaPlanted(owner)
 
 
 async def check_session(connection: Connection, database: Database) -> None:

@@ -19,6 +19,10 @@ class SchemaMissing(Exception):
     """The database has no schema pgq, or one without what the ticker needs."""
 
 
+class SchemaPlanted(Exception):
+    """The schema pgq belongs to a role, the argument, that may create schemas and is not ours."""
+
+
 class Pooled(Exception):
     """Something between us and the server hands our transactions to different sessions."""
 
@@ -52,6 +56,12 @@ class Trouble:
                     f"run: pgqpy migrate --dsn ... (for {database.name})",
                     settled=True,
                     cause=one_line(error),
+                )
+            case SchemaPlanted():
+                return cls(
+                    f"the schema pgq belongs to role {error}: it is not ours, and not run",
+                    f"drop it, and run: pgqpy migrate --dsn ... (for {database.name})",
+                    settled=True,
                 )
             case errors.InsufficientPrivilege():
                 return cls(
