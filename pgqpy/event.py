@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pgqpy.errors import PgqError
 from pgqpy.retries import Retries
-from pgqpy.row_format import decode_row, operation_and_key
+from pgqpy.row_format import decode_json, decode_row, operation_and_key
 
 
 class NewEvent(NamedTuple):
@@ -84,15 +84,19 @@ class Event:
     def json(self) -> Any:
         """The data, decoded as JSON; None if there is none.
 
-        Raises ValueError (json.JSONDecodeError) if it is something else.
+        Of a row that a trigger wrote the numbers are exact, as in `row`; of other events those with
+        a fraction are float. Raises ValueError (json.JSONDecodeError) if it is something else.
         """
-        return None if self.data is None else json.loads(self.data)
+        if self.data is None:
+            return None
+        return json.loads(self.data) if self.operation is None else decode_json(self.data)
 
     def row(self) -> dict[str, Any]:
         """The table row that a trigger wrote: column names and values.
 
-        Values are what JSON gives (jsontriga, capture) or str and None (logutriga). Empty for
-        TRUNCATE. Raises ValueError if the data is no row.
+        Values are what JSON gives (jsontriga, capture), but numbers with a fraction are Decimal,
+        with the digits that PostgreSQL wrote; or str and None (logutriga). Empty for TRUNCATE.
+        Raises ValueError if the data is no row.
         """
         return decode_row(self.data or "")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_plus
 
 #: One-letter operations of sqltriga and logutriga.
 OPERATIONS = {"I": "INSERT", "U": "UPDATE", "D": "DELETE", "R": "TRUNCATE"}
+_NAMES = tuple(OPERATIONS.values())
 
 
 def decode_urlencoded(data: str) -> dict[str, str | None]:
@@ -20,13 +23,35 @@ def decode_urlencoded(data: str) -> dict[str, str | None]:
     return row
 
 
+def decode_json(data: str) -> Any:
+    """JSON that PostgreSQL wrote, without loss: numbers with a fraction or exponent are Decimal."""
+    try:
+        return _decode(data)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        # A whole number of more digits than Python makes an int of.
+        return _decode_long(data)
+
+
+def _whole(digits: str) -> int | Decimal:
+    try:
+        return int(digits)
+    except ValueError:
+        return Decimal(digits)
+
+
+_decode = json.JSONDecoder(parse_float=Decimal).decode
+_decode_long = json.JSONDecoder(parse_float=Decimal, parse_int=_whole).decode
+
+
 def decode_row(data: str) -> dict[str, Any]:
-    """A row in either format; what starts with a brace is JSON.
+    """A row in either format; what starts with a brace is JSON, see `decode_json`.
 
     Raises ValueError when it is neither: for instance the SQL that sqltriga writes.
     """
     if data.startswith("{"):
-        row: dict[str, Any] = json.loads(data)
+        row: dict[str, Any] = decode_json(data)
         return row
     if data.startswith("("):
         raise ValueError(
@@ -35,6 +60,7 @@ def decode_row(data: str) -> dict[str, Any]:
     return decode_urlencoded(data)
 
 
+@lru_cache(maxsize=1024)
 def operation_and_key(event_type: str | None) -> tuple[str | None, tuple[str, ...]]:
     """What a trigger's ev_type says: the operation's name, and the columns of the key.
 
@@ -46,9 +72,10 @@ def operation_and_key(event_type: str | None) -> tuple[str | None, tuple[str, ..
     if event_type.startswith("{"):
         try:
             described = json.loads(event_type)
-        except ValueError:
+            operation, key = described.get("op"), tuple(described.get("pkey") or ())
+        except (ValueError, TypeError):
             return None, ()
-        return described.get("op"), tuple(described.get("pkey") or ())
+        return (operation, key) if operation in _NAMES else (None, ())
     letter, _, columns = event_type.partition(":")
     operation = OPERATIONS.get(letter)
     if operation is None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pgqpy.cli.errors import CliError
 from pgqpy.event import NewEvent
+from pgqpy_consumers.apply.value import Number, json_text
 
 
 class Format(StrEnum):
@@ -73,7 +74,7 @@ def _json_rows(lines: Iterable[str], name: str) -> Rows:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_int=Number, parse_float=Number)
         except json.JSONDecodeError as error:
             raise CliError(
                 f"{name}, line {number}: this is not JSON: {error.msg} at column {error.colno}",
@@ -142,10 +143,8 @@ def _fields(row: Any, event_type: str | None) -> NewEvent:
 
 def _text(value: Any, field: str) -> str | None:
     """The text that a field's value is stored as: texts as they are, everything else as JSON."""
-    if value is None:
-        return None
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if "\0" in text:
+    text: str | None = value if type(value) is str else json_text(value)
+    if text is not None and "\0" in text:
         raise ValueError(f"{field} holds a NUL character, which PostgreSQL cannot store")
     return text
 

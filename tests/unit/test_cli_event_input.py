@@ -36,6 +36,13 @@ def test_data_that_is_no_text_is_stored_as_json() -> None:
     assert json.loads(event.data) == {"carrier": "Ünited", "late": [1, 2.5, True]}
 
 
+def test_numbers_keep_their_digits() -> None:
+    numbers = f"[12.50, 1e400, {'9' * 5000}, 0.12345678901234567890]"
+    [event] = read(f'{{"type": "a", "data": {{"n": {numbers}}}, "extra1": 1.10}}')
+    assert event.data == f'{{"n": {numbers}}}'
+    assert event.extra1 == "1.10"
+
+
 def test_what_peek_prints_can_be_inserted_again() -> None:
     line = '{"id": 7, "time": "2026-11-21T05:00:00+00:00", "txid": 5, "retry": 0, '
     assert read(line + '"type": "a", "data": null}') == [NewEvent("a", None)]

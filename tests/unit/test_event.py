@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pickle
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from urllib.parse import quote_plus
 
 import pytest
@@ -160,3 +161,33 @@ def test_a_retry_in_the_past_or_at_a_time_without_a_zone_is_refused(
 
 def test_an_event_can_be_written_again() -> None:
     assert event("t", "d", "1", None, "3", "4").new() == NewEvent("t", "d", "1", None, "3", "4")
+
+
+JSONTRIGA = '{"op":"UPDATE","table":["public","f"],"pkey":["id"]}'
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("12.50", "0.1", "-0.00", "12345678901234567890.12345678901234567890", "1e400"),
+        *("1e-400", f"0.{'0' * 200}1", f"{'9' * 5000}", f"-{'9' * 5000}.5"),
+    ],
+    ids=lambda number: number[:10],
+)
+def test_numbers_of_captured_rows_are_exact(number: str) -> None:
+    data = f'{{"id": {number}, "nested": [{{"n": {number}}}], "whole": 7}}'
+    for change in (event(JSONTRIGA, data, "public.f", data), event("U:id", data, "public.f", data)):
+        for row in (change.row(), change.old_row(), change.json()):
+            assert row is not None
+            for value in (row["id"], row["nested"][0]["n"]):
+                assert isinstance(value, Decimal)
+                assert value.as_tuple() == Decimal(number).as_tuple()
+            assert type(row["whole"]) is int
+        assert change.key["id"] == Decimal(number)
+
+
+def test_other_events_are_what_json_makes_of_them() -> None:
+    for kind in (None, "order", "Insert", '{"op": "buy", "pkey": 5}', '{"op": []}', "{"):
+        value = event(kind, '{"price": 12.5}').json()["price"]
+        assert isinstance(value, float)
+        assert event(kind, "{}").operation is None

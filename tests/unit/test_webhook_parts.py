@@ -107,6 +107,17 @@ def test_the_key_of_a_captured_row_is_its_tables_and_its_primary_key() -> None:
     assert key_function("primary_key")(made) == 'public.item {"id": 1}'
 
 
+def test_equal_numbers_of_captured_rows_are_one_key() -> None:
+    def keys(number: str) -> list[str]:
+        kind = '{"op":"INSERT","table":["public","item"],"pkey":["price"]}'
+        made = event(kind, data=f'{{"price": {number}}}', extra1="public.item")
+        return [key_function(name)(made) for name in ("primary_key", "data.price")]
+
+    assert keys("12.5") == keys("12.50") == keys("0.125e2") != keys("12.51")
+    assert keys("12") == keys("12.00") == keys("12.0") != keys("-12")
+    assert keys("1" * 5000) == keys(f"{'1' * 5000}.0") != keys("1" * 5001)
+
+
 def test_data_that_is_no_json_has_the_key_of_all_such() -> None:
     assert key_function("data.customer")(event(data="no json")) == ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 
 from pgqpy import Event
 
@@ -33,12 +34,27 @@ def key_function(text: str) -> Key:
         return _or_none(_COLUMNS[text])
     if re.fullmatch(r"data(\.[^.]+)+", text):
         path = text.split(".")[1:]
-        return _or_none(lambda event: json.dumps(_field(event, path), sort_keys=True))
+        return _or_none(lambda event: _text(_field(event, path)))
     raise ValueError(f"key is {text!r}; it may be {', '.join(_COLUMNS)}, or data.FIELD")
 
 
 def _row_key(event: Event) -> str:
-    return f"{event.table} {json.dumps(event.key, sort_keys=True)}"
+    return f"{event.table} {_text(event.key)}"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=_number)
+
+
+def _number(value: Decimal) -> object:
+    # Equal numbers are one key, however many zeros they are written with.
+    plain = f"{value:f}"
+    if "." in plain:
+        plain = plain.rstrip("0").rstrip(".")
+    return plain if "." in plain or len(plain) > _LONGEST_INT else int(plain)
+
+
+_LONGEST_INT = 4_300
 
 
 def _or_none(key: Key) -> Key:
