@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, DecimalType, StringType, StructType
 
 from pgqpy.errors import InvalidParameter
 from pgqpy_consumers.spark.options import EventOptions
-from pgqpy_consumers.spark.payload import Decoder
+from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
 from pgqpy_consumers.spark.payload_schema import table_schema
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
@@ -82,9 +82,10 @@ def odd(conn: Connection) -> str:
     return "public.odd"
 
 
-def decoded(conn: Connection, schema: StructType, payload: str = "row") -> list[dict[str, Any]]:
+def decoded(conn: Connection, schema: StructType, **options: str) -> list[dict[str, Any]]:
     """The events that there are, as executors decode them."""
-    decoder = Decoder.for_options(EventOptions(queue="q", payload=payload), schema)
+    given = {"queue": "q", "payload": "row"} | options
+    decoder = Decoder.for_options(EventOptions.parse(given), schema)
     rows = conn.execute(
         f"select {', '.join(decoder.columns)} from pgq.event_template order by ev_id"
     ).fetchall()
@@ -157,6 +158,28 @@ def test_every_format_of_a_capture_gives_the_values_of_the_table(
     assert {truncated[name] for name in ["id", *COLUMNS]} == {None}
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_column_that_was_renamed_or_came_later_is_not_taken_for_null(
+    conn: Connection, queue: str, form: str
+) -> None:
+    conn.execute("create table t (id int primary key, name text)")
+    conn.execute("select pgq.capture_table('t', %s, format => %s)", [queue, form])
+    before = table_schema(conn, "t")
+    conn.execute("insert into t values (1, 'first'), (2, null); truncate t")
+    assert [row["name"] for row in decoded(conn, before)] == ["first", None, None]
+
+    conn.execute("alter table t rename name to title; alter table t add note text")
+    conn.execute("insert into t values (3, 'third', null)")
+    after = table_schema(conn, "t")
+    with pytest.raises(MalformedPayload, match="it has no column name"):
+        decoded(conn, before)
+    with pytest.raises(MalformedPayload, match="it has no column title"):
+        decoded(conn, after)
+    rows = decoded(conn, after, optional="title, note")
+    assert [row["title"] for row in rows] == [None, None, None, "third"]
+    assert [row["name"] for row in decoded(conn, before, malformed="drop")] == ["first", None, None]
+
+
 # in Spark
 
 
@@ -190,7 +213,7 @@ def test_the_latest_rows_are_those_of_the_table(
     conn.execute("truncate other; insert into other values (7, 'z')")
     ops.tick(conn, queue)
 
-    df = load(spark, dsn, queue, table_schema(conn, "t"))
+    df = load(spark, dsn, queue, table_schema(conn, "t"), optional="b c")
     latest = latest_rows(df)
     assert latest.schema == df.schema
     held = conn.execute('select a, "b c", v from t order by a').fetchall()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -34,7 +35,7 @@ from pyspark.sql.types import (
 
 from pgqpy_consumers.spark.options import EventOptions, InvalidOption
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
-from pgqpy_consumers.spark.payload_json import read_objects
+from pgqpy_consumers.spark.payload_json import check_members, read_objects
 
 Rows = list[dict[str, Any]]
 
@@ -79,8 +80,11 @@ def struct(schema: str) -> StructType:
     return StructType([StructField(name, TYPES[type_]) for name, _, type_ in columns])
 
 
-def decoder(schema: str, payload: str = "json", malformed: str = "fail") -> Decoder:
-    options = EventOptions(queue="q", payload=payload, malformed=malformed)
+def decoder(
+    schema: str, payload: str = "json", malformed: str = "fail", optional: str | None = None
+) -> Decoder:
+    given = {"queue": "q", "payload": payload, "malformed": malformed}
+    options = EventOptions.parse(given if optional is None else given | {"optional": optional})
     return Decoder.for_options(options, struct(schema))
 
 
@@ -227,12 +231,93 @@ def test_payloads_that_only_together_are_json_are_malformed() -> None:
     assert [row["ev_malformed"] for row in rows] == halves
 
 
-def test_what_a_payload_lacks_is_null_and_what_the_schema_lacks_is_ignored() -> None:
+def test_what_an_applications_json_lacks_is_null_and_what_the_schema_lacks_is_ignored() -> None:
     payloads = [None, "{}", ' {"b":\n"x" , "c":{"d":[{}]}}\n', '{"a":1,"a":2}']
     expected = [(None, None), (None, None), (None, "x"), (2, None)]
     for times in (1, MANY):
-        rows = decode("a int, b string", *payloads * times)
+        rows = decode("a int, b string", *payloads * times, type_="order-paid")
         assert [(row["a"], row["b"]) for row in rows] == expected * times
+
+
+@pytest.mark.parametrize(
+    ("type_", "payload", "data", "lacks"),
+    [
+        ("I:id", "json", '{"a":1}', True),
+        ('{"op":"UPDATE","pkey":["a"]}', "row", '{"a":1,"B":2}', True),
+        ("U:a", "row", "a=1", True),
+        ("own type of a trigger", "row", "a=1", True),
+        ("own type of a trigger", "urlencoded", "a=1&B=2", True),
+        # Not of the row itself, but of what is in it, or looks like it.
+        ("I:id", "json", '{"a":1,"c":{"b":null}}', True),
+        ("I:id", "json", '{"a":1,"c":[{"b":null}]}', True),
+        ("I:id", "json", '{"a":1,"c":"{\\"b\\":null}","x\\"b":null}', True),
+        ("I:id", "json", '{"a":1,"b":null}', False),
+        ("I:id", "json", '{ "a" : 1 ,\n"b" : null }', False),
+        ("I:id", "json", '{"a":1,"\\u0062":null}', False),
+        ("I:id", "json", '{"a":1,"c":{"d":1},"b":null}', False),
+        ("U:a", "row", "a=1&b", False),
+        ("U:a", "row", "b&a=1", False),
+        ("R", "json", "{}", False),
+        ("R", "row", "", False),
+        ('{"op":"TRUNCATE","pkey":[]}', "row", "{}", False),
+        ("order-paid", "json", '{"a":1}', False),
+        ("order-paid", "row", '{"a":1}', False),
+        ("I:id", "json", None, False),
+    ],
+)
+def test_a_column_that_a_tables_row_lacks_is_malformed_and_not_null(
+    type_: str, payload: str, data: str | None, lacks: bool
+) -> None:
+    other = '{"a":5,"b":"x"}' if data is None or data.startswith("{") else "a=5&b=x"
+    for others in (0, MANY):
+        few = [other] * (others // 2)
+        payloads = [*few, data, *few]
+        if not lacks:
+            found = decode("a int, b string", *payloads, payload=payload, type_=type_)[len(few)]
+            assert found["b"] is None
+            continue
+        with pytest.raises(MalformedPayload, match=f"event {100 + len(few)} .* has no column b"):
+            decode("a int, b string", *payloads, payload=payload, type_=type_)
+        kept = decode(
+            "a int, b string, ev_malformed string", *payloads,
+            payload=payload, type_=type_, malformed="column",
+        )  # fmt: skip
+        assert [row["ev_malformed"] for row in kept] == [
+            *[None] * len(few),
+            data,
+            *[None] * len(few),
+        ]
+        for optional in ("b", "b, a", "*"):
+            rows = decode(
+                "a int, b string", *payloads, payload=payload, type_=type_, optional=optional
+            )
+            assert rows[len(few)] == {"a": 1, "b": None}
+
+
+def test_what_is_not_optional_is_asked_of_applications_too_if_there_is_the_option() -> None:
+    for optional in ("", "a"):
+        with pytest.raises(MalformedPayload, match=r"event 101 .* has no column b"):
+            decode("a int, b int", '{"a":1,"b":2}', '{"a":1}', type_="paid", optional=optional)
+    assert decode("a int, b int", '{"b":1}', type_="paid", optional="a") == [{"a": None, "b": 1}]
+    with pytest.raises(InvalidOption, match="optional names 'c', which is no column"):
+        decoder("a int, b int", optional="b, c")
+
+
+@given(
+    name=st.text(min_size=1).filter(lambda name: "\x00" not in name),
+    others=st.dictionaries(st.text(), st.none() | st.text() | st.lists(st.none())),
+    ascii_only=st.booleans(),
+)
+def test_whatever_a_column_is_called_it_is_absent_or_null(
+    name: str, others: dict[str, Any], ascii_only: bool
+) -> None:
+    present = json.dumps(others | {name: None}, ensure_ascii=ascii_only)
+    others.pop(name, None)
+    absent = json.dumps(others, ensure_ascii=ascii_only)
+    with suppress(UnicodeEncodeError):
+        check_members(pa.array([present]), name)
+        with pytest.raises(ValueError, match="it has no column"):
+            check_members(pa.array([present, absent]), name)
 
 
 def test_a_slice_of_a_batch_is_decoded_as_such() -> None:
@@ -286,7 +371,7 @@ def test_urlencoded_rows_are_decoded() -> None:
     }  # fmt: skip
     for payload_option in ("urlencoded", "row"):
         assert decode(schema, payload, payload=payload_option) == [expected]
-        rows = decode(schema, *[payload, "id=8"] * MANY, payload=payload_option)
+        rows = decode(schema, *[payload, "id=8"] * MANY, payload=payload_option, optional="*")
         assert rows[0] == expected
         assert rows[1] == dict.fromkeys(expected) | {"id": 8}
     assert decode("id int", "", payload="urlencoded") == [{"id": None}]
@@ -326,7 +411,9 @@ def test_the_change_is_told_by_the_events_type(type_: str, expected: tuple[Any, 
 
 
 def test_only_the_columns_that_are_needed_are_asked_for() -> None:
-    assert decoder("a int, ev_time timestamp").columns == ("ev_id", "ev_time", "ev_data")
+    schema = "a int, ev_time timestamp"
+    assert decoder(schema).columns == ("ev_id", "ev_time", "ev_type", "ev_data")
+    assert decoder(schema, optional="*").columns == ("ev_id", "ev_time", "ev_data")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ def value(type_: DataType, written: str, neighbours: int) -> Any:
     decoder = Decoder.for_options(options, schema)
     payloads = ["{}"] * neighbours + [f'{{"a":{written},"uuid":"3e123456-0e12-4e56"}}']
     events = pa.record_batch(
-        [pa.array(range(len(payloads)), pa.int64()), pa.array(payloads)], list(decoder.columns)
+        [
+            pa.array(range(len(payloads)), pa.int64()),
+            pa.array(["measured"] * len(payloads)),
+            pa.array(payloads),
+        ],
+        list(decoder.columns),
     )
     row = decoder.decode(events).to_pylist()[-1]
     return MALFORMED if row["ev_malformed"] is not None else row["a"]
@@ -105,6 +110,8 @@ def test_the_error_names_the_event() -> None:
     schema = StructType().add("a", StringType())
     decoder = Decoder.for_options(EventOptions(queue="q", payload="json"), schema)
     deep = '{"a":' + "[" * 5_000 + "]" * 5_000 + "}"
-    events = pa.record_batch([pa.array([7]), pa.array([deep])], list(decoder.columns))
+    events = pa.record_batch(
+        [pa.array([7]), pa.array(["deep"]), pa.array([deep])], list(decoder.columns)
+    )
     with pytest.raises(MalformedPayload, match="event 7 is malformed: JSON nested too deeply"):
         decoder.decode(events)

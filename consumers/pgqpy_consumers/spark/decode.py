@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def decode_payload(
-    df: DataFrame, schema: StructType | str, payload: str, *, malformed: str = "fail"
+    df: DataFrame,
+    schema: StructType | str,
+    payload: str,
+    *,
+    malformed: str = "fail",
+    optional: str | None = None,
 ) -> DataFrame:
     """Make columns of what is in ev_data, as ``option("payload", ...)`` does it in reading.
 
@@ -29,12 +34,14 @@ def decode_payload(
         schema: as for ``.schema(...)`` in reading: a StructType, or DDL.
         payload: as the option: json, urlencoded or row.
         malformed: as the option: fail, column or drop.
+        optional: as the option: columns that a payload may lack, with commas between them.
 
     Raises InvalidOption if the options or the schema are not those of a payload. Reading the
     result raises MalformedPayload as reading a queue does.
     """
     # Which queue the events are of is no matter here.
-    options = EventOptions.parse({"queue": "-", "payload": payload, "malformed": malformed})
+    given = {"queue": "-", "payload": payload, "malformed": malformed}
+    options = EventOptions.parse(given if optional is None else given | {"optional": optional})
     if isinstance(schema, str):
         schema = cast("StructType", StructType.fromDDL(schema))
     decoder = Decoder.for_options(options, schema)

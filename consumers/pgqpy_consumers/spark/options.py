@@ -58,6 +58,10 @@ def _names(value: str) -> tuple[str, ...]:
     return names
 
 
+def _some_names(value: str) -> tuple[str, ...]:
+    return _names(value) if value else ()
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.lower() not in choices:
@@ -158,6 +162,8 @@ class EventOptions(Options):
     """Which events to fetch: a condition in SQL over their columns."""
     payload: Annotated[str | None, _one_of("json", "urlencoded", "row")] = None
     malformed: Annotated[str, _one_of("fail", "drop", "column")] = "fail"
+    optional: Annotated[tuple[str, ...] | None, _some_names] = None
+    """Which columns a payload may lack; ``*``: any. None: any, unless it is a table's row."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ those of `CHANGE_SCHEMA`, which tell the change of a captured table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -36,8 +36,8 @@ from pyspark.sql.types import (
 from pgqpy.errors import PgqError
 from pgqpy.row_format import OPERATIONS, operation_and_key
 from pgqpy_consumers.spark.options import EventOptions, InvalidOption
-from pgqpy_consumers.spark.payload_json import read_objects
-from pgqpy_consumers.spark.payload_rows import Row, any_row, json_row, urlencoded_row
+from pgqpy_consumers.spark.payload_json import check_members, read_objects
+from pgqpy_consumers.spark.payload_rows import Row, any_row, check_row, json_row, urlencoded_row
 from pgqpy_consumers.spark.payload_values import columns_of
 from pgqpy_consumers.spark.schema import EVENT_COLUMNS, EVENT_SCHEMA
 
@@ -59,6 +59,9 @@ MALFORMED = StructField("ev_malformed", StringType())
 RESERVED = {column.name: column for column in [*EVENT_SCHEMA, *CHANGE_SCHEMA, MALFORMED]}
 
 _ROWS = {"json": json_row, "urlencoded": urlencoded_row, "row": any_row}
+
+ANY = "*"
+"""In option ``optional``: all columns."""
 
 # So many at most are read one by one for the sake of one that is not as the others.
 _PIECE = 256
@@ -83,6 +86,8 @@ class Decoder:
     """fail, drop or column."""
     schema: pa.Schema
     """The user's, as Arrow has it."""
+    optional: tuple[str, ...] | None = None
+    """The columns that a payload may lack; see `EventOptions`."""
 
     @classmethod
     def for_options(cls, options: EventOptions, schema: StructType) -> Self:
@@ -103,14 +108,22 @@ class Decoder:
                 "option malformed is 'column', and the schema has no column ev_malformed",
                 hint='Add it: schema.add("ev_malformed", "string").',
             )
-        return cls(options.payload, options.malformed, to_arrow_schema(schema, timezone="UTC"))
+        if unknown := set(options.optional or ()) - set(schema.names) - {ANY}:
+            raise InvalidOption(
+                f"option optional names {min(unknown)!r}, which is no column of the schema",
+                hint="It takes names of columns with commas between them, or * for all.",
+            )
+        arrow = to_arrow_schema(schema, timezone="UTC")
+        return cls(options.payload, options.malformed, arrow, options.optional)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of events that it needs."""
         needed = {"ev_id", "ev_data", *self.schema.names}
         if needed & set(CHANGE_SCHEMA.names):
-            needed |= {"ev_type", "ev_extra1"}
+            needed.add("ev_extra1")
+        if needed & set(CHANGE_SCHEMA.names) or self.optional != (ANY,):
+            needed.add("ev_type")
         return tuple(name for name in EVENT_COLUMNS if name in needed)
 
     def decode(self, events: pa.RecordBatch) -> pa.RecordBatch:
@@ -121,7 +134,7 @@ class Decoder:
         """
         payloads = events.column("ev_data")
         fields = pa.schema([f for f in self.schema if f.name not in RESERVED])
-        found, wrong = self.parse(payloads, fields)
+        found, wrong = self.parse(payloads, fields, self._complete(events))
         if wrong and self.malformed == "fail":
             position, reason = next(iter(wrong.items()))
             event = events.column("ev_id")[position].as_py()
@@ -139,12 +152,34 @@ class Decoder:
         )
         return rows.filter(pc.invert(is_wrong)) if self.malformed == "drop" else rows
 
+    def _complete(self, events: pa.RecordBatch) -> pa.Array | None:
+        """Which payloads may lack optional columns only; None if there are none."""
+        if self.optional == (ANY,):
+            return None
+        payloads, (operations, _) = events.column("ev_data"), _operations_and_keys(events)
+        # Of a TRUNCATE there is no row.
+        some = pc.and_(
+            pc.not_equal(payloads, ""), pc.fill_null(pc.not_equal(operations, "TRUNCATE"), True)
+        )
+        if self.optional is None:
+            # Applications leave out what is null, captures and triggers do not.
+            is_row = pc.is_valid(operations)
+            if self.payload != "json":
+                is_row = pc.or_(is_row, pc.invert(pc.starts_with(payloads, "{")))
+            some = pc.and_(some, is_row)
+        return pc.fill_null(some, False)
+
     def parse(
-        self, payloads: pa.Array, fields: pa.Schema
+        self, payloads: pa.Array, fields: pa.Schema, complete: pa.Array | None = None
     ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The columns of payloads, and what is wrong at the positions of malformed ones."""
+        """The columns of payloads, and what is wrong at the positions of malformed ones.
+
+        ``complete`` says which payloads have to have all columns that are not optional.
+        """
         wrong: dict[int, str] = {}
-        pieces = list(self._pieces(payloads, fields, 0, wrong))
+        if complete is None or not pc.any(complete).as_py():
+            complete = pa.nulls(len(payloads), pa.bool_())
+        pieces = list(self._pieces(payloads, complete, fields, 0, wrong))
         found = {
             name: pa.concat_arrays([piece[at] for piece in pieces])
             for at, name in enumerate(fields.names)
@@ -152,7 +187,12 @@ class Decoder:
         return found, wrong
 
     def _pieces(
-        self, payloads: pa.Array, fields: pa.Schema, first: int, wrong: dict[int, str]
+        self,
+        payloads: pa.Array,
+        complete: pa.Array,
+        fields: pa.Schema,
+        first: int,
+        wrong: dict[int, str],
     ) -> Iterator[list[pa.Array]]:
         """The columns of the payloads, in pieces.
 
@@ -160,26 +200,54 @@ class Decoder:
         the malformed ones.
         """
         if len(payloads) <= _PIECE or self.payload == "urlencoded":
-            yield self._one_by_one(payloads, fields, first, wrong)
+            yield self._one_by_one(payloads, complete, fields, first, wrong)
             return
         try:
-            yield read_objects(payloads, fields)
+            columns = read_objects(payloads, fields)
+            self._check_complete(payloads, complete, dict(zip(fields.names, columns, strict=True)))
+            yield columns
         except ValueError:
             size = max(len(payloads) // 8, _PIECE)
             for at in range(0, len(payloads), size):
-                yield from self._pieces(payloads[at : at + size], fields, first + at, wrong)
+                piece = slice(at, at + size)
+                yield from self._pieces(payloads[piece], complete[piece], fields, first + at, wrong)
+
+    def _check_complete(
+        self, payloads: pa.Array, complete: pa.Array, columns: Mapping[str, pa.Array]
+    ) -> None:
+        """Raises ValueError if a payload lacks a column: what Arrow reads as null may be absent."""
+        if complete.null_count == len(complete):
+            return
+        for name in self._required(columns):
+            absent = pc.and_(complete, pc.is_null(columns[name]))
+            if pc.any(absent).as_py():
+                check_members(payloads.filter(absent), name)
+
+    def _required(self, names: Iterable[str]) -> list[str]:
+        optional = self.optional or ()
+        return [] if ANY in optional else [name for name in names if name not in optional]
 
     def _one_by_one(
-        self, payloads: pa.Array, fields: pa.Schema, first: int, wrong: dict[int, str]
+        self,
+        payloads: pa.Array,
+        complete: pa.Array,
+        fields: pa.Schema,
+        first: int,
+        wrong: dict[int, str],
     ) -> list[pa.Array]:
         to_row = _ROWS[self.payload]
+        required = self._required(fields.names)
         rows: list[Row] = []
-        for position, payload in enumerate(payloads.to_pylist(), first):
+        texts = zip(payloads.to_pylist(), complete.to_pylist(), strict=True)
+        for position, (payload, is_complete) in enumerate(texts, first):
             try:
-                rows.append({} if payload is None else to_row(payload))
+                row = {} if payload is None else to_row(payload)
+                if is_complete:
+                    check_row(row, required)
             except ValueError as error:
                 wrong[position] = str(error)
-                rows.append({})
+                row = {}
+            rows.append(row)
         try:
             return columns_of(rows, fields)
         except ValueError:
@@ -193,17 +261,22 @@ class Decoder:
 
 
 def _change(events: pa.RecordBatch) -> dict[str, pa.Array]:
-    """The columns of `CHANGE_SCHEMA`. Events are many, types of them few."""
+    """The columns of `CHANGE_SCHEMA`."""
+    operation, key = _operations_and_keys(events)
+    tables = pc.if_else(
+        operation.is_null(), pa.scalar(None, pa.string()), events.column("ev_extra1")
+    )
+    return {"ev_operation": operation, "ev_table": tables, "ev_key": key}
+
+
+def _operations_and_keys(events: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
+    # Events are many, types of them few.
     types = events.column("ev_type").dictionary_encode()
     described = [_operation_and_key(type_) for type_ in types.dictionary.to_pylist()]
     operations = pa.array([operation for operation, _ in described], pa.string())
     element = pa.field("element", pa.string())
     keys = pa.array([key for _, key in described], pa.list_(element))
-    operation = operations.take(types.indices)
-    tables = pc.if_else(
-        operation.is_null(), pa.scalar(None, pa.string()), events.column("ev_extra1")
-    )
-    return {"ev_operation": operation, "ev_table": tables, "ev_key": keys.take(types.indices)}
+    return operations.take(types.indices), keys.take(types.indices)
 
 
 def _operation_and_key(type_: str) -> tuple[str | None, list[str] | None]:

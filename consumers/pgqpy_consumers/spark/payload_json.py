@@ -7,13 +7,17 @@ what would have been read there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from pgqpy_consumers.spark.payload_rows import check_row, json_row
 from pgqpy_consumers.spark.payload_values import checked, values, wraps
+
+_PLAIN_NAME = re.compile(r"\w[\w $.-]*\Z")
 
 
 def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
@@ -44,6 +48,21 @@ def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
         _typed(column.combine_chunks(), field.type)
         for column, field in zip(table.columns, schema, strict=True)
     ]
+
+
+def check_members(texts: pa.Array, name: str) -> None:
+    """Raises ValueError unless each of the objects, in all of which it was read as null, has it."""
+    # Within a string a quote has a backslash before it, so this finds members only: those of
+    # the object itself, if there is nothing in it that is nested.
+    if _PLAIN_NAME.match(name):
+        is_null = rf'[{{,][ \t\n\r]*"{re.escape(name)}"[ \t\n\r]*:[ \t\n\r]*null'
+        found = pc.and_(
+            pc.match_substring_regex(texts, is_null),
+            pc.equal(pc.count_substring(texts, "{"), 1),
+        )
+        texts = texts.filter(pc.invert(found))
+    for text in texts.to_pylist():
+        check_row(json_row(text), [name])
 
 
 def _read(

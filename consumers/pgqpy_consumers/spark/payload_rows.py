@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from pgqpy.row_format import decode_urlencoded
@@ -48,6 +48,16 @@ def any_row(payload: str) -> Row:
     Raises ValueError if the payload is neither.
     """
     return json_row(payload) if payload.startswith("{") else urlencoded_row(payload)
+
+
+def check_row(row: Row, names: Iterable[str]) -> None:
+    """Raises ValueError if the row lacks one of the columns: what is absent is not null."""
+    for name in names:
+        if name not in row:
+            raise ValueError(
+                f"it has no column {name}; if that was renamed, or came later,"
+                f' option("optional", "{name}") makes it null where it is absent'
+            )
 
 
 # With quotes and parentheses, which tell the SQL that sqltriga writes.
