@@ -159,8 +159,12 @@ def test_a_forged_capture_hides_and_blocks_nothing(
         mallory.execute(
             f"create trigger t{n} after insert on mallory.t execute function mallory.forged_{n}()"
         )
-    listed = conn.execute("select table_name, enabled from pgq.capture_info()").fetchall()
-    assert ("shop.item", True) in listed
+    listed = conn.execute(
+        "select table_name, enabled, array_position(operations, null) is null and key is not null"
+        " from pgq.capture_info()"
+    ).fetchall()
+    assert ("shop.item", True, True) in listed
+    assert all(complete for _, _, complete in listed)
     conn.execute("select pgq.capture_new_partitions(), pgq.maint_capture()")
     conn.execute("revoke pgq_writer from capture_test_mallory")
     conn.execute("select pgq.release_table('shop.item')")
@@ -252,3 +256,17 @@ def test_a_table_given_away_is_captured_on_while_nothing_of_its_new_owner_runs(
     mallory.execute("insert into shop.given values (3, 'a', 'good')")
     assert mallory.execute("select who from mallory.ran_as").fetchall() == [(role,)]
     assert short(conn) == [("I", 1), ("I", 3)]
+
+
+def test_default_privileges_give_no_right_on_the_function(
+    conn: Connection, queue: str, shop: str, mallory: Connection
+) -> None:
+    [(role,)] = mallory.execute("select current_user").fetchall()
+    conn.execute(f"alter default privileges grant execute on functions to {role}")
+    conn.execute("select pgq.capture_table('shop.item', %s)", [queue])
+    mallory.execute("create table mallory.t (id int)")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        mallory.execute(
+            "create trigger t after insert on mallory.t"
+            f" for each statement execute function {function_of(conn)}()"
+        )

@@ -7,7 +7,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_columns(2)
 --
---      The columns that options name, as they are called now; nulls if one cannot be told. What one owner
+--      The columns that options name, as they are called now; none if one cannot be told. What one owner
 --      has broken, or made to look like a capture, must not hide the captures of all others. Internal.
 -- ----------------------------------------------------------------------
 declare
@@ -24,7 +24,7 @@ exception
     when sqlstate 'PQ024' then
         columns := null;
         exclude := null;
-        key := null;
+        key := '{}';
 end;
 $$;
 
@@ -67,7 +67,7 @@ as $$
 -- ----------------------------------------------------------------------
     select format('%I.%I', r.nspname, t.relname),
            c.capture_queue,
-           array(select jsonb_array_elements_text(c.capture_options -> 'operations')),
+           array(select o from jsonb_array_elements_text(c.capture_options -> 'operations') o where o is not null),
            d.columns,
            d.exclude,
            d.key,
