@@ -217,7 +217,8 @@ def test_maintenance_extends_no_capture_to_tables_that_its_owner_could_not(
     assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(0,)]
     conn.execute(
         f"alter table mallory.t owner to {shop};"
-        "create table mallory.t_2 partition of mallory.t for values in (2)"
+        "create table mallory.t_2 partition of mallory.t for values in (2);"
+        "alter table mallory.t_2 owner to capture_test_mallory"
     )
     assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(0,)]
     conn.execute(f"grant usage, create on schema mallory to {shop}")
