@@ -12,7 +12,15 @@ from enum import StrEnum
 from shlex import quote
 
 from pgqpy.batch_progress import BatchProgress
-from pgqpy.cli.status_query import Failing, Failure, Group, Readings, Server, Transaction
+from pgqpy.cli.status_query import (
+    Failing,
+    Failure,
+    ForeignLock,
+    Group,
+    Readings,
+    Server,
+    Transaction,
+)
 from pgqpy.cli.wording import ago, duration, plural
 from pgqpy.values import ConsumerInfo, QueueInfo
 
@@ -91,6 +99,7 @@ class Status:
     server: Server
     queues: list[QueueStatus]
     old_transactions: list[Transaction]
+    foreign_locks: list[ForeignLock]
     failures: list[Failure]
     alerts: list[Alert]
 
@@ -100,8 +109,16 @@ def judge(readings: Readings, patience: timedelta) -> Status:
     queues = [_queue(readings, info, patience) for info in readings.queues]
     alerts = [_failure_alert(failure) for failure in readings.failures]
     alerts += [alert for queue in queues for alert in _alerts(queue, readings.groups, patience)]
+    alerts += [_lock_alert(lock) for lock in readings.foreign_locks]
     alerts += [_transaction_alert(old) for old in readings.transactions]
-    return Status(readings.server, queues, readings.transactions, readings.failures, alerts)
+    return Status(
+        readings.server,
+        queues,
+        readings.transactions,
+        readings.foreign_locks,
+        readings.failures,
+        alerts,
+    )
 
 
 def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueStatus:
@@ -297,6 +314,21 @@ def _failure_alert(failure: Failure) -> Alert:
         f"the ticker fails in {failure.operation}{argument} since {duration(failure.age)}: "
         f"{failure.error}",
         "remove the cause; the ticker tries again by itself, and does everything else meanwhile",
+    )
+
+
+def _lock_alert(lock: ForeignLock) -> Alert:
+    if lock.pid is None:
+        gid = "'" + lock.holder.replace("'", "''") + "'"
+        return Alert(
+            f"prepared transaction {lock.holder} of {lock.username}, which has no role of pgq, "
+            f"holds up {lock.lock}",
+            f"rollback prepared {gid}",
+        )
+    return Alert(
+        f"session {lock.pid} of {lock.username} ({lock.holder or 'no name'}), which has no role "
+        f"of pgq, holds up {lock.lock}",
+        f"select pg_terminate_backend({lock.pid}), and see to it that it does not come back",
     )
 
 

@@ -115,6 +115,13 @@ select queue_name as queue, consumer_name as consumer, batch_id, event_id, error
   from pgq.failing_consumer
 """
 
+MAY_SEE_LOCKS: LiteralString = """
+select has_function_privilege('pgq.get_foreign_locks()', 'execute')
+"""
+FOREIGN_LOCKS: LiteralString = """
+select pid, holder, role_name as username, lock_name as lock from pgq.get_foreign_locks()
+"""
+
 # Only those that have written, or are prepared: a tick must wait for these. Other users' sessions
 # show their age only to members of pg_monitor.
 TRANSACTIONS: LiteralString = """
@@ -194,6 +201,17 @@ class Transaction:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignLock:
+    """A lock of ours that is held by a role that is no member of ours; ``pid`` is None if it is a
+    prepared transaction, ``holder`` its name then."""
+
+    pid: int | None
+    holder: str
+    username: str
+    lock: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """A duty of the ticker, or an operation of maintenance, that failed when it was last tried."""
 
@@ -231,6 +249,7 @@ class Readings:
     batches: dict[int, BatchProgress]
     groups: list[Group]
     transactions: list[Transaction]
+    foreign_locks: list[ForeignLock]
     failures: list[Failure]
     failing: dict[tuple[str, str], Failing]
 
@@ -254,6 +273,10 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
     with conn.cursor(row_factory=class_row(Transaction)) as cursor:
         transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
+    foreign_locks = []
+    if conn.execute(MAY_SEE_LOCKS).fetchone() == (True,):
+        with conn.cursor(row_factory=class_row(ForeignLock)) as cursor:
+            foreign_locks = cursor.execute(FOREIGN_LOCKS).fetchall()
     failures = []
     if conn.execute(MAY_SEE_FAILURES).fetchone() == (True,):
         with conn.cursor(row_factory=class_row(Failure)) as cursor:
@@ -272,6 +295,7 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
         {each.batch_id: each for each in batches if each},
         read_groups(conn, queue),
         transactions,
+        foreign_locks,
         failures,
         {(each.queue, each.consumer): each for each in failing},
     )

@@ -35,6 +35,7 @@ declare
         'get_group_info(text, text)', 'get_group_partitions(text, text)', 'get_parked_keys(text, text)',
         'event_pkey(text, text)', 'key_partition(text, integer)',
         'batch_retry(bigint, integer)',
+        'get_foreign_locks()', 'lock_keys()',
         'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)'];
     writer_functions constant text[] := array[
         'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)', 'cluster_tag()',

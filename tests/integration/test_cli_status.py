@@ -51,7 +51,14 @@ def rotate(conn: Connection, queue: str) -> None:
 def test_the_keys_of_the_json_are_the_documented_ones(cli: Cli, queue: str) -> None:
     cli.ok("consumer", "register", queue, "counter")
     status = cli.json("status")
-    assert list(status) == ["server", "queues", "old_transactions", "failures", "alerts"]
+    assert list(status) == [
+        "server",
+        "queues",
+        "old_transactions",
+        "foreign_locks",
+        "failures",
+        "alerts",
+    ]
     assert list(status["server"]) == KEYS["server"]
     assert list(status["queues"][0]) == KEYS["queue"]
     assert list(status["queues"][0]["consumers"][0]) == KEYS["consumer"]

@@ -58,6 +58,7 @@ HEALTHY = Readings(
     batches={},
     groups=[],
     transactions=[],
+    foreign_locks=[],
     failures=[],
     failing={},
 )

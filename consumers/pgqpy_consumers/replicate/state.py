@@ -16,6 +16,9 @@ from pgqpy import Event
 from pgqpy_consumers.replicate.errors import ReplicaError
 from pgqpy_consumers.replicate.snapshot import Snapshot
 
+LOCK = 0x70677172
+"""In pg_locks: classid 1885827442 (the letters pgqr), objsubid 2; objid is a hash of the names."""
+
 ADDED, COPYING, CATCHING_UP, IN_STEP, FAILED = (
     "added",
     "copying",
@@ -103,8 +106,8 @@ class State:
 
     def _lock(self, function: LiteralString) -> None:
         self.conn.execute(
-            f"select pg_catalog.{function}(pg_catalog.hashtextextended(%s, 0))",
-            [f"pgqpy replicate {self.names!r}"],
+            f"select pg_catalog.{function}(%s, pg_catalog.hashtext(%s))",
+            [LOCK, f"pgqpy replicate {self.names!r}"],
         )
 
     def tables(self) -> list[Replica]:
@@ -155,8 +158,8 @@ class State:
     def claim(self, replica: Replica) -> bool:
         """Take a table to copy it, for as long as the session lives; False if somebody has it."""
         row = self.conn.execute(
-            "select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(%s, 0))",
-            [_claim(replica)],
+            "select pg_catalog.pg_try_advisory_lock(%s, pg_catalog.hashtext(%s))",
+            [LOCK, _claim(replica)],
         ).fetchone()
         return row is not None and bool(row[0])
 
@@ -165,17 +168,16 @@ class State:
         while not self.claim(replica):
             self.conn.execute(
                 "select pg_catalog.pg_cancel_backend(l.pid) from pg_catalog.pg_locks l"
-                " where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
+                " where l.locktype = 'advisory' and l.objsubid = 2 and l.granted"
                 " and l.database = (select d.oid from pg_catalog.pg_database d"
                 "                    where d.datname = pg_catalog.current_database())"
-                " and (l.classid::int8 << 32) | l.objid::int8"
-                "   = pg_catalog.hashtextextended(%s, 0)",
-                [_claim(replica)],
+                " and l.classid = %s and l.objid::int8::bit(32)::int4 = pg_catalog.hashtext(%s)",
+                [LOCK, _claim(replica)],
             )
             time.sleep(_POLL)
         self.conn.execute(
-            "select pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(%s, 0))",
-            [_claim(replica)],
+            "select pg_catalog.pg_advisory_unlock(%s, pg_catalog.hashtext(%s))",
+            [LOCK, _claim(replica)],
         )
 
     # --- from one state to the next

@@ -175,7 +175,7 @@ as $$
 --      Makes the lane for a priority. Waits for a transaction that makes the same one. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pg_advisory_xact_lock(1886875920, hashtext(i_lane));
+    perform pg_advisory_xact_lock(1886875923, hashtext(i_lane));
     if exists (select from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority) then
         return;
     end if;

@@ -1,0 +1,94 @@
+-- All advisory locks that are taken anywhere here, by the schema, the client library and the programs. A new one gets a
+-- number of its own in this list. Everybody who may connect to the database may take any advisory lock. What could be
+-- locked by a row, which others cannot lock, would be written for it, and to the server's log, at each tick and
+-- each batch; so instead those that hold one of ours, and have no role of ours, are named.
+
+create or replace function pgq.lock_keys(out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_name text)
+returns setof record
+language sql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.lock_keys(0)
+--
+--      The register of advisory locks. Internal.
+--
+-- Returns:
+--      lock_class  - classid in pg_locks
+--      lock_object - objid in pg_locks; null if there are many
+--      lock_pair   - whether the key is two numbers (objsubid 2 in pg_locks), or one (1)
+--      lock_name   - what waits for it
+-- ----------------------------------------------------------------------
+    values
+        -- one number
+        (0::bigint, 1886875904::bigint, false, 'creating queues, and the ticker that falls asleep'),
+        (0, 1886875907, false, 'rotation, settings of queues, and the ticker that falls asleep or wakes up'),
+        (0, 1886875914, false, 'delayed and retried events'),
+        (0, 1886875926, false, 'wake-ups of task workers'),
+        (0, 1886875927, false, 'rights on task queues'),
+        (0, 1886875928, false, 'removing dropped task queues'),
+        (112, 1735487609, false, 'pgqpy migrate'),
+        (7366513, 1887002468, false, 'pgqpy demo'),
+        -- two numbers; the second is a queue, registration, table, group, or the hash of a name
+        (1886875905, null, true, 'pgq.capture_table'),
+        (1886875906, null, true, 'ticks'),
+        (1886875908, null, true, 'batches of consumers'),
+        (1886875909, null, true, 'sending staged events'),
+        (1886875910, null, true, 'progress of consumers in pgq_ext'),
+        (1886875920, null, true, 'members of consumer groups'),
+        (1886875921, 0, true, 'sweeping task queues'),
+        (1886875922, null, true, 'task queues with limits'),
+        (1886875923, null, true, 'lanes of task queues'),
+        (1885827440, 1, true, 'the ticker''s lead'),
+        (1885827425, null, true, 'the archive that Spark writes'),
+        (1885827442, null, true, 'replicated tables'),
+        (1885827443, null, true, 'Spark streams');
+$$;
+
+create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)
+returns setof record
+language sql
+stable
+set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.get_foreign_locks(0)
+--
+--      Who holds an advisory lock of ours in this database, without being a member of any role of ours: none of our
+--      functions has taken it, and what is named waits.
+--
+-- Returns:
+--      pid         - of the session; null for a prepared transaction
+--      holder      - its application_name; the name of the prepared transaction
+--      role_name   - who it is
+--      lock_name   - what waits
+-- ----------------------------------------------------------------------
+    with held as (
+        select l.pid, l.transactionid, l.virtualtransaction, k.lock_name
+          from pg_locks l
+          join pg_database d on d.oid = l.database
+          join pgq.lock_keys() k on k.lock_class = l.classid::bigint
+                                and (k.lock_object is null or k.lock_object = l.objid::bigint)
+                                and l.objsubid = case when k.lock_pair then 2 else 1 end
+         where l.locktype = 'advisory'
+           and l.granted
+           and d.datname = current_database()),
+    holders as (
+        select h.pid, a.application_name as holder, a.usesysid as role_id, h.lock_name
+          from held h
+          join pg_stat_activity a on a.pid = h.pid
+        union all
+        select null, p.gid, r.oid, h.lock_name
+          from held h
+          join pg_locks x on x.virtualtransaction = h.virtualtransaction and x.locktype = 'transactionid'
+          join pg_prepared_xacts p on p.transaction = x.transactionid
+          join pg_roles r on r.rolname = p.owner
+         where h.pid is null)
+    select pid, holder, role_id::regrole::text, lock_name
+      from holders
+     where not pg_has_role(role_id, 'pgq_reader', 'member')
+       and not pg_has_role(role_id, 'pgq_writer', 'member')
+       and not pg_has_role(role_id, 'pgq_owner', 'member')
+     order by pid, lock_name;
+$$;

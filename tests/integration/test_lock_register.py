@@ -1,0 +1,125 @@
+"""Every advisory lock is in one register, and one that a role without our rights takes is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+import pgqpy.demo.place
+import pgqpy_consumers.replicate.state
+import pgqpy_consumers.spark.archive
+import pgqpy_consumers.spark.lease
+import pgqpy_ticker.lead
+from pgqpy.embedded import Server
+from pgqpy.schema import SQL_DIR
+from tests.fixtures import queue_ops as ops
+from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_db import Connect, Connection
+
+CALL = re.compile(r"advisory_(?:xact_)?(?:un)?lock(?:_shared)?\((?P<key>[^,)]+)(?P<second>,)?")
+
+
+LogIn = Callable[..., Connection]
+
+
+@pytest.fixture
+def log_in(server: Server, conn: Connection, connect: Connect) -> LogIn:
+    """A session of a role that is a member of some others."""
+
+    def log_in(name: str, *roles: str, **options: str) -> Connection:
+        conn.execute(
+            f"do $$ begin if to_regrole('{name}') is null then create role {name} login;"
+            " end if; end $$".encode()
+        )
+        for role in roles:
+            conn.execute(f"grant {role} to {name}".encode())
+        return connect(server.dsn_of(conn.info.dbname, user=name), **options)
+
+    return log_in
+
+
+def single(number: int) -> tuple[int, int | None, bool]:
+    return number >> 32, number & 0xFFFFFFFF, False
+
+
+def used() -> set[tuple[int, int | None, bool]]:
+    found = set()
+    for path in SQL_DIR.rglob("*.sql"):
+        for call in CALL.finditer(path.read_text()):
+            # A row of a system catalog, by its oid: not a number of ours.
+            if "regclass" in call["key"]:
+                continue
+            key = int(call["key"])
+            found.add((key, None, True) if call["second"] else single(key))
+    return found
+
+
+def test_every_lock_is_in_the_register(conn: Connection) -> None:
+    ours = {
+        *used(),
+        single(pgqpy.demo.place.LOCK),
+        single(int.from_bytes(b"pgqpy")),
+        (pgqpy_ticker.lead.LOCK[0], pgqpy_ticker.lead.LOCK[1], True),
+        (pgqpy_consumers.replicate.state.LOCK, None, True),
+        (pgqpy_consumers.spark.archive.LOCK, None, True),
+        (pgqpy_consumers.spark.lease.LOCK, None, True),
+    }
+    rows = conn.execute("select lock_class, lock_object, lock_pair from pgq.lock_keys()").fetchall()
+    assert len(rows) == len(set(rows))
+    # One of the pairs has one second number only.
+    registered = {(1886875921, None, True) if row == (1886875921, 0, True) else row for row in rows}
+    assert registered == ours
+
+
+def test_no_two_parts_share_a_lock() -> None:
+    """Sharing a number is waiting for something that has nothing to do with it."""
+    files: dict[str, set[str]] = {}
+    for path in SQL_DIR.rglob("*.sql"):
+        for call in CALL.finditer(path.read_text()):
+            files.setdefault(call["key"], set()).add(path.relative_to(SQL_DIR).parts[0])
+    assert {key: parts for key, parts in files.items() if len(parts) > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("lock", "stops"),
+    [
+        ("1885827440, 1", "the ticker's lead"),
+        ("1886875906, 1", "ticks"),
+        ("1886875908, 1", "batches of consumers"),
+        ("1886875907", "rotation"),
+    ],
+)
+def test_status_names_a_session_that_holds_a_lock_of_ours_and_has_no_role_of_ours(
+    conn: Connection, log_in: LogIn, queue: str, cli: Cli, lock: str, stops: str
+) -> None:
+    with log_in("locks_stranger", application_name="prankster") as stranger:
+        stranger.execute(f"select pg_advisory_lock({lock})".encode())
+        shown = cli.json("status")
+        assert [each["username"] for each in shown["foreign_locks"]] == ["locks_stranger"]
+        messages = [alert["message"] for alert in shown["alerts"]]
+        pid = stranger.info.backend_pid
+        assert any(f"session {pid} of locks_stranger (prankster)" in each for each in messages)
+        assert any(stops in each for each in messages)
+
+
+def test_prepared_transactions_are_named_as_well(conn: Connection, log_in: LogIn) -> None:
+    stranger = log_in("locks_stranger")
+    stranger.execute("begin; select pg_advisory_xact_lock(1886875906, 1), txid_current()")
+    stranger.execute("prepare transaction 'held'")
+    try:
+        found = conn.execute(
+            "select pid, holder, role_name from pgq.get_foreign_locks()"
+        ).fetchall()
+        assert found == [(None, "held", "locks_stranger")]
+    finally:
+        conn.execute("rollback prepared 'held'")
+
+
+def test_our_own_roles_are_not_foreign(conn: Connection, log_in: LogIn, queue: str) -> None:
+    ops.register(conn, queue, "c")
+    for role in ("pgq_reader", "pgq_writer", "pgq_admin"):
+        session = log_in(f"locks_{role}", role)
+        session.execute("begin; select pg_advisory_xact_lock_shared(1886875906, 1)")
+    assert conn.execute("select from pgq.get_foreign_locks()").fetchall() == []
