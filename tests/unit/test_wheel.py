@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import email
+import importlib.metadata
+import json
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from email.message import Message
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import pgqpy
 from pgqpy.schema import MIGRATIONS_DIR, SQL_DIR, history
@@ -112,3 +118,112 @@ def test_schema_installs_from_the_wheel_in_an_empty_environment(
 def test_command_is_installed(empty_environment: Path, tmp_path: Path) -> None:
     command = empty_environment.with_name("pgqpy")
     assert pgqpy.__version__ in run(command, "--version", cwd=tmp_path)
+
+
+#: What needs an extra, with all modules below it. Everything else must do without any.
+PROMISED = {
+    "pgqpy.embedded": "embedded",
+    "pgqpy.demo": "demo",
+    **dict.fromkeys(
+        [
+            "pgqpy.tasks.app",
+            "pgqpy.tasks.app_worker",
+            "pgqpy.tasks.app_worker_async",
+            "pgqpy.tasks.cron",
+            "pgqpy.tasks.worker.attendant",
+            "pgqpy.tasks.payload",
+            "pgqpy.tasks.periodic",
+        ],
+        "jobs",
+    ),
+    "pgqpy_consumers.spark": "spark",
+    "pgqpy_consumers.webhook": "webhook",
+}
+#: What is loaded by programs that bring what it needs.
+PLUGINS = {"pgqpy.pytest_plugin"}
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+sys.path += sys.argv[1:3]
+failed = {}
+def walk(names):
+    for name in names:
+        if name.endswith(".__main__") or name in sys.argv[3:]:
+            continue
+        try:
+            module = importlib.import_module(name)
+            # What is imported when it is first used is promised as well.
+            for each in getattr(module, "__all__", ()):
+                getattr(module, each)
+        except ImportError as error:
+            failed[name] = repr(error)
+        else:
+            below = pkgutil.iter_modules(getattr(module, "__path__", []))
+            walk(f"{name}.{found.name}" for found in below)
+walk(["pgqpy", "pgqpy_ticker", "pgqpy_consumers"])
+print(json.dumps(failed))
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with what the wheel installs."""
+    directory = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(directory)
+    return directory
+
+
+def wheel_metadata(unpacked: Path) -> Message:
+    (path,) = unpacked.glob("*.dist-info/METADATA")
+    return email.message_from_string(path.read_text(encoding="utf-8"))
+
+
+def needed_by(metadata: Message, extra: str) -> tuple[set[str], set[str]]:
+    """The distributions that pip installs for ``pgqpy[extra]``, and the extras of ours in it."""
+    todo, seen = [("pgqpy", ""), ("pgqpy", extra)], set[tuple[str, str]]()
+    while todo:
+        name, wanted = todo.pop()
+        if (name, wanted) in seen:
+            continue
+        seen.add((name, wanted))
+        ours = name == "pgqpy"
+        lines = metadata.get_all("Requires-Dist") if ours else importlib.metadata.requires(name)
+        for requirement in map(Requirement, lines or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": wanted}):
+                required = canonicalize_name(requirement.name)
+                todo += [(required, each) for each in ("", *requirement.extras)]
+    names = {name for name, _ in seen}
+    return names - {"pgqpy"}, {wanted for name, wanted in seen if name == "pgqpy"}
+
+
+def lend(distributions: set[str], directory: Path) -> None:
+    """Make these importable from a directory."""
+    for name in distributions:
+        distribution = importlib.metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+            if not (directory / top).exists():
+                (directory / top).symlink_to(Path(str(distribution.locate_file(top))))
+
+
+def test_extras_are_those_whose_modules_are_known(unpacked: Path) -> None:
+    declared = wheel_metadata(unpacked).get_all("Provides-Extra") or []
+    bundles = {"all", "ui", "test", "bench", "dev"}
+    assert set(declared) - bundles - {"docs"} == set(PROMISED.values())
+
+
+@pytest.mark.parametrize("extra", ["", *sorted({*PROMISED.values()}), "all"])
+def test_all_that_an_extra_promises_can_be_imported_with_it_alone(
+    unpacked: Path, tmp_path: Path, extra: str
+) -> None:
+    distributions, extras = needed_by(wheel_metadata(unpacked), extra)
+    lend(distributions, tmp_path)
+    # Without site nothing is found but the standard library, and what is lent.
+    alone = (sys.executable, "-I", "-S", "-c", IMPORT_ALL)
+    failed = json.loads(run(*alone, unpacked, tmp_path, *PLUGINS, cwd=tmp_path))
+    promised_by_others = {name for name, other in PROMISED.items() if other not in extras}
+    assert {
+        name: error
+        for name, error in failed.items()
+        if not any(f"{name}.".startswith(f"{other}.") for other in promised_by_others)
+    } == {}
