@@ -161,9 +161,11 @@ def test_an_admin_cannot_make_a_superuser_run_a_function_of_his_own(
         "create function mine.evil(text) returns int language sql as"
         " $$ insert into public.ran values (current_user) returning 1 $$"
     )
-    name_extra(attacker, queue, "mine.evil")
+    name_extra(attacker, queue, "mine.evil", "pg_catalog.lower")
     run_all(conn)
     assert ran(conn) == []
+    # Last, for tickers that do not go on after an operation that fails.
+    assert listed(conn)[-1][0] == "pgq.maint_refused"
     (reason,) = refused(conn)
     assert reason.startswith(f"mine.evil of queue '{queue}': mine.evil could make postgres do")
     assert "it belongs to test_attacker" in reason

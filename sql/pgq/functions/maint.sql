@@ -18,8 +18,10 @@ as $$
 --      func_arg    - its argument, null for none; for 'vacuum' the table
 -- ----------------------------------------------------------------------
 declare
-    v_extra record;
-    v_part  record;
+    v_extra     record;
+    v_part      record;
+    -- They come last, since pgqd begins anew after an operation that fails.
+    v_refused   text[] := '{}';
 begin
     return query select * from pgq.maint_own_operations();
 
@@ -32,11 +34,10 @@ begin
         begin
             func_name := pgq.maint_function(v_extra.func);
             func_arg := v_extra.queue_name;
+            return next;
         exception when others then
-            func_name := 'pgq.maint_refused';
-            func_arg := format('%s of queue %L: %s', v_extra.func, v_extra.queue_name, sqlerrm);
+            v_refused := v_refused || format('%s of queue %L: %s', v_extra.func, v_extra.queue_name, sqlerrm);
         end;
-        return next;
     end loop;
 
     return query select 'vacuum', f from pgq.maint_tables_to_vacuum() f;
@@ -67,11 +68,11 @@ begin
                 return next;
             end loop;
         exception when others then
-            func_name := 'pgq.maint_refused';
-            func_arg := format('%s.%s: %s', v_part.schema, v_part.func, sqlerrm);
-            return next;
+            v_refused := v_refused || format('%s.%s: %s', v_part.schema, v_part.func, sqlerrm);
         end;
     end loop;
+
+    return query select 'pgq.maint_refused', r from unnest(v_refused) r;
 end;
 $$;
 
