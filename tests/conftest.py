@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -31,6 +32,10 @@ settings.load_profile("no clock")
 
 
 def pytest_configure() -> None:
+    # What libpq and pgqpy take from the environment is the developer's, and means other servers.
+    for name in list(os.environ):
+        if name == "PGQPY_DSN" or (name.startswith("PG") and not name.startswith("PGQPY_")):
+            del os.environ[name]
     # Who was started in the background by a shell ignores it, and so would what the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
