@@ -99,6 +99,30 @@ def test_a_batch_of_100000_events_is_what_was_committed(
     assert seen == truth
 
 
+def test_what_computes_for_long_after_it_wrote_is_committed(
+    consumer: MakeConsumer, conn: Connection, connect: Connect, dsn: str, queue: str
+) -> None:
+    conn.execute("create table result (n bigint)")
+    timeouts = ["idle_in_transaction_session_timeout"]
+    if conn.info.server_version >= 170000:
+        timeouts.append("transaction_timeout")
+    for name in timeouts:
+        conn.execute(f"alter database {conn.info.dbname} set {name} = '300ms'")
+    elsewhere = connect(options=" ".join(f"-c {name}=0" for name in timeouts))
+
+    def method(it: SparkConsumer, batch: pgqpy.Batch, df: DataFrame) -> None:
+        it.conn.execute("set transaction isolation level repeatable read")
+        it.conn.execute("insert into result values (1)")
+        elsewhere.execute("select pg_sleep(0.6)")
+        it.conn.execute("insert into result values (2)")
+
+    computing = consumer(method)
+    insert(conn, queue, 1)
+    tick(conn, queue)
+    assert computing.run_once()
+    assert elsewhere.execute("select n from result order by n").fetchall() == [(1,), (2,)]
+
+
 def test_slices_are_exact_while_producers_go_on(
     consumer: MakeConsumer, conn: Connection, connect: Connect, queue: str
 ) -> None:

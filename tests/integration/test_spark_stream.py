@@ -6,7 +6,10 @@ Most tests call the reader as Spark does, one method after the other; the last o
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -391,7 +394,7 @@ def test_two_queries_with_one_consumer_are_refused(
     monkeypatch.setattr("pgqpy_consumers.spark.lease.PATIENCE", 0.05)
     first, second = reader(), reader()
     _, end = plan(first)
-    remedy = r"(?s)another query streams.*pg_terminate_backend\(\d+\)"
+    remedy = r"(?s)another query streams.*session \d+ since 20.*pg_terminate_backend\(\d+\)"
     calls: list[Call] = [second.initialOffset, lambda: plan(second, end)]
     for call in calls:
         with pytest.raises(ConsumerInUse, match=remedy):
@@ -401,6 +404,44 @@ def test_two_queries_with_one_consumer_are_refused(
     monkeypatch.undo()
     first.stop()
     plan(second, end)
+
+
+def test_a_driver_whose_network_was_cut_ends_its_old_session(
+    reader: MakeReader, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No waiting for what the server notices by itself.
+    monkeypatch.setattr("pgqpy_consumers.spark.lease.PATIENCE", 1.0)
+    stream = reader()
+    start, _ = plan(stream)
+    lost = stream._lease._conn
+    assert lost is not None
+    # The server's end stays open; this one is cut.
+    open_end = os.dup(lost.fileno())
+    try:
+        cut, other = socket.socketpair()
+        other.close()
+        os.dup2(cut.fileno(), lost.fileno())
+        assert plan(stream, start)[0] == start
+    finally:
+        os.close(open_end)
+        cut.close()
+    gone = "select not exists (select from pg_stat_activity where pid = %s)"
+    eventually(conn, gone, lost.info.backend_pid)
+
+
+def test_the_server_notices_a_driver_that_is_gone_before_the_next_one_gives_up(
+    reader: MakeReader, conn: Connection
+) -> None:
+    from pgqpy_consumers.spark import lease
+
+    # Settings of the connection are those of TCP, which the test's has not: what is asked for.
+    asked = dict(re.findall(r"\('(tcp_\w+)', '(\d+)s?'\)", lease._SETTINGS))
+    known = "select count(*) from pg_settings where name = any(%s)"
+    assert ops.value(conn, known, list(asked)) == len(asked) == 4
+    keepalives = [int(asked[f"tcp_keepalives_{name}"]) for name in ("idle", "interval", "count")]
+    idle, interval, count = keepalives
+    assert idle + interval * count <= lease.NOTICED < lease.PATIENCE
+    assert int(asked["tcp_user_timeout"]) <= lease.NOTICED
 
 
 def test_a_driver_that_died_a_moment_ago_is_waited_for(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
 import pgqpy
 from pgqpy.log import logger
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from pgqpy.session import Session
+
+
+# For a transaction whose session waits for as long as Spark computes. No query: the first one fixes
+# the isolation level, which is the program's choice.
+_NO_TIMEOUT: LiteralString = "set local idle_in_transaction_session_timeout = 0"
+_NO_TIMEOUTS: LiteralString = f"{_NO_TIMEOUT}; set local transaction_timeout = 0"
+_TRANSACTION_TIMEOUT_SINCE = 170000
 
 
 class SparkConsumer:
@@ -180,6 +187,8 @@ class SparkConsumer:
 
     def _deliver(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         self.failed_batch = None
+        is_new = conn.info.server_version >= _TRANSACTION_TIMEOUT_SINCE
+        conn.execute(_NO_TIMEOUTS if is_new else _NO_TIMEOUT)
         self._conn = conn
         try:
             df = batch_frame(self.spark, conn, batch, self.num_partitions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import LiteralString, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 
@@ -22,22 +22,42 @@ T = TypeVar("T")
 LOCK = 0x70677173
 """In pg_locks: classid 1885827443 (the letters pgqs), objsubid 2; objid is a hash of the names."""
 
-PATIENCE = 10.0
-"""Seconds to wait for the lock: a driver that was killed a moment ago may still have it."""
+NOTICED = 20.0
+"""Seconds after which the server ends the session of a driver whose machine or network is gone."""
+
+PATIENCE = NOTICED + 10.0
+"""Seconds to wait for the lock: a driver that is gone may still have it."""
 
 RECONNECT = 60.0
 """Seconds that a server may take to come back."""
 
-# Unless the server notices that the driver's machine is gone, nobody else gets the lock.
-_KEEPALIVE: LiteralString = """
-select pg_catalog.set_config('tcp_keepalives_idle', '30', false),
-       pg_catalog.set_config('tcp_keepalives_interval', '10', false),
-       pg_catalog.set_config('tcp_keepalives_count', '3', false)
+# Keepalives find out that nothing answers; the timeout, that what was sent is not acknowledged.
+_SETTINGS: LiteralString = """
+select pg_catalog.set_config(s.name, s.value, false)
+  from (values ('tcp_keepalives_idle', '10'),
+               ('tcp_keepalives_interval', '5'),
+               ('tcp_keepalives_count', '2'),
+               ('tcp_user_timeout', '20s'),
+               ('idle_session_timeout', '0')) s (name, value)
+  join pg_catalog.pg_settings known on known.name = s.name
+"""
+_ME: LiteralString = """
+select pid, backend_start
+  from pg_catalog.pg_stat_activity
+ where pid = pg_catalog.pg_backend_pid()
+"""
+_END: LiteralString = """
+select pg_catalog.pg_terminate_backend(pid)
+  from pg_catalog.pg_stat_activity
+ where pid = %s
+   and backend_start = %s
 """
 _WAIT: LiteralString = "select pg_catalog.set_config('lock_timeout', %s, true)"
 _TAKE: LiteralString = "select pg_catalog.pg_advisory_lock(%s, pg_catalog.hashtext(%s))"
 _HOLDER: LiteralString = """
-select l.pid, coalesce('from ' || a.client_addr::text, 'on the server''s machine')
+select l.pid,
+       coalesce('on ' || pg_catalog.host(a.client_addr), 'on the server''s machine'),
+       pg_catalog.to_char(a.backend_start, 'YYYY-MM-DD HH24:MI:SS TZ')
   from pg_catalog.pg_locks l
   left join pg_catalog.pg_stat_activity a on a.pid = l.pid
  where l.locktype = 'advisory'
@@ -61,6 +81,8 @@ class Lease:
         self._options = options
         self._key = (LOCK, repr((options.queue, options.consumer)))
         self._conn: pgqpy.Connection | None = None
+        self._held: tuple[Any, ...] | None = None
+        """The session that has had the lock last: pid, and when it began."""
 
     def run(self, work: Callable[[pgqpy.Connection], T]) -> T:
         """Call a function that can be called again, with the session's connection.
@@ -101,11 +123,14 @@ class Lease:
         return self._conn
 
     def _take(self, conn: pgqpy.Connection) -> None:
-        row = conn.execute("select pg_catalog.pg_backend_pid()").fetchone()
-        if row != (conn.info.backend_pid,):
+        me = conn.execute(_ME).fetchone()
+        if me is None or me[0] != conn.info.backend_pid:
             # A pooler: the lock would stay on a session that it lends to others.
             return
-        conn.execute(_KEEPALIVE)
+        conn.execute(_SETTINGS)
+        if self._held is not None:
+            # The connection was lost on the way, and the server may not have noticed.
+            conn.execute(_END, self._held)
         try:
             # The timeout ends with the transaction, the lock with the session.
             with conn.transaction():
@@ -113,12 +138,16 @@ class Lease:
                 conn.execute(_TAKE, self._key)
         except psycopg.errors.LockNotAvailable:
             raise self._in_use(conn) from None
+        self._held = me
 
     def _in_use(self, conn: pgqpy.Connection) -> ConsumerInUse:
-        pid, where = conn.execute(_HOLDER, self._key).fetchone() or ("?", "gone now")
+        gone = ("?", "gone now", "?")
+        pid, where, since = conn.execute(_HOLDER, self._key).fetchone() or gone
         return ConsumerInUse(
             f"another query streams from queue {self._options.queue!r} as consumer"
-            f" {self._options.consumer!r}; its driver is {where}, session {pid}",
-            hint="Give each query a consumer of its own. If that driver is dead, the server"
-            f" notices within a minute; at once with: select pg_terminate_backend({pid}).",
+            f" {self._options.consumer!r}; its driver is {where}, session {pid} since {since};"
+            f" {PATIENCE:g} seconds were not enough for it to end",
+            hint="Give each query a consumer of its own. A server that is told so by its network"
+            f" ends the session of a dead driver within {NOTICED:g} seconds; you do at once with:"
+            f" select pg_terminate_backend({pid}).",
         )
