@@ -66,6 +66,27 @@ def test_only_what_is_wanted_is_fetched(dsn: str, mails: str) -> None:
     assert len(found) == 3
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "true) union all select id from pgq_task.tasks where (true",
+        "id in (select id from pgq_task.tasks)",
+        "true); drop table x; --",
+        "true /* or",
+        "E'\\' || ' ) or (true' = '",
+    ],
+)
+def test_where_is_a_condition_and_no_more(dsn: str, mails: str, where: str) -> None:
+    with pytest.raises(InvalidOption, match="where is no condition over tasks"):
+        read(dsn, queue=mails, where=where)
+
+
+def test_where_may_ask_what_is_in_json(dsn: str, mails: str) -> None:
+    asked = "payload::jsonb @> '{\"n\": 3}' or (payload::jsonb ->> 'to' = 'ann''s 4' and headers is null)"
+    (found,) = read(dsn, queue=mails, where=asked)
+    assert len(found) == 2
+
+
 def test_what_makes_no_sense_is_an_error(dsn: str, mails: str) -> None:
     with pytest.raises(TaskQueueNotFound):
         read(dsn, queue="nosuch")

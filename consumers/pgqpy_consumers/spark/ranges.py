@@ -171,9 +171,9 @@ def range_source(
     Raises QueueNotFound, TickNotFound if rotation has removed events of the range,
     InvalidParameter if it runs backwards or ``where`` is more than a condition.
     """
+    if where is not None:
+        check_condition(conn, where)
     with translate_errors():
-        if where is not None:
-            conn.execute("select pgq.check_event_condition(%s)", (where,))
         row = conn.execute(
             "select pgq.snapshot_range_sql(%s, %s, %s, %s, %s, %s)",
             (queue, start.tick, start.snapshot, end.tick, end.snapshot, consumer),
@@ -187,6 +187,12 @@ def range_source(
         condition=where or "true",
         description=f"ticks {start.tick} to {end.tick} of queue {queue!r}",
     )
+
+
+def check_condition(conn: pgqpy.Connection, where: str) -> None:
+    """Raises InvalidParameter if ``where`` is more than a condition in SQL."""
+    with translate_errors():
+        conn.execute("select pgq.check_event_condition(%s)", (where,))
 
 
 def conninfo(conn: pgqpy.Connection) -> str:

@@ -18,10 +18,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+import pgqpy
+from pgqpy.errors import InvalidParameter
 from pgqpy.tasks.queues import TaskQueues
 from pgqpy_consumers.spark.options import InvalidOption, Options, _count, _one_of, _text
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_column
-from pgqpy_consumers.spark.ranges import conninfo
+from pgqpy_consumers.spark.ranges import check_condition, conninfo
 from pgqpy_consumers.spark.reader import _connect
 from pgqpy_consumers.spark.slices import Slice, cut
 from pgqpy_consumers.spark.table import carried, carrying, check_no_password, options_of_table
@@ -104,9 +106,11 @@ class PgqTaskReader(DataSourceReader):
                 )
 
     def partitions(self) -> list[InputPartition]:
-        """Raises TaskQueueNotFound; what connecting does."""
+        """Raises TaskQueueNotFound, InvalidOption; what connecting does."""
         options = self._options
         with options.connect("pgqpy spark tasks") as conn:
+            if options.where is not None:
+                _check_where(conn, options.where)
             (info,) = TaskQueues(conn).queues(options.queue, max_count=1)
             first: Any = None
             if options.num_partitions > 1 and info.total:
@@ -184,6 +188,17 @@ class PgqTaskReader(DataSourceReader):
             fields=list(fields),
             mask=pa.array(missing, pa.bool_()),
         )
+
+
+def _check_where(conn: pgqpy.Connection, where: str) -> None:
+    try:
+        check_condition(conn, where)
+    except InvalidParameter:
+        raise InvalidOption(
+            f"option where is no condition over tasks: {where}",
+            hint="Compare columns of pgq_task.tasks with literals, as in: status = 'claimed'."
+            " Sub-queries and comments are not taken.",
+        ) from None
 
 
 class PgqTaskDataSource(DataSource):
