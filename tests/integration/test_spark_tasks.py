@@ -82,7 +82,10 @@ def test_where_is_a_condition_and_no_more(dsn: str, mails: str, where: str) -> N
 
 
 def test_where_may_ask_what_is_in_json(dsn: str, mails: str) -> None:
-    asked = "payload::jsonb @> '{\"n\": 3}' or (payload::jsonb ->> 'to' = 'ann''s 4' and headers is null)"
+    asked = (
+        "payload::jsonb @> '{\"n\": 3}' or"
+        " (payload::jsonb ->> 'to' = 'ann''s 4' and headers is null)"
+    )
     (found,) = read(dsn, queue=mails, where=asked)
     assert len(found) == 2
 
