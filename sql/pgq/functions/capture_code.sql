@@ -82,10 +82,9 @@ begin
             return null; -- a table of its own now
         end if;
     end if;
-    options := %1$L;
     if pg_catalog.texteq(tg_op, 'TRUNCATE') then
         perform pgq.insert_event(%7$s, t.ev_type, t.ev_data, t.ev_extra1, null, null, null)
-           from pgq.capture_truncate(tg_relid, root, options) t;
+           from pgq.capture_truncate(tg_relid, root, %1$L) t;
         return null;
     end if;
     olds := 0;
@@ -105,6 +104,7 @@ begin
         fresh := %2$s;
     end if;
     if fresh is not true then
+        options := %1$L;
         fresh := pgq.capture_is_fresh_now(root, options, %9$L);
     end if;
     select t.ev_slot, t.event_seq into slot, seq from pgq.write_target(%7$s, %10$s) t;
