@@ -10,7 +10,7 @@ For sync and for asyncio::
 from pgqpy.tasks.client import Tasks
 from pgqpy.tasks.client_async import AsyncTasks
 from pgqpy.tasks.finished import FinishedTask, TaskStatistics
-from pgqpy.tasks.outcome import Move, TaskStats
+from pgqpy.tasks.outcome import Move, TaskLost, TaskStats
 from pgqpy.tasks.pipeline import Pipeline, Station, To
 from pgqpy.tasks.stations import PipelineWorker
 from pgqpy.tasks.stations_async import AsyncPipelineWorker
@@ -36,6 +36,7 @@ __all__ = [
     "Task",
     "TaskColumnNames",
     "TaskInfo",
+    "TaskLost",
     "TaskQueueInfo",
     "TaskStatistics",
     "TaskStats",

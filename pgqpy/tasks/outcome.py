@@ -15,6 +15,10 @@ from pgqpy.tasks.statements import Duration, headers_json, jsonb, smallint, when
 KEEP: Any = object()
 
 
+class TaskLost(Exception):
+    """The last attempt at the task ended without a word, as when its worker was killed."""
+
+
 class Move(Exception):
     """Return it to have the task go to another queue, with another payload if one is given.
 
@@ -84,10 +88,14 @@ def no_outcomes(values: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed, as ``error`` tells; again after ``delay``, or never, if None."""
+    """The attempt failed, as ``error`` tells; again after ``delay``, or never, if None.
+
+    ``raised`` is what was raised for it, or returned.
+    """
 
     error: str
     delay: timedelta | None
+    raised: Exception
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ PUSH_MANY = b"""
 select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
                           %s::jsonb, %s::text[])
 """
+#: The error of a task whose last attempt ended without a word: pgq_task.lost_error().
+LOST = "the worker was lost"
 CLAIM = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
        order_key
@@ -93,6 +95,8 @@ START = b"select pgq_task.start(%s, %s::int4)"
 PAUSE_QUEUE = b"select pgq_task.pause_queue(%s)"
 RESUME_QUEUE = b"select pgq_task.resume_queue(%s)"
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
+#: Those of a claimant's tasks that were cancelled.
+CANCELLED = b"select id, reason from pgq_task.attend(%s, %s::bigint[])"
 SWEEP = b"select pgq_task.sweep()"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -13,21 +14,42 @@ from tests.fixtures.fix_ticker import PATIENCE
 
 POISON = (30, 60, 200)
 WORKER = """
-import os, signal, sys
-from pgqpy.tasks import TaskWorker
+import asyncio, os, signal, sys, time
+from pgqpy import FixedDelay
+from pgqpy.tasks import AsyncTaskWorker, Pipeline, PipelineWorker, TaskWorker
+from pgqpy.tasks.app import TaskApp
 
-def work(tasks):
-    for task in tasks:
-        if task.payload in (30, 60, 200):
+dsn, way, policy, concurrency, pause = sys.argv[1:]
+options = {"concurrency": int(concurrency)}
+if policy != "default":
+    options["retry_policy"] = FixedDelay(0, attempts=None if policy == "endless" else int(policy))
+
+def work(payloads):
+    for payload in payloads:
+        if payload in (30, 60, 200):
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(float(pause))
+
+async def handle(task):
+    work([task.payload])
 
 WAYS = {
-    "handle_task": lambda worker, task: work([task]),
-    "process_task": lambda worker, conn, task: work([task]),
-    "process_batch": lambda worker, conn, tasks: work(tasks),
+    "handle_task": lambda worker, task: work([task.payload]),
+    "process_task": lambda worker, conn, task: work([task.payload]),
+    "process_batch": lambda worker, conn, tasks: work([task.payload for task in tasks]),
 }
-Worker = type("Worker", (TaskWorker,), {sys.argv[2]: WAYS[sys.argv[2]]})
-Worker(sys.argv[1], "work").run(until_empty=True)
+if way in WAYS:
+    type("Worker", (TaskWorker,), {way: WAYS[way]})(dsn, "work", **options).run(until_empty=True)
+elif way == "asyncio":
+    asyncio.run(AsyncTaskWorker(dsn, "work", handle, **options).run(until_empty=True))
+elif way == "job":
+    app = TaskApp("work")
+    app.task(name="job")(lambda number: work([number]))
+    app.worker(dsn, **options).run(until_empty=True)
+else:
+    line = Pipeline("line", start="work")
+    line.sink("work")(lambda conn, task: work([task.payload]))
+    PipelineWorker(dsn, line, **options).run(until_empty=True)
 """
 
 LEASES_END = """
@@ -35,6 +57,24 @@ update pgq_task.task
    set lease = clock_timestamp(), pos = pgq_task.position_of(clock_timestamp())
  where lease is not null
 """
+
+
+def lives(
+    conn: Connection, dsn: str, way: str, policy: str, concurrency: int = 1, pause: float = 0
+) -> int:
+    """How many workers are killed until nothing is left to do."""
+    deaths = 0
+    tasks = Tasks(conn)
+    arguments = [dsn, way, policy, str(concurrency), str(pause)]
+    while not tasks.is_empty("line.work" if way == "pipeline" else "work"):
+        worker = subprocess.run(
+            [sys.executable, "-c", WORKER, *arguments], check=False, timeout=PATIENCE
+        )
+        deaths += worker.returncode != 0
+        conn.execute(LEASES_END)
+        conn.execute("select pgq_task.sweep()")
+        assert deaths < 30
+    return deaths
 
 
 @pytest.mark.slow
@@ -46,8 +86,48 @@ def test_tasks_that_kill_their_worker_are_given_up_and_no_others(
     tasks.create_queue("work")
     tasks.set_config("work", "max_attempts", 2)
     tasks.push_many("work", range(300))
-    while not tasks.is_empty("work"):
-        subprocess.run([sys.executable, "-c", WORKER, dsn, way], check=False, timeout=PATIENCE)
-        conn.execute(LEASES_END)
-        conn.execute("select pgq_task.sweep()")
+    lives(conn, dsn, way, "default")
     assert sorted(task.payload for task in tasks.list("work.failed")) == list(POISON)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "policy", "most"),
+    [
+        # The queue's own limit, where it has none.
+        ("handle_task", "default", 5),
+        ("process_task", "endless", 5),
+        ("asyncio", "endless", 5),
+        # That of the retry policy.
+        ("handle_task", "3", 3),
+        ("process_batch", "3", 3),
+        ("job", "3", 3),
+        ("job", "endless", 5),
+        ("pipeline", "2", 2),
+        ("pipeline", "endless", 5),
+    ],
+)
+def test_a_task_that_kills_workers_is_given_up_though_nobody_has_set_a_limit(
+    conn: Connection, dsn: str, way: str, policy: str, most: int
+) -> None:
+    tasks = Tasks(conn)
+    queue = "line.work" if way == "pipeline" else "work"
+    tasks.create_queue(queue)
+    payload: Any = {"task": "job", "args": {"number": 30}} if way == "job" else 30
+    tasks.push(queue, payload)
+    assert lives(conn, dsn, way, policy) == most
+    [given_up] = tasks.list(f"{queue}.failed")
+    assert given_up.payload == payload
+    assert "the worker was lost" in str(given_up.error)
+
+
+@pytest.mark.slow
+def test_tasks_that_run_beside_one_that_kills_workers_are_done(conn: Connection, dsn: str) -> None:
+    tasks = Tasks(conn)
+    tasks.create_queue("work")
+    innocents = [*range(1, 13)]
+    # Each of them takes longer than those that kill.
+    tasks.push_many("work", [30, *innocents, 60])
+    deaths = lives(conn, dsn, "handle_task", "endless", concurrency=4, pause=0.3)
+    assert sorted(task.payload for task in tasks.list("work.failed")) == [30, 60]
+    assert deaths <= 10

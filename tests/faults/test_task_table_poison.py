@@ -34,9 +34,9 @@ GONE = (
 )
 
 
-def killed(arguments: list[str]) -> bool:
+def killed(arguments: list[str], program: str = WORKER) -> bool:
     worker = subprocess.run(
-        [sys.executable, "-c", WORKER, *arguments], check=False, timeout=PATIENCE
+        [sys.executable, "-c", program, *arguments], check=False, timeout=PATIENCE
     )
     return worker.returncode != 0
 
@@ -67,3 +67,34 @@ def test_a_row_that_kills_its_process_is_given_up(
         " from mail where status <> 'succeeded' order by id"
     ).fetchall()
     assert found == [(number, "failed", True, 3, True) for number in (3, 7)]
+
+
+ENDLESS = """
+import os, signal, sys
+from pgqpy.retry_policy import FixedDelay
+from pgqpy.tasks import TableWorker
+
+def send(conn, row):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+TableWorker(sys.argv[1], "mail", send, retry_policy=FixedDelay(0, attempts=None)).run(
+    until_empty=True
+)
+"""
+
+
+@pytest.mark.slow
+def test_a_row_is_given_up_though_its_policy_never_does(conn: Connection, dsn: str) -> None:
+    conn.execute("create table mail (id int primary key)")
+    conn.execute("select pgq_task.add_columns('mail')")
+    conn.execute("insert into mail values (1)")
+    deaths = 0
+    while killed([dsn], ENDLESS):
+        deaths += 1
+        eventually(conn, GONE)
+        assert deaths < 10
+    # The first one of which nobody knew, and five.
+    assert deaths == 6
+    found = conn.execute("select status, next_attempt, attempts, last_error from mail").fetchall()
+    assert found[0][:3] == ("failed", None, 5)
+    assert found[0][3].endswith("(5 times in a row)")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pgqpy.errors import InvalidTask, TaskConflict
-from pgqpy.tasks import Tasks
+from pgqpy.retry_policy import Retry
+from pgqpy.tasks import Tasks, TaskWorker
 from pgqpy.tasks.app import TaskApp, current_job
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
@@ -306,10 +307,6 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
     assert told() == ["first"]
     version = renew()
     assert told() == ["first"]
-    # It fails for another reason, or is given back: it is to end all the same.
-    conn.execute("select pgq_task.fail('w', %s, %s, 'no luck')", [task, version])
-    [(_, version)] = ops.claim(conn, QUEUE)
-    assert told() == ["first"]
     if end == "fail":
         conn.execute("select pgq_task.fail('w', %s, %s, 'x', final => true)", [task, version])
         conn.execute("select pgq_task.requeue('work.failed')")
@@ -330,7 +327,8 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
         elif end == "delete":
             ops.modify(conn, deletes=[(task, version)])
         else:
-            conn.execute("select pgq_task.release('w', %s, %s)", [[task], [version]])
+            # As if another worker had it.
+            ops.modify(conn, changes=[{"id": task, "version": version}])
             conn.execute("select pgq_task.pop('work')")
         ops.modify(conn, inserts=[{"queue": QUEUE, "id": task}])
     [(_, version)] = ops.claim(conn, QUEUE)
@@ -368,3 +366,145 @@ def test_progress_that_makes_no_sense_is_refused(
     job.push(conn)
     app.worker(dsn).run(until_empty=True)
     assert seen == ["refused"]
+
+
+# --- a cancellation outlives attempts
+
+
+ENDS = {
+    "fail": "select pgq_task.fail('w', %(id)s, %(version)s, 'no luck')",
+    "failed for an hour": "select pgq_task.fail('w', %(id)s, %(version)s, 'no luck', '1 h')",
+    "release": "select pgq_task.release('w', array[%(id)s], array[%(version)s])",
+    "retry": "select pgq_task.release('w', array[%(id)s], array[%(version)s], '{1 h}')",
+    "lease": "update pgq_task.task set lease = clock_timestamp() where id = %(id)s",
+}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_cancelled_task_is_not_tried_again_however_its_attempt_ends(
+    app: TaskApp, conn: Connection, end: str, limited: bool
+) -> None:
+    tasks = Tasks(conn)
+    if limited:
+        tasks.set_limits(QUEUE, max_running=5)
+    keys = ["k", "k", None]
+    ids = [ops.push(conn, QUEUE, order_key=key) for key in keys]
+    [(task, version)] = ops.claim(conn, QUEUE, number=1)
+    assert task == ids[0]
+    assert not tasks.cancel(task, "too expensive")
+    conn.execute(ENDS[end].encode(), {"id": task, "version": version})
+    assert {each for each, _ in ops.claim(conn, QUEUE, number=5)} <= {*ids[1:]}
+    if end == "lease":
+        tasks.create_queue("other")
+        ops.push(conn, "other")
+        [other] = ops.claim(conn, "other")
+        next_one = "select id from pgq_task.finish_and_claim('w', %s, %s, %s)"
+        assert value(conn, next_one, *other, QUEUE) is None
+        assert value(conn, "select pgq_task.sweep()")
+    row = ops.task(conn, task)
+    assert row is not None
+    assert row["queue"] == "work.failed"
+    assert row["headers"]["reason"].startswith("cancelled: too expensive")
+    assert ("no luck" in row["error"]) == end.startswith("fail")
+    # Those behind it go on.
+    ops.claim(conn, QUEUE, number=5)
+    assert {ops.statuses(conn)[each] for each in ids[1:]} == {"claimed"}
+    # Sent back it is done.
+    assert tasks.requeue("work.failed") == 1
+    assert [each for each, _ in ops.claim(conn, QUEUE, number=5)] == [task]
+    assert not ops.rows(conn, "select * from pgq_task.attend('w', %s)", [task])
+
+
+def test_what_is_failed_while_it_is_cancelled_is_buried_by_the_next_sweep(
+    app: TaskApp, conn: Connection, connect: Connect
+) -> None:
+    task = ops.push(conn, QUEUE)
+    [(_, version)] = ops.claim(conn, QUEUE)
+    other = connect(autocommit=False)
+    other.execute("select pgq_task.fail('w', %s, %s, 'no luck')", [task, version])
+    assert not Tasks(conn).cancel(task, "too expensive")
+    other.commit()
+    assert value(conn, "select pgq_task.sweep()")
+    assert (ops.task(conn, task) or {})["queue"] == "work.failed"
+
+
+@pytest.mark.parametrize("kind", ["fails", "asks for Retry", "raises Retry"])
+def test_a_job_that_is_cancelled_and_does_not_look_runs_no_second_time(
+    app: TaskApp,
+    conn: Connection,
+    started: Callable[[], None],
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs: list[int] = []
+    tasks = Tasks(conn)
+    app.retry_policy = lambda attempt, error: 0
+
+    @app.task
+    def job() -> Any:
+        runs.append(1)
+        assert not tasks.cancel(current_job().task.id, "too expensive")
+        if kind == "fails":
+            raise ValueError("no luck")
+        if kind == "raises Retry":
+            raise Retry(0)
+        return Retry(0)
+
+    task = job.push(conn)
+    started()
+    wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
+    assert runs == [1]
+    if kind == "fails":
+        wait_for(lambda: [each for each in caplog.messages if "goes to the error queue" in each])
+        assert "work.failed after attempt 1 (cancelled: too expensive): ValueError" in caplog.text
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+@pytest.mark.parametrize("way", ["handle_task", "process_task", "app"])
+def test_a_claimed_task_that_was_cancelled_does_not_start(
+    app: TaskApp, conn: Connection, dsn: str, connect: Connect, way: str, concurrency: int
+) -> None:
+    seen: list[int] = []
+    cancelling = connect(autocommit=True)
+    lock = threading.Lock()
+
+    def work(number: int) -> None:
+        seen.append(number)
+        with lock:
+            # All of the claim but itself, as soon as there is more than one.
+            claimed = ops.rows(
+                cancelling, "select id, payload from pgq_task.task where lease is not null"
+            )
+            if len(claimed) < 2 * concurrency + 2 or cancelled:
+                return
+            for each in claimed:
+                payload = each["payload"]
+                other = payload["args"]["number"] if way == "app" else payload
+                if other not in seen:
+                    assert not Tasks(cancelling).cancel(each["id"], "all of them")
+                    cancelled.append(other)
+
+    cancelled: list[int] = []
+    if way == "app":
+        job = app.task(name="job")(work)
+        job.push_many(conn, [{"number": number} for number in range(200)])
+        worker: TaskWorker = app.worker(dsn, concurrency=concurrency)
+    else:
+        ways: dict[str, Any] = {
+            "handle_task": lambda self, task: work(task.payload),
+            "process_task": lambda self, conn, task: work(task.payload),
+        }
+        Tasks(conn).push_many(QUEUE, range(200))
+        made = type("Made", (TaskWorker,), {way: ways[way]})
+        worker = made(dsn, QUEUE, concurrency=concurrency, batch_size=50)
+    worker.run(until_empty=True)
+    assert cancelled
+    # Those that began while they were being cancelled, if there are two workers.
+    begun = {*cancelled} & {*seen}
+    assert len(begun) < concurrency
+    assert {*seen} | {*cancelled} == {*range(200)}
+    buried = ops.rows(conn, "select error from pgq_task.tasks where queue = 'work.failed'")
+    assert [row["error"] for row in buried] == ["cancelled: all of them"] * len(
+        {*cancelled} - {*seen}
+    )

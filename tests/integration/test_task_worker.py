@@ -16,7 +16,7 @@ from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
 from pgqpy.tasks.worker.shift import Shift
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_task_worker import Batches, Writer, effects, left, running
+from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
 
 
@@ -283,3 +283,86 @@ def test_what_says_nothing_against_a_task_costs_it_no_attempt(
     with running(Worker(dsn)):
         eventually(conn, "select count(*) = 0 from pgq_task.tasks")
     assert seen == [1, 1, 1]
+
+
+@pytest.mark.parametrize("way", ["handle_task", "process_task"])
+@pytest.mark.parametrize("error_queue", [None, "dead"])
+def test_log_and_hook_say_what_became_of_a_task_that_failed(
+    dsn: str,
+    conn: Connection,
+    tasks: Tasks,
+    error_queue: str | None,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard: list[tuple[int, Any, list[str], str]] = []
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no luck")
+
+    def hear(worker: object, task: Task, error: Exception, after: Any) -> None:
+        # What became of it is committed.
+        [(queue, *_)] = left(conn)
+        heard.append((task.attempts, after, getattr(error, "__notes__", []), queue))
+
+    tasks.set_config("work", "max_attempts", 2)
+    if error_queue is not None:
+        tasks.set_config("work", "error_queue", error_queue)
+    queue = error_queue or "work.failed"
+    task_id = tasks.push("work", 1)
+    worker = type("Failing", (TaskWorker,), {way: fail, "on_task_failed": hear})
+    # Its own policy would go on for ever.
+    worker(dsn, "work", retry_policy=FixedDelay(0, attempts=None)).run(until_empty=True)
+    said = f"task {task_id} of queue work goes to the error queue {queue} after attempt 2"
+    assert heard == [
+        (1, timedelta(), [], "work"),
+        (2, None, [f"{said} (max_attempts = 2)"], queue),
+    ]
+    logged = [record.getMessage() for record in caplog.records if record.name == "pgqpy"]
+    assert logged[-2:] == [
+        f"task {task_id} of queue work failed in attempt 1, again in 0.0 s: ValueError: no luck",
+        f"{said} (max_attempts = 2): ValueError: no luck",
+    ]
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_task_that_is_given_up_is_told_of_however_that_is_said(
+    dsn: str, conn: Connection, tasks: Tasks, raised: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[tuple[str, Any]] = []
+
+    class GivingUp(TaskWorker):
+        def handle_task(self, task: Task) -> DeadLetter:
+            if raised:
+                raise DeadLetter("hopeless")
+            return DeadLetter("hopeless")
+
+        def on_task_failed(self, task: Task, error: Exception, after: Any) -> None:
+            heard.append((str(error), after))
+
+    tasks.push("work", 1)
+    GivingUp(dsn, "work").run(until_empty=True)
+    assert heard == [("hopeless", None)]
+    assert "goes to the error queue work.failed after attempt 1: hopeless" in caplog.text
+
+
+def test_a_task_that_was_lost_meanwhile_is_not_told_to_have_failed(
+    dsn: str, conn: Connection, tasks: Tasks, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+
+    class Robbed(TaskWorker):
+        def handle_task(self, task: Task) -> None:
+            conn.execute(STEAL, [task.id])
+            raise ValueError("no luck")
+
+        def on_task_failed(self, task: Task, error: Exception, after: Any) -> None:
+            heard.append("failed")
+
+        def on_task_lost(self, task: Task) -> None:
+            heard.append("lost")
+
+    tasks.push("work", 1)
+    Robbed(dsn, "work").run(until_empty=True)
+    assert heard == ["lost"]
+    assert "attempt 1 had failed: ValueError: no luck" in caplog.text

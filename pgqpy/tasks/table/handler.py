@@ -112,7 +112,10 @@ class TableHandler:
 
     def lost(self, row: TableRow) -> RowOutcome:
         """What becomes of a row that was left, if this attempt, too, comes to no end."""
-        after, error = self._after(row, RowLost(RowLost.__doc__))
+        lost = RowLost.after(row.values.get(self._worker.columns.last_error))
+        after, error = self._after(row, lost)
+        if lost.times >= RowLost.MOST:
+            after = None
         fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
         if after is None:
             logger.warning(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import psycopg
 from psycopg.types.datetime import DateLoader, TimestampLoader, TimestamptzLoader
@@ -40,6 +41,23 @@ class RowOutcome:
 
 class RowLost(Exception):
     """The process, or its connection, ended while it worked on the row."""
+
+    #: So often in a row, and the row is given up, whatever the retry policy says.
+    MOST: ClassVar = 5
+
+    def __init__(self, times: int = 1) -> None:
+        again = f" ({times} times in a row)" if times > 1 else ""
+        super().__init__(f"the process, or its connection, ended while it worked on the row{again}")
+        self.times = times
+
+    @classmethod
+    def after(cls, last_error: object) -> Self:
+        """Once more than what a row's last_error tells."""
+        told = _LOST.match(last_error) if isinstance(last_error, str) else None
+        return cls(1 + int(told[1] or 1) if told else 1)
+
+
+_LOST = re.compile(r"RowLost: [^(]*(?:\((\d+) times in a row\))?$")
 
 
 _LAST, _FIRST = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from psycopg.pq import TransactionStatus
 
-from pgqpy.acompat import INTERRUPTIONS, Interruptible, Waker
+from pgqpy.acompat import INTERRUPTIONS, Interruptible, Waker, holding
 from pgqpy.batch_connection import BatchConnection
 from pgqpy.connection import connect_as
-from pgqpy.errors import ConnectionFailed, TaskConflict, is_circumstance
+from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_circumstance
+from pgqpy.log import logger
+from pgqpy.tasks import statements as sql
 from pgqpy.tasks.outcome import (
     Finished,
     Outcome,
@@ -32,6 +35,10 @@ from pgqpy.tasks.worker.settling import Settling, send
 
 if TYPE_CHECKING:
     from pgqpy.tasks.worker.worker import TaskWorker
+
+
+#: What is not older than so many seconds is news: a look costs a tenth of that.
+_NEWS = 0.002
 
 
 class Lost(Exception):
@@ -52,6 +59,7 @@ class Attempts:
         self._waker = waker
         self._way = way_of(worker)
         self._idle: list[BatchConnection] = []
+        self._asking = Lock()
         #: What became of tasks, for whoever is going to tell the server.
         self.ended: deque[Settled] = deque()
         #: How many tasks `process_batch` gets at once.
@@ -74,26 +82,66 @@ class Attempts:
             conn.close()
 
     def _attempt(self, claim: Claim) -> None:
-        if self._way == "handle_task":
-            if self._begin([claim]):
-                self._handle(claim)
-            return
         claims = [claim]
         if self._way == "process_batch":
             with suppress(IndexError):
                 while len(claims) < self.batch_size:
                     claims.append(self._held.waiting.popleft())
-        claims = self._begin(claims)
-        if claims:
-            self._process(claims)
+        try:
+            begun = self._begin(claims)
+        except INTERRUPTIONS:
+            self._give_back(claims)
+            raise
+        if begun and self._way == "handle_task":
+            self._handle(claim)
+        elif begun:
+            self._process(begun)
 
     def _begin(self, claims: list[Claim]) -> list[Claim]:
-        """Those whose leases have not ended before they begin, as after an outage."""
+        """Those that are to be done. Not if their leases have ended before they begin, as after an
+        outage, if somebody has cancelled them, or if they have lost too many workers."""
+        self._hear_of_cancelled(claims)
         now = monotonic()
-        late = [claim for claim in claims if claim.end <= now]
-        for claim in late:
-            self._end(Settled(claim, Released(None)))
-        return [claim for claim in claims if claim not in late]
+        begun = []
+        for claim in claims:
+            if claim.cancelled or claim.end <= now:
+                self._end(Settled(claim, Released(None)))
+            elif claim.suspect and (outcome := self._settling.outcome_of_lost(claim)):
+                self._end(Settled(claim, outcome))
+            else:
+                begun.append(claim)
+        return begun
+
+    def _hear_of_cancelled(self, claims: list[Claim]) -> None:
+        """Ask which tasks were cancelled, if that was not done just now."""
+
+        def is_news() -> bool:
+            return min(claim.asked for claim in claims) >= monotonic() - _NEWS
+
+        if is_news():
+            return
+        with holding(self._asking):
+            if is_news():
+                return
+            asked = monotonic()
+            held = self._held.claims()
+            try:
+                conn = self._connection()
+                try:
+                    call: Call = (sql.CANCELLED, [self._worker.name, [*held]])
+                    (rows,) = send(conn, [call])
+                finally:
+                    self._put_back(conn)
+            except PgqError as error:
+                # What is worked on will meet it, too.
+                logger.debug("it is not known whether tasks were cancelled: %s", error)
+                return
+        for claim in held.values():
+            claim.asked = asked
+        for task_id, reason in rows:
+            if not held[task_id].cancelled:
+                held[task_id].cancelled = True
+                logger.info("task %s is cancelled: %s", task_id, reason)
 
     def _end(self, settled: Settled) -> None:
         # Alone it is the loop itself that works.
@@ -184,11 +232,7 @@ class Attempts:
                 self._settling.wait_for_database()
             raise
         finally:
-            if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
-                self._idle.append(conn)
-            else:
-                # Whoever interrupted it was quicker than the rollback.
-                conn.close()
+            self._put_back(conn)
         return settlement, answers
 
     def _call(self, conn: BatchConnection, claims: list[Claim]) -> list[Outcome]:
@@ -231,6 +275,13 @@ class Attempts:
             if ids := lost_ids(error):
                 raise Lost(ids) from error
             raise
+
+    def _put_back(self, conn: BatchConnection) -> None:
+        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+            self._idle.append(conn)
+        else:
+            # Whoever interrupted it was quicker than the rollback.
+            conn.close()
 
     def _connection(self) -> BatchConnection:
         with suppress(IndexError):

@@ -37,6 +37,10 @@ class Claim:
     lease: float
     #: When it ends, by this machine's clock.
     end: float
+    #: When it was last known that the task shall be done.
+    asked: float
+    #: Somebody has cancelled the task meanwhile.
+    cancelled: bool = False
     #: Its version may have changed without anybody here having heard of it.
     doubtful: bool = False
     #: Somebody else may have it.
@@ -46,9 +50,14 @@ class Claim:
 
     @property
     def suspect(self) -> bool:
-        """It was tried before, and nobody told what came of it: it may have ended its worker, or
-        have waited beside one that has."""
-        return self.task.attempts > 1 and self.task.error is None
+        """Nobody told what came of the last attempt: it may have ended its worker, or have waited
+        beside one that has."""
+        return self.task.error == sql.LOST
+
+    @property
+    def dangerous(self) -> bool:
+        """It is suspect, and this is not the first time that it is tried again."""
+        return self.suspect and self.task.attempts > 2
 
     @property
     def renew_at(self) -> float:
@@ -120,6 +129,10 @@ class Held:
             if first < self._next:
                 self._changed.notify()
         return lost
+
+    def claims(self) -> dict[int, Claim]:
+        """All, by the ids of their tasks."""
+        return self._claims.copy()
 
     def drop(self, claims: Iterable[Claim]) -> None:
         """They are not to be renewed any more; while `renewing` is held."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -74,6 +74,14 @@ class Settlement:
             case [Settled(claim=claim, outcome=Finished(result=result, note=None))]:
                 return claim, result
         return None
+
+    def failed(self, answers: Iterable[list[Any]]) -> Iterator[tuple[Claim, Failed, Sequence[Any]]]:
+        """Those that failed, each with whether it went to an error queue, to which, and why."""
+        for (kind, settled), rows in zip(self._kinds.items(), answers, strict=True):
+            known = {row[0]: row[1:] for row in rows} if kind is Failed else {}
+            for each in settled:
+                if isinstance(each.outcome, Failed) and each.claim.task.id in known:
+                    yield each.claim, each.outcome, known[each.claim.task.id]
 
     def lost(self, answers: Iterable[list[Any]]) -> Iterator[Settled]:
         """Those that the worker did not have any more, from the rows of the statements."""

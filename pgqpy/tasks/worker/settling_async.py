@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,16 @@ from pgqpy.errors import is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
 from pgqpy.tasks import statements as sql
-from pgqpy.tasks.outcome import Failed, Finished, Move, Moved, Outcome, Released, TaskStats
+from pgqpy.tasks.outcome import (
+    Failed,
+    Finished,
+    Move,
+    Moved,
+    Outcome,
+    Released,
+    TaskLost,
+    TaskStats,
+)
 from pgqpy.tasks.worker.held import Claim, Held, know_versions
 from pgqpy.tasks.worker.settlement import Call, Settled, Settlement
 
@@ -94,6 +105,19 @@ class AsyncSettling:
                     each.outcome.note,
                     extra=self._fields(each.claim),
                 )
+        for each in settlement.lost(answers):
+            if isinstance(each.outcome, Failed):
+                task, error = each.claim.task, each.outcome.raised
+                logger.warning(
+                    "of task %s attempt %s had failed: %s",
+                    task.id,
+                    task.attempts,
+                    in_short(error),
+                    exc_info=error,
+                    extra=self._fields(each.claim),
+                )
+        for claim, outcome, verdict in settlement.failed(answers):
+            await self._tell_failed(claim, outcome, verdict)
         counts = dict.fromkeys((Finished, Failed, Moved, Released), 0)
         for each in settlement.settled:
             if each.claim not in lost:
@@ -143,8 +167,15 @@ class AsyncSettling:
             self._outage_until = now + self._outage.pause()
         return self._outage_until - now
 
-    async def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
-        """What becomes of a task for which this was raised; the log and the worker know then."""
+    def outcome_of_lost(self, claim: Claim) -> Outcome | None:
+        """What becomes of a task instead of a further attempt, after one that was lost; None if it
+        is tried again."""
+        before = replace(claim.task, attempts=claim.task.attempts - 1)
+        outcome = self._worker.outcome_of_error(before, TaskLost(sql.LOST))
+        return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
+
+    def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
+        """What becomes of a task for which this was raised."""
         worker, task = self._worker, claim.task
         meant = isinstance(error, Retry | DeadLetter | Move)
         if not meant and (isinstance(error, worker.outages) or is_circumstance(error)):
@@ -157,34 +188,40 @@ class AsyncSettling:
                 extra=self._fields(claim) | {"pause": pause},
             )
             return Released(timedelta(seconds=pause))
-        outcome = worker.outcome_of_error(task, error)
-        if not isinstance(outcome, Failed):
-            return outcome
-        # Who gave it up on purpose may name a cause; only that has a traceback of interest.
-        cause = error.__cause__ if isinstance(error, DeadLetter) else error
-        if outcome.delay is None:
+        return worker.outcome_of_error(task, error)
+
+    async def _tell_failed(self, claim: Claim, outcome: Failed, verdict: Sequence[Any]) -> None:
+        """The log and the worker's hook, of what became of a task that failed."""
+        task, error = claim.task, outcome.raised
+        buried, queue, because = verdict
+        if buried:
+            where = f"goes to the error queue {queue} after attempt {task.attempts}"
+            where += f" ({because})" if because else ""
+            # Who gave it up on purpose may name a cause; only that has a traceback of interest.
+            cause = error.__cause__ if isinstance(error, DeadLetter) else error
             logger.error(
-                "task %s of queue %s goes to the error queue after attempt %s: %s",
+                "task %s of queue %s %s: %s",
                 task.id,
                 task.queue,
-                task.attempts,
+                where,
                 in_short(error),
                 exc_info=cause,
                 extra=self._fields(claim),
             )
-        else:
-            pause = outcome.delay.total_seconds()
-            logger.warning(
-                "task %s of queue %s failed in attempt %s, again in %.1f s: %s",
-                task.id,
-                task.queue,
-                task.attempts,
-                pause,
-                in_short(error),
-                extra=self._fields(claim) | {"pause": pause},
-            )
-        await worker.on_task_failed(task, error, outcome.delay)
-        return outcome
+            error.add_note(f"task {task.id} of queue {task.queue} {where}")
+            await self._worker.on_task_failed(task, error, None)
+            return
+        delay = outcome.delay or timedelta()
+        logger.warning(
+            "task %s of queue %s failed in attempt %s, again in %.1f s: %s",
+            task.id,
+            task.queue,
+            task.attempts,
+            delay.total_seconds(),
+            in_short(error),
+            extra=self._fields(claim) | {"pause": delay.total_seconds()},
+        )
+        await self._worker.on_task_failed(task, error, delay)
 
     def _fields(self, claim: Claim) -> dict[str, Any]:
         task = claim.task

@@ -68,6 +68,8 @@ class AsyncShift:
         #: It was claimed, and begins when all that has not begun is given back: if it ends this
         #: process, that costs no other an attempt.
         self._suspect: Claim | None = None
+        #: It may end this process: while it is worked on nothing else is begun.
+        self._dangerous: Claim | None = None
         #: The last claim got fewer tasks than it might have had.
         self._dry = False
         #: It got none while no task was worked on: there was nothing to do.
@@ -160,6 +162,8 @@ class AsyncShift:
 
     def _room(self) -> int:
         """How many tasks to claim now."""
+        if self._dangerous is not None and self._dangerous.task in self.held:
+            return 0
         if self._worker.concurrency == 1:
             return 0 if self.held.waiting else self._size
         room = self._size - len(self.held) + len(self._attempts.ended)
@@ -332,10 +336,10 @@ class AsyncShift:
                 elif isinstance(each.outcome, Moved):
                     # It would be done again, and moved to the same place.
                     given_up = DeadLetter(error)
-                    each.outcome = await self._settling.outcome_of_error(each.claim, given_up)
+                    each.outcome = self._settling.outcome_of_error(each.claim, given_up)
                     continue
                 elif not isinstance(each.outcome, Failed):
-                    each.outcome = await self._settling.outcome_of_error(each.claim, error)
+                    each.outcome = self._settling.outcome_of_error(each.claim, error)
                     continue
                 else:
                     logger.exception(
@@ -370,8 +374,10 @@ class AsyncShift:
             self._size = max(self._size, self._worker.concurrency)
         self._claimed_at = now
         self._attempts.batch_size = -(-self._size // self._worker.concurrency)
-        claims = [Claim(Task(*row[:-1]), row[1], row[-1], now + row[-1]) for row in rows]
+        claims = [Claim(Task(*row[:-1]), row[1], row[-1], now + row[-1], now) for row in rows]
         suspect = next((claim for claim in claims if claim.suspect), None)
+        if suspect is not None and suspect.dangerous:
+            self._dangerous = suspect
         if suspect is None or len(claims) + len(self.held.waiting) == 1:
             self._add(claims)
             return

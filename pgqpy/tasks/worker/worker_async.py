@@ -171,9 +171,11 @@ class AsyncTaskWorker:
     async def on_task_failed(
         self, task: Task, error: Exception, after: float | timedelta | None
     ) -> None:
-        """A task failed, and is to come again after so long; None: it goes to the error queue.
+        """A task failed, and comes again after so long; None: it went to the error queue.
 
-        The log knows already.
+        That is what became of it on the server, whatever the retry policy had said: a note of
+        ``error`` names the error queue, and what sent the task there if it was the queue's
+        max_attempts or a cancellation. The log knows already.
         """
 
     async def on_settled(self, stats: TaskStats) -> None:
@@ -246,7 +248,7 @@ class AsyncTaskWorker:
                 raise ValueError("the delay to retry after is negative")
             return Released(after)
         if isinstance(value, DeadLetter):
-            return Failed(_described(value.reason, value.__cause__), None)
+            return Failed(_described(value.reason, value.__cause__), None, value)
         if isinstance(value, Move):
             return Moved(value.change)
         if inspect.iscoroutine(value):
@@ -268,8 +270,8 @@ class AsyncTaskWorker:
                 raise ValueError("the delay of the retry_policy is negative")
         except Exception as worse:
             logger.exception("task %s failed, and the retry policy, too", task.id)
-            return Failed(_described(in_short(worse), worse), timedelta(minutes=1))
-        return Failed(_described(in_short(error), error), delay)
+            return Failed(_described(in_short(worse), worse), timedelta(minutes=1), error)
+        return Failed(_described(in_short(error), error), delay, error)
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -7,9 +7,9 @@ as $$
 -- Function: pgq_task.cancel(2)
 --
 --      A task shall not be done. One that nobody has claimed is deleted at once. Of one that a worker has, the
---      worker hears within about a second; its job is interrupted where that is possible, and the task goes
---      to the error queue. A job that does not look is done. Until the task leaves its queue, whoever claims
---      it hears of it.
+--      worker hears within about a second; its job is interrupted where that is possible. A job that does not
+--      look is done. But the task is not tried again: if this attempt fails, is given back or lost, the task
+--      goes to the error queue.
 --
 -- Parameters:
 --      id      - which one
@@ -57,6 +57,55 @@ begin
      where (c.queue_id, c.created) <> (excluded.queue_id, excluded.created);
     perform pg_notify('pgq_task_cancel', '');
     return 'asked';
+end;
+$$;
+
+create or replace function pgq_task.cancelled(i_id bigint)
+returns text
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.cancelled(1)
+--
+--      Why a task shall not be done, as its error queue says it; null if it was not cancelled. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return (select 'cancelled: ' || c.reason
+              from pgq_task.cancellation c
+              join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created)
+             where c.id = i_id);
+end;
+$$;
+
+create or replace function pgq_task.bury_cancelled()
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.bury_cancelled(0)
+--
+--      Sends tasks to their error queues that were cancelled while a worker had them, and that none has now. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_id    bigint;
+begin
+    if exists (select from pgq_task.cancellation) then
+        for v_id in
+            select t.id
+              from pgq_task.cancellation c
+              join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created)
+             where t.lease is null or t.lease <= clock_timestamp()
+             order by t.id
+               for update of t skip locked
+        loop
+            perform pgq_task.bury_lost(v_id);
+        end loop;
+        perform pgq_task.forget_cancelled();
+    end if;
 end;
 $$;
 

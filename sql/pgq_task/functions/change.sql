@@ -148,6 +148,7 @@ begin
                headers = case when o.c ? 'headers' then nullif(o.c -> 'headers', 'null') else t.headers end,
                attempts = coalesce((o.c ->> 'attempts')::int4, case when o.new_queue_id = t.queue_id then t.attempts else 0 end),
                error = case when o.c ? 'error' then o.c ->> 'error' else t.error end,
+               lost = case when o.kept then t.lost else 0 end,
                unique_key = case when o.c ? 'unique_key' then o.c ->> 'unique_key' else t.unique_key end,
                order_key = o.new_order_key
           from (select o.id, o.queue_id, o.order_key, d.c, n.*,

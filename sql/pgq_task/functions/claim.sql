@@ -56,7 +56,7 @@ begin
     for l in
         select u.queue_name, q.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_paused, q.queue_restricted, q.queue_limited,
                q.queue_claimed,
-               coalesce(claim.lease, q.queue_lease) as lease, coalesce(q.queue_max_attempts, 2147483647) as max_attempts
+               coalesce(claim.lease, q.queue_lease) as lease, q.queue_max_attempts as max_attempts
           from unnest(queues) u (queue_name)
           left join pgq_task.queue q using (queue_name)
           left join pgq_task.lane n using (queue_id)
@@ -95,14 +95,15 @@ begin
             return query
                 update pgq_task.task t
                    set version = t.version + 1, lease = v_now + l.lease, claimant = claim.claimant,
-                       attempts = t.attempts + 1, last_attempt = v_now
+                       attempts = t.attempts + 1, last_attempt = v_now, lost = case when t.lease is null then t.lost else t.lost + 1 end,
+                       error = case when t.lease is null then t.error else pgq_task.lost_error() end
                   from (select c.ctid
                           from pgq_task.task c
                          where c.queue_id = l.queue_id and c.priority = l.priority
                            and c.pos >= v_start
                            and c.pos <= v_now_pos
                            and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
-                           and (c.lease is null or c.lease <= v_now and c.attempts < l.max_attempts)
+                           and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, l.max_attempts))
                            and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
                          order by c.queue_id, c.priority, c.pos
                          limit v_left

@@ -181,7 +181,7 @@ begin
         select c.pos - 1 into v_after
           from pgq_task.task c
          where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_ahead and c.pos <= v_pos
-           and (c.lease is null or c.lease <= v_now and c.attempts < i_max_attempts)
+           and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, i_max_attempts))
          order by c.queue_id, c.priority, c.pos
         offset floor(random() * 32)::int4 limit 1;
         v_after := coalesce(v_after, v_ahead);
@@ -195,7 +195,7 @@ begin
                 select c.id
                   from pgq_task.task c
                  where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_after and c.pos <= v_pos
-                   and (c.lease is null or c.lease <= v_now and c.attempts < i_max_attempts)
+                   and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, i_max_attempts))
                    and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
                  order by c.queue_id, c.priority, c.pos
                  limit v_room
@@ -218,7 +218,7 @@ begin
             select c.id, c.pos, pgq_task.limit_key_of(c.headers) as key
               from pgq_task.task c
              where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_after and c.pos <= v_pos
-               and (c.lease is null or c.lease <= v_now and c.attempts < i_max_attempts)
+               and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, i_max_attempts))
                and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
              order by c.queue_id, c.priority, c.pos
              limit v_chunk
@@ -312,7 +312,8 @@ begin
     return query
         update pgq_task.task k
            set version = k.version + 1, lease = v_now + i_lease, claimant = i_claimant,
-               attempts = k.attempts + 1, last_attempt = v_now
+               attempts = k.attempts + 1, last_attempt = v_now, lost = case when k.lease is null then k.lost else k.lost + 1 end,
+               error = case when k.lease is null then k.error else pgq_task.lost_error() end
          where k.id = any (v_claimed)
         returning k.id, k.version, i_queue, k.priority, k.attempts, k.lease, k.created,
                   k.payload, k.headers, k.error, k.unique_key, k.order_key;

@@ -38,7 +38,7 @@ $$;
 
 create or replace function pgq_task.fail_many(
     claimant text, ids bigint[], versions int4[], errors text[], delays interval[] default null, finals boolean[] default null)
-returns table (id bigint, buried boolean)
+returns table (id bigint, buried boolean, error_queue text, because text)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -54,7 +54,8 @@ as $$
 --      versions    - their versions, as claim() or renew() returned them
 --      errors, delays, finals  - one for each, or null
 -- Returns:
---      The tasks that the claimant had, each with whether it went to the error queue. It has lost the others.
+--      The tasks that the claimant had, each with whether it went to an error queue, to which, and because of what: the
+--      queue's max_attempts, or a cancellation; null if it was final. It has lost the others.
 -- Errors:
 --      PQ072 lists of different length, a delay that is negative
 -- Tables:
@@ -76,15 +77,16 @@ begin
           from unnest(ids, versions, finals) f (id, version, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
           join pgq_task.queue q on q.queue_id = c.queue_id
-         where (f.final or c.attempts >= q.queue_max_attempts)
+         where (f.final or c.attempts >= q.queue_max_attempts or pgq_task.cancelled(c.id) is not null)
            and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp());
         if v_queues is not null then
             perform pgq_task.make_error_queues(v_queues, v_lanes);
         end if;
     end if;
     for t in
-        select f.id, f.error, f.delay, f.final, c.queue_id,
-               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried
+        select f.id, f.error, f.delay, c.queue_id, coalesce(q.queue_error_queue, q.queue_name || '.failed') as error_queue,
+               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried, pgq_task.cancelled(c.id) as cancelled,
+               case when f.final is not true then format('max_attempts = %s', q.queue_max_attempts) end as because
           from unnest(ids, versions, errors, delays, finals) f (id, version, error, delay, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
           join pgq_task.queue q
@@ -93,17 +95,20 @@ begin
          order by c.id
            for no key update of c
     loop
-        if t.buried then
-            perform pgq_task.bury(t.id, t.error);
+        buried := t.buried or t.cancelled is not null;
+        if buried then
+            perform pgq_task.bury(t.id, case when t.cancelled is null or starts_with(t.error, t.cancelled) then t.error
+                                             else concat_ws(e'\n\n', t.cancelled, t.error) end);
         else
             update pgq_task.task c
-               set version = c.version + 1, lease = null, claimant = null, error = t.error,
+               set version = c.version + 1, lease = null, claimant = null, error = t.error, lost = 0,
                    pos = pgq_task.position_at(null, coalesce(t.delay, interval '0'))
              where c.id = t.id;
         end if;
         perform pgq_task.count_up('failed', t.queue_id);
         id := t.id;
-        buried := t.buried;
+        error_queue := case when buried then t.error_queue end;
+        because := case when buried then coalesce(t.cancelled, t.because) end;
         return next;
     end loop;
     perform pgq_task.wake_workers(q.queue_id, q.queue_name)
@@ -184,7 +189,7 @@ begin
      where h.key = any (pgq_task.burial_headers())
     having count(*) > 0;
     update pgq_task.task c
-       set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0,
+       set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0, lost = 0,
            pos = pgq_task.position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
            headers = v_headers - pgq_task.burial_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
                'origin', q.queue_name, 'reason', coalesce(i_reason, c.error), 'attempts', c.attempts,
@@ -196,6 +201,38 @@ begin
     end if;
     perform pgq_task.wake_workers(v_queue_id, v_error);
     perform pgq_task.add_lane(v_queue_id, t.priority);
+end;
+$$;
+
+create or replace function pgq_task.lost_error()
+returns text
+language sql
+immutable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.lost_error(0)
+--
+--      The error of an attempt that ended without a word. Internal.
+-- ----------------------------------------------------------------------
+    select 'the worker was lost'::text;
+$$;
+
+create or replace function pgq_task.comes_again(i_task pgq_task.task, i_max_attempts int4)
+returns boolean
+language plpgsql
+stable
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.comes_again(2)
+--
+--      Whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows more
+--      attempts; where that has no limit, this was not the fifth worker that was lost with it, one after the other.
+--      Claims ask for nothing but such tasks. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return case when i_max_attempts is null then i_task.lost + 1 < 5 else i_task.attempts < i_max_attempts end
+           and pgq_task.cancelled(i_task.id) is null;
 end;
 $$;
 
@@ -211,7 +248,7 @@ as $$
 --      be made. False if the task is still where it was. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.bury(i_id, 'the worker was lost');
+    perform pgq_task.bury(i_id, coalesce(pgq_task.cancelled(i_id), pgq_task.lost_error()));
     return true;
 exception when others then
     if sqlstate <> '55P03' then

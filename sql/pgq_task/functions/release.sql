@@ -7,7 +7,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.release(4)
 --
---      The claimant gives tasks back as if it had not claimed them: the attempt does not count.
+--      The claimant gives tasks back as if it had not claimed them: the attempt does not count. Those that were
+--      cancelled meanwhile go to the error queue.
 --
 -- Parameters:
 --      claimant    - who claimed them
@@ -27,8 +28,18 @@ declare
     v_now       constant bigint := pgq_task.position_now();
     v_done      bigint[];
     v_queues    int4[];
+    v_lanes     int4[];
+    v_cancelled constant boolean := exists (select from pgq_task.cancellation c where c.id = any (ids));
 begin
     perform pgq_task.require_same_length(ids, versions), pgq_task.require_one_each('delays', cardinality(delays), ids);
+    if v_cancelled then
+        select array_agg(t.queue_id), array_agg(t.priority::int4) into v_queues, v_lanes
+          from pgq_task.task t
+         where t.id = any (ids) and t.claimant = release.claimant and pgq_task.cancelled(t.id) is not null;
+        if v_queues is not null then
+            perform pgq_task.make_error_queues(v_queues, v_lanes);
+        end if;
+    end if;
     with given as (
         select t.id, d.delay
           from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
@@ -59,6 +70,11 @@ begin
     select array_agg(back.id), array_agg(back.queue_id) into v_done, v_queues
       from back, (select count(*) from ahead) a, (select count(*) from woken) w;
     perform pgq_task.count_each('released', v_queues);
+    if v_cancelled then
+        perform pgq_task.bury(d.id, pgq_task.cancelled(d.id))
+           from (select u.id from unnest(v_done) u (id) order by u.id) d
+          where pgq_task.cancelled(d.id) is not null;
+    end if;
     if coalesce(cardinality(v_done), 0) < cardinality(ids) then
         return query select d.id from unnest(ids) d (id) where d.id <> all (coalesce(v_done, '{}'));
     end if;

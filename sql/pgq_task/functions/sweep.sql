@@ -85,7 +85,7 @@ begin
     if p.sweep_time > v_now + interval '1 second' then
         perform pgq_task.set_clock_back(p.sweep_time);
     end if;
-    perform pgq_task.release_late();
+    perform pgq_task.release_late(), pgq_task.bury_cancelled();
 
     if p.sweep_queue is not null and not v_anew then
         v_began := p.sweep_began;
@@ -110,7 +110,7 @@ begin
     end if;
 
     for l in
-        select n.queue_id, n.priority, n.lane_ahead, n.lane_low, coalesce(q.queue_max_attempts, 2147483647) as max_attempts
+        select n.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_max_attempts as max_attempts
           from pgq_task.lane n
           join pgq_task.queue q using (queue_id)
          where p.sweep_queue is null or (n.queue_id, n.priority) > (p.sweep_queue, p.sweep_priority)
@@ -132,10 +132,10 @@ begin
                 select * from pgq_task.task k
                  where k.queue_id = l.queue_id and k.priority = l.priority
                    and k.pos between greatest(v_bound, pgq_task.position_of(v_now - interval '1 minute')) and pgq_task.position_of(v_now)
-                   and k.lease <= v_now and (k.attempts = 1 or k.attempts >= l.max_attempts)
+                   and k.lease <= v_now and (k.attempts = 1 or not pgq_task.comes_again(k, l.max_attempts))
                    for no key update skip locked
             loop
-                if t.attempts >= l.max_attempts then
+                if not pgq_task.comes_again(t, l.max_attempts) then
                     exit when not pgq_task.bury_lost(t.id);
                 else
                     update pgq_task.task k set pos = greatest(v_ahead, v_was_low) where k.id = t.id;
@@ -147,14 +147,15 @@ begin
         v_free := false;
         v_held := '{}';
         for c in
-            select k.id, k.pos, k.lease, k.last_attempt, k.attempts, k.order_key, k.xmax <> '0' as touched
+            select k.id, k.pos, k.lease, k.last_attempt, k.order_key, k.xmax <> '0' as touched,
+                   k.lease <= v_now and pgq_task.comes_again(k, l.max_attempts) as again
               from pgq_task.task k
              where k.queue_id = l.queue_id and k.priority = l.priority
                and k.pos >= least(v_was_low, v_from) and k.pos < v_bound
              order by k.queue_id, k.priority, k.pos
         loop
             v_low := c.pos;
-            v_free := c.lease is null or c.lease <= v_now and c.attempts < l.max_attempts;
+            v_free := c.lease is null or c.again;
             exit when v_free and c.order_key is null and not c.touched;
             if c.lease > v_now and c.last_attempt between v_now - interval '1 second' and v_now then
                 -- Claimed just now, it may be gone soon. The next one with its key will be claimed just now then:
@@ -178,7 +179,7 @@ begin
                 null; -- it stands somewhere else by now
             elsif t.lease > v_now then
                 update pgq_task.task k set pos = pgq_task.position_of(k.lease) where k.id = t.id;
-            elsif t.lease is not null and t.attempts >= l.max_attempts then
+            elsif t.lease is not null and not pgq_task.comes_again(t, l.max_attempts) then
                 exit when not pgq_task.bury_lost(t.id);
             elsif t.order_key is not null and pgq_task.hold_back(t.id) then
                 null;
@@ -207,7 +208,6 @@ begin
     -- Not from the beginning, where the dead are.
     delete from pgq_task.sweep s
      where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
-    perform pgq_task.forget_cancelled();
     if v_id % 20 = 0 then
         perform pgq_task.expire_finished();
     end if;

@@ -9,6 +9,8 @@ create table pgq_task.task (
     version             int4            not null default 1,
     queue_id            int4            not null,
     priority            int2            not null default 0,
+    -- how many of the latest attempts ended without a word, one after the other: the lease did, as when the worker dies
+    lost                int4            not null default 0,
     -- The place in the lane: when the task is available, see pgq_task.position_of(); at once, unless it is
     -- given. Of a claim that lasts it becomes the end of the lease. Null: held back by an earlier task with
     -- the same order_key. The largest number: stopped. The default is pgq_task.position_now().

@@ -1,0 +1,62 @@
+"""A task that is cancelled, and whose worker is killed: no other begins with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pgqpy.tasks import Tasks
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_ticker import PATIENCE, eventually
+
+WORKER = """
+import sys, time
+from pgqpy.tasks import TaskWorker
+from pgqpy.tasks.app import TaskApp
+
+dsn, kind = sys.argv[1:]
+
+def work(*_):
+    print("begun", flush=True)
+    sys.stdin.readline()
+
+if kind == "job":
+    app = TaskApp("work")
+    app.task(name="job", lease=1)(lambda: work())
+    app.worker(dsn).run()
+else:
+    TaskWorker(dsn, "work", work, lease=1).run()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["job", "task"])
+def test_a_cancelled_task_whose_worker_is_killed_does_not_begin_again(
+    conn: Connection, dsn: str, kind: str
+) -> None:
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", WORKER, dsn, kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    tasks = Tasks(conn)
+    tasks.create_queue("work")
+    task = tasks.push("work", {"task": "job", "args": {}})
+    with start() as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "begun\n"
+        # This one waits for tasks before the lease ends.
+        with start() as second:
+            assert not tasks.cancel(task, "too expensive")
+            first.kill()
+            eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'work.failed'")
+            second.terminate()
+            said, _ = second.communicate(timeout=PATIENCE)
+            assert said == ""
+    [buried] = tasks.list("work.failed")
+    assert buried.error == "cancelled: too expensive"
