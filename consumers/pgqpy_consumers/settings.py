@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 _DOC = "setting"
 _EXAMPLE = "example"
+_SHOWN = "shown"
 
 #: What examples show for the settings that most consumers have.
 _USUAL = {
@@ -35,18 +36,23 @@ class ConfigError(Exception):
 
 
 def setting(
-    doc: str, *, default: Any = MISSING, example: object = None, secret: bool = False
+    doc: str,
+    *,
+    default: Any = MISSING,
+    example: object = None,
+    secret: bool = False,
+    shown: bool = False,
 ) -> Any:
     """A field of a ``Config`` dataclass, which one key of the file sets.
 
     ``doc`` says in a short sentence what it is. Without ``default`` the key is required.
-    ``example`` is what the example file shows, if it is not the default. What is ``secret`` does
-    not appear in the dataclass's repr.
+    ``example`` is what the example file shows, if it is not the default; with ``shown`` it is not
+    commented out there. What is ``secret`` does not appear in the dataclass's repr.
 
     Fields may be str, int, float, bool, one of these or None, a Literal of texts, a tuple
     (``tuple[str, ...]``: an array of the file), or a ``Mapping[str, ...]`` (a table of it).
     """
-    metadata = {_DOC: doc, _EXAMPLE: example}
+    metadata = {_DOC: doc, _EXAMPLE: example, _SHOWN: shown}
     if isinstance(default, Mapping):
         table = default
         return field(default_factory=lambda: table, metadata=metadata, repr=not secret)
@@ -98,7 +104,7 @@ def required(cls: type) -> list[str]:
 
 
 def example(cls: type) -> str:
-    """A file with all settings and what they are; those that have a default are commented out."""
+    """A file with all settings and what they are; most that have a default are commented out."""
     plain: list[str] = []
     tables: list[str] = []
     for key, each in _settings(cls).items():
@@ -107,7 +113,7 @@ def example(cls: type) -> str:
             shown = _USUAL.get(key, f"the {key.replace('_', ' ')}")
         elif shown is None:
             shown = each.default if each.default is not MISSING else None
-        mark = "" if _required(each) else "# "
+        mark = "" if _required(each) or each.metadata[_SHOWN] else "# "
         if isinstance(shown, Mapping):
             lines = [f"{mark}[{key}]"]
             lines += [f"{mark}{_key(name)} = {_toml(value)}" for name, value in shown.items()]
@@ -157,12 +163,13 @@ def _typed(value: object, hint: Any, where: str) -> Any:
 
 def _expanded(text: str, where: str) -> str:
     def variable(match: re.Match[str]) -> str:
-        try:
-            return os.environ[match[1]]
-        except KeyError:
+        value = os.environ.get(match[1])
+        if not value:
+            state = "not set" if value is None else "empty"
             raise ConfigError(
-                f"{where} needs the environment variable {match[1]}, which is not set"
-            ) from None
+                f"{where} needs the environment variable {match[1]}, which is {state}"
+            )
+        return value
 
     return _VARIABLE.sub(variable, text)
 

@@ -19,7 +19,7 @@ import pytest
 
 import pgqpy
 from pgqpy_consumers.webhook import EndpointGone, Signer, Webhook
-from tests.fixtures.fix_cli import Spawn
+from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_client import PATIENCE, Tick
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import StartTicker, eventually
@@ -65,6 +65,7 @@ def hook(dsn: str, queue: str, hooks: HookServer) -> Hook:
             "url": hooks.url,
             "first_pause": 0.0,
             "timeout": PATIENCE,
+            "unsigned": "secrets" not in settings,
         }
         return Webhook.from_config(Webhook.Config(**usual | settings))
 
@@ -429,8 +430,50 @@ def test_settings_that_make_no_sense_are_refused(hook: Hook) -> None:
         ({"url": "partner.example"}, "url must be http"),
         ({"key": "customer"}, "key is 'customer'; it may be"),
         ({"secrets": ("x",)}, "secret"),
+        ({"secrets": ("",)}, "secret"),
+        ({"secrets": ("whsec_",)}, "secret"),
+        ({"secrets": ()}, "there are no secrets.*unsigned"),
+        ({"unsigned": False}, "there are no secrets.*unsigned"),
+        ({"unsigned": True, "secrets": (SECRET,)}, "unsigned is true"),
         ({"parallel": 0}, "at least 1"),
         ({"first_pause": 10.0, "longest_pause": 1.0}, "between 0 and longest_pause"),
     ):
         with pytest.raises(ValueError, match=said):
             hook(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("line", "secret", "said"),
+    [
+        ("", SECRET, "there are no secrets"),
+        ("secrets = []", SECRET, "there are no secrets"),
+        ('secrets = ["${HOOK_SECRET}"]', None, "HOOK_SECRET, which is not set"),
+        ('secrets = ["${HOOK_SECRET}"]', "", "HOOK_SECRET, which is empty"),
+        ('secrets = ["${HOOK_SECRET}"]', " ", "a secret is no base64"),
+    ],
+)
+def test_it_does_not_start_unsigned_unless_that_was_asked_for(
+    line: str,
+    secret: str | None,
+    said: str,
+    cli: Cli,
+    put: Put,
+    hooks: HookServer,
+    queue: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put({"id": 1})
+    if secret is None:
+        monkeypatch.delenv("HOOK_SECRET", raising=False)
+    else:
+        monkeypatch.setenv("HOOK_SECRET", secret)
+    file = tmp_path / "hook.toml"
+    settings = f'queue = "{queue}"\nurl = "{hooks.url}"\n'
+    file.write_text(settings + line)
+    assert said in cli.fails("run", "webhook", str(file), "--until-empty", exit_code=2)
+    assert hooks.requests == []
+    file.write_text(settings + "unsigned = true")
+    cli.ok("run", "webhook", str(file), "--until-empty")
+    [request] = hooks.requests
+    assert "webhook-signature" not in request.headers

@@ -91,11 +91,13 @@ def test_variables_are_replaced_wherever_a_text_is(monkeypatch: pytest.MonkeyPat
         ({"mode": "mrged"}, "mode in the settings must be one of plain, merged, not 'mrged'"),
         ({"pause": -1}, "the settings: pause must not be negative"),
         ({"queue": "${NOT_SET_ANYWHERE}"}, "environment variable NOT_SET_ANYWHERE, which is not"),
+        ({"queue": "${EMPTY}"}, "environment variable EMPTY, which is empty"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_be_right(
-    more: dict[str, object], message: str
+    more: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("EMPTY", "")
     with pytest.raises(ConfigError) as raised:
         build(Sample, {"dsn": "a", "queue": "b"} | more)
     assert message in str(raised.value)

@@ -95,6 +95,8 @@ class EmailSender(pgqpy.TrackedConsumer):
                 raise ValueError("html alone: a template has to, subject and body")
             if self.password is not None and self.user is None:
                 raise ValueError("a password without a user")
+            if self.user is not None and not self.password:
+                raise ValueError("a user without a password")
 
     batch_size = 1_000
     outages = (ServerAway,)

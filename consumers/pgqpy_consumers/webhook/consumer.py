@@ -55,6 +55,11 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             default=(),
             example=("${WEBHOOK_SECRET}",),
             secret=True,
+            shown=True,
+        )
+        unsigned: bool = setting(
+            "Send without signatures, so that receivers cannot tell who sends: instead of secrets.",
+            default=False,
         )
         key: str = setting(
             "Events that share it are sent in order: primary_key (of captured rows), type, extra1 "
@@ -97,6 +102,13 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
                 raise ValueError("url must be http://... or https://...")
             key_function(self.key)
             Signer(self.secrets)
+            if not self.secrets and not self.unsigned:
+                raise ValueError(
+                    "there are no secrets, so receivers could not tell who sends: "
+                    "name one in secrets, or set unsigned to true"
+                )
+            if self.secrets and self.unsigned:
+                raise ValueError("unsigned is true, and there are secrets")
             if min(self.parallel, self.attempts) < 1:
                 raise ValueError("parallel and attempts must be at least 1")
             if self.timeout <= 0 or not 0 <= self.first_pause <= self.longest_pause:
