@@ -84,20 +84,48 @@ create or replace function pgq_task.release_late()
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.release_late(0)
 --
---      Does what pgq_task.release_next() could not. Internal.
+--      Looks at keys of which a task may be held back without need: pgq_task.release_next(3) could not release it, or
+--      it was pushed while the one before it ended, see pgq_task.is_behind(2). The first of a key is released;
+--      if it is not held back, it is locked for a moment: the session that ends it sees those behind it then. Internal.
 -- ----------------------------------------------------------------------
 declare
-    r   record;
+    at_once constant int4 := 20000;
+    r       record;
+    n       record;
 begin
-    for r in delete from pgq_task.to_release returning *
+    for r in
+        with looked_at as (
+            delete from pgq_task.to_release w
+             where w.ctid = any (array(select o.ctid from pgq_task.to_release o limit at_once))
+            returning *)
+        select w.queue_id, w.order_key, max(w.id) as id from looked_at w group by w.queue_id, w.order_key
     loop
+        select t.id, t.pos into n
+          from pgq_task.task t
+         where t.queue_id = r.queue_id and t.order_key = r.order_key
+         order by t.queue_id, t.order_key, t.id
+         limit 1;
+        continue when not found;
         begin
-            perform pgq_task.release_next(r.queue_id, r.order_key, r.id);
-            perform pgq_task.wake_workers(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
+            if n.pos is not null then
+                perform from pgq_task.task t where t.id = n.id for key share skip locked;
+            else
+                perform from pgq_task.task t where t.id = n.id and t.pos is null for no key update skip locked;
+                if found then
+                    update pgq_task.task t set pos = pgq_task.position_of(clock_timestamp()) where t.id = n.id;
+                    perform pgq_task.wake_workers(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
+                    continue;
+                end if;
+            end if;
+            if not found then
+                -- It is being ended, or changed.
+                insert into pgq_task.to_release (queue_id, order_key, id) values (r.queue_id, r.order_key, r.id);
+            end if;
         exception
             when lock_not_available then
                 -- The queue is being dropped, or perhaps not.
@@ -106,5 +134,36 @@ begin
                 null; -- It was.
         end;
     end loop;
+end;
+$$;
+
+create or replace function pgq_task.is_behind(i_queue_id int4, i_order_key text)
+returns boolean
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.is_behind(2)
+--
+--      Whether a task that is about to get its id has an earlier one with the same order_key, so that it can be held back
+--      at once: claims would step over it. The earlier one may end before this one comes to light, in a session that
+--      cannot release it then. So a sweep is told to look; unless this transaction has inserted or changed the earlier
+--      one, for then nobody ends it before. No lock: sessions that end tasks do not wait for those that push. Internal.
+-- ----------------------------------------------------------------------
+declare
+    e   record;
+begin
+    select t.id, t.xmin::text::bigint = pg_current_xact_id_if_assigned()::text::bigint & 4294967295 as own into e
+      from pgq_task.task t
+     where t.queue_id = i_queue_id and t.order_key = i_order_key
+     order by t.queue_id desc, t.order_key desc, t.id desc
+     limit 1;
+    if not found then
+        return false;
+    elsif e.own is not true then
+        insert into pgq_task.to_release (queue_id, order_key, id) values (i_queue_id, i_order_key, e.id);
+    end if;
+    return true;
 end;
 $$;

@@ -74,6 +74,7 @@ declare
     v_queue     int4;
     v_pushed    regclass;
     v_waiting   regclass;
+    v_pos       bigint;
 begin
     if push_slowly.priority is distinct from 0 then
         perform pgq_task.require_priority(priority);
@@ -93,12 +94,14 @@ begin
     then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
+    if push_slowly.at is not null or push_slowly.delay is not null then
+        v_pos := pgq_task.position_at(at, delay);
+    elsif push_slowly.order_key is null or not pgq_task.is_behind(v_queue, order_key) then
+        v_pos := pgq_task.position_now();
+    end if;
     v_id := nextval('pgq_task.task_id_seq');
     insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
-    values (v_id, v_queue, push_slowly.priority,
-            case when push_slowly.at is null and push_slowly.delay is null then pgq_task.position_now()
-                 else pgq_task.position_at(push_slowly.at, push_slowly.delay) end,
-            push_slowly.payload, push_slowly.headers, push_slowly.order_key);
+    values (v_id, v_queue, push_slowly.priority, v_pos, push_slowly.payload, push_slowly.headers, push_slowly.order_key);
     if priority <> 0 then
         perform pgq_task.add_lane(v_queue, priority::int2);
     end if;
@@ -192,6 +195,7 @@ declare
     v_queue int4;
     v_tasks constant int4 := coalesce(cardinality(payloads), 0);
     v_pos   bigint;
+    v_first bigint[];
 begin
     select q.queue_id into v_queue
       from pgq_task.queue q
@@ -211,11 +215,21 @@ begin
     -- The first one has the place of now, the others stand behind it: a microsecond for 255, see
     -- pgq_task.is_slot(1).
     v_pos := pgq_task.position_at(at, delay) - 1;
+    if order_keys is not null and at is null and delay is null then
+        -- Held back are those that have an earlier one with their key, in the queue or among these.
+        v_first := array(select min(k.nr)
+                           from unnest(order_keys) with ordinality k (key, nr)
+                          group by k.key
+                         having k.key is null or not pgq_task.is_behind(v_queue, k.key));
+    end if;
     return query
         insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
-        select nextval('pgq_task.task_id_seq'), v_queue, push_many.priority, v_pos + p.nr + (p.nr - 1) / 255,
-               p.payload, push_many.headers, push_many.order_keys[p.nr]
-          from unnest(payloads) with ordinality p (payload, nr)
+        select nextval('pgq_task.task_id_seq'), v_queue, push_many.priority,
+               case when v_first is null or p.order_key is null or f.nr is not null then v_pos + p.nr + (p.nr - 1) / 255 end,
+               p.payload, push_many.headers, p.order_key
+          from rows from (unnest(payloads), unnest(push_many.order_keys)) with ordinality p (payload, order_key, nr)
+          left join unnest(v_first) f (nr) on f.nr = p.nr
+         order by p.nr
         returning id;
     -- In the order in which drop_queue() has it.
     perform pgq_task.count_up('pushed', v_queue, v_tasks);

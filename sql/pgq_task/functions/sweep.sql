@@ -182,7 +182,8 @@ begin
             elsif t.lease is not null and not pgq_task.comes_again(t, l.max_attempts) then
                 exit when not pgq_task.bury_lost(t.id);
             elsif t.order_key is not null and pgq_task.hold_back(t.id) then
-                null;
+                -- It is not to take long, and most are held back when they are pushed: the next sweep goes on here.
+                exit when clock_timestamp() > v_now + interval '200 milliseconds';
             else
                 v_free := true;
                 exit;
