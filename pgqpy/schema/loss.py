@@ -54,7 +54,7 @@ HELD: dict[str, Held] = {
 OURS = re.compile(
     r"""
     pgq\.(alembic_version
-        | cluster | spare_slots | log | late_write
+        | cluster | spare_slots | log | late_write | forced_tick
         | (tick|position|moved)_[01]                                    # bookkeeping
         | event_(spare_\d+ | key_\d+_[01])                              # goes with a queue
         | stream_writer | ticker_failure | consumer_failure

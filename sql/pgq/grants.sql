@@ -121,7 +121,7 @@ grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3,
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
-        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq.dead_letter
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.forced_tick, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq.dead_letter
             to pgq_admin;
     end if;
 end;

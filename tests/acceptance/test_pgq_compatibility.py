@@ -213,7 +213,7 @@ fetch 1 from cur
 rollback
 select * from pgq.get_batch_cursor(99, 'cur', 10)
 rollback
-select * from pgq.get_consumer_info('q', 'c')
+select queue_name, last_tick, current_batch, next_tick from pgq.get_consumer_info('q', 'c')
 select pgq.finish_batch(1)
 select pgq.finish_batch(1)
 select pgq.finish_batch(99)

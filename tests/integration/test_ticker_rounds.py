@@ -246,3 +246,36 @@ def test_consumers_are_notified_of_events_and_not_of_heartbeats(
             break
         told.append(int(notice.payload))
     assert told == [before["b"] + 1]
+
+
+def test_pending_events_are_those_that_were_inserted_however_often_a_tick_was_forced(
+    conn: Connection, queue: str
+) -> None:
+    """Forcing a tick moves the event sequence by thousands."""
+    ops.register(conn, queue, "c")
+    pending = "select pending_events from pgq.get_consumer_info(%s, 'c')"
+    unticked = "select ev_new from pgq.get_queue_info(%s)"
+    for number in range(8):
+        ops.insert(conn, queue, f"event {number}")
+        conn.execute("select pgq.force_tick(%s)", [queue])
+        assert ops.value(conn, unticked, queue) == 1
+        if number % 2:
+            conn.execute("select pgq.force_tick(%s)", [queue])
+        conn.execute("select pgq.ticker(%s)", [queue])
+        assert ops.value(conn, unticked, queue) == 0
+        assert ops.value(conn, pending, queue) == number + 1
+    conn.execute("update pgq.tick_0 set tick_time = tick_time - interval '9 s' where tick_id = 1")
+    assert ops.value(conn, "select ev_per_sec < 1 from pgq.get_queue_info(%s)", queue)
+    ops.drain(conn, queue, "c")
+    assert ops.value(conn, pending, queue) == 0
+
+
+def test_rotation_forgets_forced_ticks_that_no_consumer_can_be_before(
+    conn: Connection, queue: str
+) -> None:
+    ops.rotate_whenever_asked(conn, queue)
+    for _ in range(12):
+        ops.insert(conn, queue, "event")
+        ops.tick(conn, queue)
+        assert ops.rotate(conn, queue)
+    assert ops.value(conn, "select count(*) <= 6 from pgq.forced_tick")

@@ -302,7 +302,7 @@ as $$
            current_timestamp - t.tick_time,
            current_timestamp - s.sub_active,
            s.sub_last_tick, s.sub_batch, s.sub_next_tick,
-           newest.tick_event_seq - t.tick_event_seq
+           pgq.events_between(s.sub_queue, t.tick_event_seq, newest.tick_event_seq)
       from pgq.subscription s
       join pgq.queue q on q.queue_id = s.sub_queue
       join pgq.consumer c on c.co_id = s.sub_consumer

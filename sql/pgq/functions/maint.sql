@@ -308,7 +308,7 @@ as $$
 -- ----------------------------------------------------------------------
     select format('%I.%I', n.nspname, c.relname)
       from (values ('pgq', 'queue'), ('pgq', 'log'), ('pgq', 'consumer'), ('pgq', 'registration'),
-                   ('pgq', 'late_write'), ('pgq', 'stream_writer'), ('pgq', 'ticker_failure'), ('pgq', 'consumer_failure'),
+                   ('pgq', 'late_write'), ('pgq', 'forced_tick'), ('pgq', 'stream_writer'), ('pgq', 'ticker_failure'), ('pgq', 'consumer_failure'),
                    ('pgq', 'group_member'), ('pgq', 'group_partition'), ('pgq', 'parked_key'), ('pgq', 'parked_event'), ('pgq', 'dead_letter'),
                    ('pgq_ext', 'completed_tick'), ('pgq_ext', 'completed_batch'),
                    ('pgq_ext', 'completed_event'), ('pgq_ext', 'partial_batch'),

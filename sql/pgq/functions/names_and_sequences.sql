@@ -94,3 +94,21 @@ as $$
 -- ----------------------------------------------------------------------
     select coalesce(pg_catalog.pg_sequence_last_value(i_seq), 0);
 $$;
+
+create or replace function pgq.events_between(i_queue_id int4, i_from_seq bigint, i_to_seq bigint)
+returns bigint
+language sql
+stable
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.events_between(3)
+--
+--      How many events have drawn their ids between two values of a queue's event sequence, as far as that tells.
+--      Internal.
+-- ----------------------------------------------------------------------
+    select i_to_seq - i_from_seq - least(coalesce(sum(forced_numbers), 0)::bigint, greatest(i_to_seq - i_from_seq, 0))
+      from pgq.forced_tick
+     where forced_queue = i_queue_id
+       and forced_seq > i_from_seq
+       and forced_seq <= i_to_seq;
+$$;

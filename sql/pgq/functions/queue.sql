@@ -247,6 +247,7 @@ begin
     perform pgq.drop_event_keys(q);
     delete from pgq.dead_letter where dl_queue = x_queue_name;
     delete from pgq.late_write where late_queue = q.queue_id;
+    delete from pgq.forced_tick where forced_queue = q.queue_id;
     delete from pgq.tick_0 where tick_queue = q.queue_id;
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;

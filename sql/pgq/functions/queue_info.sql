@@ -27,9 +27,9 @@ as $$
            q.queue_external_ticker, q.queue_ticker_paused,
            q.queue_ticker_max_count, q.queue_ticker_max_lag, q.queue_ticker_idle_period,
            current_timestamp - newest.tick_time,
-           (newest.tick_event_seq - past.tick_event_seq)
+           pgq.events_between(q.queue_id, past.tick_event_seq, newest.tick_event_seq)
                / nullif(extract(epoch from newest.tick_time - past.tick_time), 0)::float8,
-           pgq.event_seq_value(q.queue_event_seq_id) - newest.tick_event_seq,
+           pgq.events_between(q.queue_id, newest.tick_event_seq, pgq.event_seq_value(q.queue_event_seq_id)),
            newest.tick_id
       from pgq.queue q
       left join lateral (

@@ -109,6 +109,9 @@ begin
 
     execute format('truncate only %s', tbl);
     delete from pgq.late_write where late_queue = q.queue_id and late_table = nr;
+    delete from pgq.forced_tick
+     where forced_queue = q.queue_id
+       and forced_seq <= (pgq.get_tick(q.queue_id, greatest(q.queue_horizon_tick, horizon))).tick_event_seq;
     update pgq.queue
        set queue_rotations = q.queue_rotations + 1,
            queue_cur_table = nr,

@@ -372,14 +372,18 @@ as $$
 --      The newest tick there is now, for waiting until there is a newer one; null without such a queue.
 -- ----------------------------------------------------------------------
 declare
-    q   pgq.queue;
+    q       pgq.queue;
+    numbers bigint;
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
         return null;
     end if;
     if not q.queue_external_ticker and not q.queue_ticker_paused then
-        perform setval(q.queue_event_seq_id, nextval(q.queue_event_seq_id) + q.queue_ticker_max_count * 2 + 1000);
+        numbers := q.queue_ticker_max_count * 2::bigint + 1000;
+        insert into pgq.forced_tick
+        values (q.queue_id, setval(q.queue_event_seq_id, nextval(q.queue_event_seq_id) + numbers), numbers + 1)
+        on conflict do nothing;
         if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
             perform pg_notify('pgq_wake', '');
         end if;

@@ -44,6 +44,15 @@ create table pgq.late_write (
     constraint late_write_pkey primary key (late_queue, late_txid, late_table)
 );
 
+-- How far pgq.force_tick() has moved an event sequence, and to where: that many numbers are no events. Rotation removes
+-- those that no consumer can be before.
+create table pgq.forced_tick (
+    forced_queue    int4            not null,
+    forced_seq      bigint          not null,
+    forced_numbers  bigint          not null,
+    constraint forced_tick_pkey primary key (forced_queue, forced_seq)
+);
+
 -- The highest snapshot boundary that a tick has stored. Transaction ids below it in a new transaction
 -- mean that this database came from a dump of a cluster that was further on.
 create sequence pgq.txid_high_seq minvalue 0 start 0;
