@@ -183,5 +183,8 @@ def test_root_branch_and_leaf_copy_follow_and_take_over(
         root.conn.execute("insert into public.item (n) values (3)")
     assert "checksum" in leaf.run("compare", "item")
     for node in (root, branch):
-        # Maintenance goes on beside pgq_node's and Londiste's own.
+        # Maintenance goes on, and does what pgq_node and Londiste want done.
         eventually(node.conn, "select queue_rotations > 0 from pgq.queue")
+    operations = branch.conn.execute("select func_name from pgq.maint_operations()").fetchall()
+    assert {("pgq_node.maint_watermark",), ("londiste.root_check_seqs",)} <= set(operations)
+    assert ("pgq.maint_refused",) not in operations
