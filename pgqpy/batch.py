@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgqpy.calls import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call
+from pgqpy.calls import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, checked
 from pgqpy.connection import Connection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event
@@ -92,10 +92,10 @@ class Batch:
         self.close()
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
             if len(self.retries):
-                cursor.execute(EVENT_RETRY_MANY, (self.id, *self.retries.columns()))
+                cursor.execute(EVENT_RETRY_MANY, checked([self.id, *self.retries.columns()]))
             encoding = conn.info.parameter_status("server_encoding") or ""
             for letters in self.retries.letters(encoding):
-                cursor.execute(EVENT_DEAD_LETTER_MANY, (self.id, *letters))
+                cursor.execute(EVENT_DEAD_LETTER_MANY, checked([self.id, *letters]))
             cursor.execute(*self._finish_batch())
             ((finished,),) = cursor.fetchall()
         if not finished:

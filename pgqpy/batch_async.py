@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgqpy.calls import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call
+from pgqpy.calls import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event
@@ -91,10 +91,12 @@ class AsyncBatch:
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 if len(self.retries):
-                    await cursor.execute(EVENT_RETRY_MANY, (self.id, *self.retries.columns()))
+                    await cursor.execute(
+                        EVENT_RETRY_MANY, checked([self.id, *self.retries.columns()])
+                    )
                 encoding = conn.info.parameter_status("server_encoding") or ""
                 for letters in self.retries.letters(encoding):
-                    await cursor.execute(EVENT_DEAD_LETTER_MANY, (self.id, *letters))
+                    await cursor.execute(EVENT_DEAD_LETTER_MANY, checked([self.id, *letters]))
                 await cursor.execute(*self._finish_batch())
                 ((finished,),) = await cursor.fetchall()
         if not finished:

@@ -9,6 +9,7 @@ from typing import Any
 
 from psycopg import sql
 
+from pgqpy.arrays import Array
 from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy.errors import InvalidPayload, PayloadTooLarge
 
@@ -104,16 +105,16 @@ def call(function: str, arguments: int = 0) -> bytes:
 
 
 def checked(arguments: Iterable[Any]) -> list[Any]:
-    """The arguments, if PostgreSQL can take them.
+    """The arguments, if PostgreSQL can take them; lists as arrays that any session understands.
 
     Raises InvalidPayload for a NUL character or a lone surrogate, PayloadTooLarge for a gigabyte.
     """
     values = list(arguments)
-    for value in values:
+    for number, value in enumerate(values):
         if isinstance(value, str):
             _check_text(value)
         elif isinstance(value, list):
-            checked(value)
+            values[number] = Array(checked(value))
     return values
 
 

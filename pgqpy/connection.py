@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgqpy import dsn as dsns
 from pgqpy.errors import translate_errors
+from pgqpy.session_settings import ENCODING, PIN
 
 #: Any psycopg connection; rows may have any type.
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -28,9 +29,6 @@ DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
     "application_name": "pgqpy",
 }
-
-#: What psycopg reads: of dates any order of ISO's style.
-TIMES = {"DateStyle": "ISO", "IntervalStyle": "postgres"}
 
 
 def connect(
@@ -68,12 +66,13 @@ def connect_as(
     dsn = dsns.resolve(dsn)
     told = dsns.parse(dsn) | settings
     defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
-    # Text is Unicode here, whatever the environment or the role says.
-    conninfo = make_conninfo(dsn, **defaults, **settings, client_encoding="UTF8")
+    conninfo = make_conninfo(dsn, **defaults, **settings, **ENCODING)
     with translate_errors():
-        conn = kind.connect(conninfo, autocommit=autocommit, prepare_threshold=prepare_threshold)
+        conn = kind.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
         try:
-            read_times(conn)
+            conn.execute(PIN, prepare=False)
+            if not autocommit:
+                conn.set_autocommit(False)
         except BaseException:
             conn.close()
             raise
@@ -85,13 +84,3 @@ def read_committed(conn: psycopg.Connection[Any]) -> None:
     cursor = conn.execute(b"show default_transaction_isolation", prepare=False)
     if cursor.fetchone() != ("read committed",):
         conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)
-
-
-def read_times(conn: psycopg.Connection[Any]) -> None:
-    """Have times sent as psycopg can read them, whatever the database or the role says."""
-    for setting, readable in TIMES.items():
-        style = conn.info.parameter_status(setting)
-        if style is not None and not style.startswith(readable):
-            conn.execute(f"set {setting} to {readable}".encode(), prepare=False)
-            if not conn.autocommit:
-                conn.commit()

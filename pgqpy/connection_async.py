@@ -9,6 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from pgqpy import dsn as dsns
 from pgqpy.errors import translate_errors
+from pgqpy.session_settings import ENCODING, PIN
 
 #: Any psycopg connection; rows may have any type.
 AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
@@ -25,9 +26,6 @@ DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 60_000,
     "application_name": "pgqpy",
 }
-
-#: What psycopg reads: of dates any order of ISO's style.
-TIMES = {"DateStyle": "ISO", "IntervalStyle": "postgres"}
 
 
 async def async_connect(
@@ -65,14 +63,13 @@ async def async_connect_as(
     dsn = dsns.resolve(dsn)
     told = dsns.parse(dsn) | settings
     defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
-    # Text is Unicode here, whatever the environment or the role says.
-    conninfo = make_conninfo(dsn, **defaults, **settings, client_encoding="UTF8")
+    conninfo = make_conninfo(dsn, **defaults, **settings, **ENCODING)
     with translate_errors():
-        conn = await kind.connect(
-            conninfo, autocommit=autocommit, prepare_threshold=prepare_threshold
-        )
+        conn = await kind.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
         try:
-            await async_read_times(conn)
+            await conn.execute(PIN, prepare=False)
+            if not autocommit:
+                await conn.set_autocommit(False)
         except BaseException:
             await conn.close()
             raise
@@ -84,13 +81,3 @@ async def async_read_committed(conn: psycopg.AsyncConnection[Any]) -> None:
     cursor = await conn.execute(b"show default_transaction_isolation", prepare=False)
     if await cursor.fetchone() != ("read committed",):
         await conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)
-
-
-async def async_read_times(conn: psycopg.AsyncConnection[Any]) -> None:
-    """Have times sent as psycopg can read them, whatever the database or the role says."""
-    for setting, readable in TIMES.items():
-        style = conn.info.parameter_status(setting)
-        if style is not None and not style.startswith(readable):
-            await conn.execute(f"set {setting} to {readable}".encode(), prepare=False)
-            if not conn.autocommit:
-                await conn.commit()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pgqpy.event import Event
+from pgqpy.event import Event, UnreadableEvent
 from pgqpy.retries import Retries
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -79,30 +79,37 @@ def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]
         if microseconds != last_time:
             time, last_time = _time(microseconds), microseconds
         event.time = time
-        position = _numbers.size
-        if size < 0:
-            event.type = None
-        else:
-            end = position + size
-            event.type = row[position:end].decode()
-            position = end
-        (size,) = length(row, position)
-        position += _length.size
-        if size < 0:
-            event.data = None
-        else:
-            end = position + size
-            event.data = row[position:end].decode()
-            position = end
-        # Often none, or the table that a trigger names: the same as in the event before.
-        extras = row[position:]
-        if extras != last_extras:
-            extra1, extra2, extra3, extra4 = _texts(extras)
-            last_extras = extras
-        event.extra1 = extra1
-        event.extra2 = extra2
-        event.extra3 = extra3
-        event.extra4 = extra4
+        try:
+            position = _numbers.size
+            if size < 0:
+                event.type = None
+            else:
+                end = position + size
+                event.type = row[position:end].decode()
+                position = end
+            (size,) = length(row, position)
+            position += _length.size
+            if size < 0:
+                event.data = None
+            else:
+                end = position + size
+                event.data = row[position:end].decode()
+                position = end
+            # Often none, or the table that a trigger names: the same as in the event before.
+            extras = row[position:]
+            if extras != last_extras:
+                extra1, extra2, extra3, extra4 = _texts(extras)
+                last_extras = extras
+            event.extra1 = extra1
+            event.extra2 = extra2
+            event.extra3 = extra3
+            event.extra4 = extra4
+        except UnicodeDecodeError:
+            _keep_bytes(event, row)
+            event._retries = retries
+            event.__class__ = UnreadableEvent
+            events.append(event)
+            continue
         event._retries = retries
         event.__class__ = Event
         events.append(event)
@@ -121,6 +128,17 @@ def copied(records: Iterable[bytes]) -> Iterator[bytes]:
             fields.append(record[position:end])
             position = end
         yield b"".join(fields)
+
+
+def _keep_bytes(event: Any, row: bytes) -> None:
+    """The texts of a row as they are, of which one cannot be decoded."""
+    position = _numbers.size - _length.size
+    for name in NEW_EVENT_COLUMNS:
+        (size,) = _length.unpack_from(row, position)
+        position += _length.size
+        end = position + max(size, 0)
+        setattr(event, name.removeprefix("ev_"), None if size < 0 else row[position:end])
+        position = end
 
 
 def _texts(fields: bytes) -> list[str | None]:

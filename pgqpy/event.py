@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from pgqpy.errors import PgqError
+from pgqpy.errors import InvalidPayload, PgqError
 from pgqpy.retries import Retries
 from pgqpy.row_format import decode_json, decode_row, operation_and_key
 
@@ -155,3 +155,42 @@ class Event:
         batch is finished, in the same transaction.
         """
         return RetryCount(self)
+
+
+def _text_of(name: str) -> property:
+    """A field of an event as it is read; as bytes it is no text."""
+    slot = Event.__dict__[name]
+
+    def read(event: Event) -> str | None:
+        value: str | bytes | None = slot.__get__(event)
+        if not isinstance(value, bytes):
+            return value
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidPayload(
+                f"{name} of event {event.id} is not valid UTF-8: {error.reason} at byte "
+                f"{error.start}",
+                hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
+            ) from error
+
+    return property(read)
+
+
+class UnreadableEvent(Event):
+    """An event of which some text is not UTF-8, as a database in SQL_ASCII may have it.
+
+    Reading that text raises InvalidPayload, which makes it a bad event like others.
+    """
+
+    __slots__ = ()
+
+    type = _text_of("type")
+    data = _text_of("data")
+    extra1 = _text_of("extra1")
+    extra2 = _text_of("extra2")
+    extra3 = _text_of("extra3")
+    extra4 = _text_of("extra4")
+
+    def __repr__(self) -> str:
+        return f"UnreadableEvent(id={self.id})"

@@ -20,7 +20,7 @@ from pgqpy.batch import Batch
 from pgqpy.batch_connection import savepoint, swallowed_error
 from pgqpy.connection import Connection
 from pgqpy.error_origin import blame
-from pgqpy.event import Event
+from pgqpy.event import Event, UnreadableEvent
 from pgqpy.lanes import Lanes
 
 #: A piece is at most so many events, and about so many characters of payload: it is in memory.
@@ -97,7 +97,8 @@ class EventByEvent:
         characters = 0
         for event in self._batch:
             events.append(event)
-            characters += len(event.data or "")
+            if not isinstance(event, UnreadableEvent):
+                characters += len(event.data or "")
             if len(events) == MOST_EVENTS or characters > MOST_CHARACTERS:
                 self._run_all(events)
                 events.clear()

@@ -17,7 +17,7 @@ from pgqpy.batch_async import AsyncBatch
 from pgqpy.batch_connection_async import async_savepoint, swallowed_error
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.error_origin import blame
-from pgqpy.event import Event
+from pgqpy.event import Event, UnreadableEvent
 from pgqpy.lanes import AsyncLanes
 
 #: A piece is at most so many events, and about so many characters of payload: it is in memory.
@@ -94,7 +94,8 @@ class AsyncEventByEvent:
         characters = 0
         async for event in self._batch:
             events.append(event)
-            characters += len(event.data or "")
+            if not isinstance(event, UnreadableEvent):
+                characters += len(event.data or "")
             if len(events) == MOST_EVENTS or characters > MOST_CHARACTERS:
                 await self._run_all(events)
                 events.clear()

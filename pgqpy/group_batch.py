@@ -13,6 +13,7 @@ from typing import Any
 from psycopg.rows import tuple_row
 
 from pgqpy.batch import Batch
+from pgqpy.calls import checked
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
 from pgqpy.event import Event
@@ -70,13 +71,15 @@ class GroupBatch(Batch):
         super().start_over(in_pieces=in_pieces)
 
     def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
-        return _FINISH_BATCH, (
-            self.id,
-            self.generation,
-            list(self.parks),
-            [reason for reason, _ in self.parks.values()],
-            [after for _, after in self.parks.values()],
-            None if self.types is None else list(self.types),
+        return _FINISH_BATCH, checked(
+            [
+                self.id,
+                self.generation,
+                list(self.parks),
+                [reason for reason, _ in self.parks.values()],
+                [after for _, after in self.parks.values()],
+                None if self.types is None else list(self.types),
+            ]
         )
 
 
@@ -117,15 +120,17 @@ class ParkedBatch(GroupBatch):
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(
                 _FINISH_PARKED,
-                (
-                    self.id,
-                    self.generation,
-                    done,
-                    bool(self.parks),
-                    reason,
-                    after,
-                    [place[event_id] for event_id in ids],
-                    reasons,
-                    where,
+                checked(
+                    [
+                        self.id,
+                        self.generation,
+                        done,
+                        bool(self.parks),
+                        reason,
+                        after,
+                        [place[event_id] for event_id in ids],
+                        reasons,
+                        where,
+                    ]
                 ),
             )

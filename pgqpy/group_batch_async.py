@@ -10,6 +10,7 @@ from typing import Any
 from psycopg.rows import tuple_row
 
 from pgqpy.batch_async import AsyncBatch
+from pgqpy.calls import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
 from pgqpy.event import Event
@@ -67,13 +68,15 @@ class AsyncGroupBatch(AsyncBatch):
         await super().start_over(in_pieces=in_pieces)
 
     def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
-        return _FINISH_BATCH, (
-            self.id,
-            self.generation,
-            list(self.parks),
-            [reason for reason, _ in self.parks.values()],
-            [after for _, after in self.parks.values()],
-            None if self.types is None else list(self.types),
+        return _FINISH_BATCH, checked(
+            [
+                self.id,
+                self.generation,
+                list(self.parks),
+                [reason for reason, _ in self.parks.values()],
+                [after for _, after in self.parks.values()],
+                None if self.types is None else list(self.types),
+            ]
         )
 
 
@@ -115,15 +118,17 @@ class AsyncParkedBatch(AsyncGroupBatch):
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 await cursor.execute(
                     _FINISH_PARKED,
-                    (
-                        self.id,
-                        self.generation,
-                        done,
-                        bool(self.parks),
-                        reason,
-                        after,
-                        [place[event_id] for event_id in ids],
-                        reasons,
-                        where,
+                    checked(
+                        [
+                            self.id,
+                            self.generation,
+                            done,
+                            bool(self.parks),
+                            reason,
+                            after,
+                            [place[event_id] for event_id in ids],
+                            reasons,
+                            where,
+                        ]
                     ),
                 )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import psycopg
 
@@ -14,7 +14,7 @@ from pgqpy.acompat import Lock
 from pgqpy.calls import copy_out
 from pgqpy.connection import Connection
 from pgqpy.copy_format import HEADER, TRAILER, copied, decode_events
-from pgqpy.errors import InvalidPayload, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
 
@@ -79,7 +79,7 @@ class Reader(CopyReader):
 
     def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
         """Begin to read. Raises PgqError."""
-        self.begin(copy_out(batch_sql, event_types).as_bytes(self._conn))
+        self.begin(copy_out(batch_sql, event_types).as_bytes(None))
 
     def read(self, retries: Retries | None) -> list[Event]:
         """The next events, at least one; an empty list is the end. Raises PgqError."""
@@ -92,7 +92,7 @@ class Reader(CopyReader):
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
-        return _decode(rows, retries)
+        return decode_events(rows, retries)
 
 
 class RowsReader:
@@ -104,17 +104,7 @@ class RowsReader:
     def read(self, retries: Retries | None) -> list[Event]:
         """The events, then an empty list. Raises PgqError."""
         rows, self._rows = self._rows, ()
-        return _decode(copied(rows), retries)
+        return decode_events(copied(rows), retries)
 
     def close(self) -> None:
         """Nothing to stop."""
-
-
-def _decode(rows: Iterable[bytes], retries: Retries | None) -> list[Event]:
-    try:
-        return decode_events(rows, retries)
-    except UnicodeDecodeError as error:
-        raise InvalidPayload(
-            f"an event is not valid UTF-8: {error.reason}",
-            hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
-        ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import psycopg
 
@@ -11,7 +11,7 @@ from pgqpy.acompat import AsyncLock
 from pgqpy.calls import copy_out
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.copy_format import HEADER, TRAILER, copied, decode_events
-from pgqpy.errors import InvalidPayload, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
 
@@ -76,7 +76,7 @@ class AsyncReader(AsyncCopyReader):
 
     async def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
         """Begin to read. Raises PgqError."""
-        await self.begin(copy_out(batch_sql, event_types).as_bytes(self._conn))
+        await self.begin(copy_out(batch_sql, event_types).as_bytes(None))
 
     async def read(self, retries: Retries | None) -> list[Event]:
         """The next events, at least one; an empty list is the end. Raises PgqError."""
@@ -89,7 +89,7 @@ class AsyncReader(AsyncCopyReader):
                 self._header = b""
             if rows and rows[-1] == TRAILER:
                 rows.pop()
-        return _decode(rows, retries)
+        return decode_events(rows, retries)
 
 
 class AsyncRowsReader:
@@ -101,17 +101,7 @@ class AsyncRowsReader:
     async def read(self, retries: Retries | None) -> list[Event]:
         """The events, then an empty list. Raises PgqError."""
         rows, self._rows = self._rows, ()
-        return _decode(copied(rows), retries)
+        return decode_events(copied(rows), retries)
 
     async def close(self) -> None:
         """Nothing to stop."""
-
-
-def _decode(rows: Iterable[bytes], retries: Retries | None) -> list[Event]:
-    try:
-        return decode_events(rows, retries)
-    except UnicodeDecodeError as error:
-        raise InvalidPayload(
-            f"an event is not valid UTF-8: {error.reason}",
-            hint="The database's encoding is SQL_ASCII; its texts must be UTF-8 all the same.",
-        ) from error

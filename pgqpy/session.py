@@ -51,6 +51,9 @@ class Session:
         """The connection for the events."""
         if self._reading is None or self._reading.closed:
             self._reading = self._connect(psycopg.Connection[tuple[Any, ...]])
+            if self._reading.info.parameter_status("server_encoding") == "SQL_ASCII":
+                # The server would refuse to send what is not UTF-8; see `UnreadableEvent`.
+                self._reading.execute(b"set client_encoding to SQL_ASCII", prepare=False)
         return self._reading
 
     @property

@@ -10,6 +10,7 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
+from pgqpy.connection import connect
 from pgqpy.errors import PgqError, from_psycopg
 from pgqpy.schema.errors import SchemaError
 
@@ -35,7 +36,7 @@ def transaction(dsn: str) -> Iterator[sa.Connection]:
         # has done who held the lock before us.
         engine = sa.create_engine(
             "postgresql+psycopg://",
-            creator=lambda: psycopg.connect(dsn),
+            creator=lambda: connect(dsn),
             poolclass=NullPool,
             isolation_level="READ COMMITTED",
         )

@@ -255,23 +255,12 @@ def _text(statement: bytes, types: tuple[_Type | None, ...]) -> sa.TextClause:
 
 
 def _type_of(value: Any) -> _Type | None:
-    """What to call a value; None where PostgreSQL has to find out by itself."""
-    if isinstance(value, list):
-        element = next((each for each in value if each is not None), "")
-        return _times if isinstance(element, datetime) else _texts
+    """What to call a value; None where PostgreSQL has to find out, or psycopg, as for arrays."""
     return _TYPES.get(type(value))
-
-
-def _texts() -> sa.types.TypeEngine[Any]:
-    return sa.ARRAY(sa.Text)
 
 
 def _time() -> sa.types.TypeEngine[Any]:
     return sa.DateTime(timezone=True)
-
-
-def _times() -> sa.types.TypeEngine[Any]:
-    return sa.ARRAY(_time())
 
 
 _Type: TypeAlias = Callable[[], sa.types.TypeEngine[Any]]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from pgqpy.connection import connect
 from pgqpy.errors import translate_errors
 
 
@@ -20,7 +20,7 @@ def create_database(server: str, name: str, *, template: str | None = None) -> N
     Raises ConnectionFailed, PermissionDenied.
     """
     statement = sql.SQL("create database {}").format(sql.Identifier(name))
-    with translate_errors(), psycopg.connect(server, autocommit=True) as conn:
+    with translate_errors(), connect(server, autocommit=True) as conn:
         if template is not None:
             statement += sql.SQL(" template {}").format(sql.Identifier(template))
             conn.execute(_DISCONNECT, [template])
@@ -34,11 +34,11 @@ def drop_database(server: str, name: str) -> None:
 
     Raises ConnectionFailed, PermissionDenied.
     """
-    with translate_errors(), psycopg.connect(server, autocommit=True) as conn:
+    with translate_errors(), connect(server, autocommit=True) as conn:
         prepared = conn.execute(_PREPARED, [name]).fetchall()
         if prepared:
             # They can be ended in their own database only.
-            with psycopg.connect(dsn_of(server, name), autocommit=True) as inside:
+            with connect(dsn_of(server, name), autocommit=True) as inside:
                 for (gid,) in prepared:
                     inside.execute(sql.SQL("rollback prepared {}").format(sql.Literal(gid)))
         conn.execute(

@@ -12,6 +12,7 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
+from pgqpy.session_settings import ENCODING, SETTINGS
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.trouble import Unanswered
 
@@ -40,8 +41,7 @@ _SESSION = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10000",
     # What a role or a database may have set otherwise.
-    "datestyle": "ISO",
-    "intervalstyle": "postgres",
+    **SETTINGS,
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "statement_timeout": "0",
@@ -67,7 +67,8 @@ async def connect(database: Database, **settings: str) -> Connection:
     """
     told = conninfo_to_dict(database.dsn)
     ours = {key: value for key, value in _CONNECTION.items() if key not in told}
-    connection = await AsyncConnection.connect(make_conninfo(database.dsn, **ours), autocommit=True)
+    conninfo = make_conninfo(database.dsn, **ours, **ENCODING)
+    connection = await AsyncConnection.connect(conninfo, autocommit=True)
     try:
         wanted = _SESSION | settings
         await connection.execute(_CONFIGURE, (list(wanted), list(wanted.values())))

@@ -92,11 +92,7 @@ class AsyncTableLane:
             worker = self._worker
             with translate_errors():
                 cursor = conn.cursor(row_factory=tuple_row)
-                # Keys are sent as texts.
-                await cursor.execute(
-                    b"select to_regclass(%s) is null, set_config('extra_float_digits', '1', false)",
-                    (worker.table,),
-                )
+                await cursor.execute(b"select to_regclass(%s) is null", (worker.table,))
                 if (await cursor.fetchall())[0][0]:
                     raise InvalidTaskTable(
                         f"table {worker.table} does not exist",

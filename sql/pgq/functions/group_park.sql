@@ -90,7 +90,12 @@ declare
     room        int8 := 65536;
     attempts    int4;
     event       record;
+    encoding    constant text := current_setting('client_encoding');
 begin
+    -- There a text may be none in the client's encoding: it gets the bytes.
+    if getdatabaseencoding() = 'SQL_ASCII' then
+        perform set_config('client_encoding', 'SQL_ASCII', true);
+    end if;
     select k.parked_id, k.parked_part, p.part_generation, k.parked_attempts
       into parked_id, partition, generation, attempts
       from pgq.group_partition p
@@ -122,6 +127,9 @@ begin
         events := events || record_send(row(event.ev_id, event.ev_time, event.ev_txid, event.ev_retry, event.ev_type, event.ev_data,
                                             event.ev_extra1, event.ev_extra2, event.ev_extra3, event.ev_extra4));
     end loop;
+    if getdatabaseencoding() = 'SQL_ASCII' then
+        perform set_config('client_encoding', encoding, true);
+    end if;
 end;
 $$;
 

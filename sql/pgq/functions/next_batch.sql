@@ -131,6 +131,10 @@ declare
     event   record;
     res     bytea[] := '{}';
 begin
+    -- There a text may be none in the client's encoding, and would fail here: the client reads it as it is.
+    if pg_catalog.getdatabaseencoding() = 'SQL_ASCII' then
+        return null;
+    end if;
     for event in execute i_batch_sql loop
         room := room - coalesce(pg_catalog.octet_length(event.ev_data), 0)
                      - coalesce(pg_catalog.octet_length(event.ev_extra1), 0)
