@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import pgqpy
 from pgqpy.session import Session
+from pgqpy_consumers.email_sender.address import AddressTemplate
 from pgqpy_consumers.email_sender.message import (
     Mail,
     MailTemplate,
@@ -91,6 +92,8 @@ class EmailSender(pgqpy.TrackedConsumer):
             given = [name for name in ("to", "subject", "body") if getattr(self, name)]
             if given and len(given) < 3:
                 raise ValueError(f"{', '.join(given)} alone: a template has to, subject and body")
+            if self.to:
+                AddressTemplate(self.to)
             if self.html is not None and not given:
                 raise ValueError("html alone: a template has to, subject and body")
             if self.password is not None and self.user is None:

@@ -9,12 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from email import policy
-from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
+from functools import cached_property
 from typing import Any, Self
 
 from pgqpy import Event
+from pgqpy_consumers.email_sender.address import (
+    AddressTemplate,
+    InvalidMail,
+    has_controls,
+    one_address,
+)
 
 #: Headers that the mail's other fields make, or that are the sender's business.
 _OURS = frozenset(
@@ -26,13 +32,9 @@ _OURS = frozenset(
 _POLICY = policy.SMTP.clone(cte_type="7bit")
 
 
-class InvalidMail(ValueError):
-    """An event does not say what to send; the message says what is missing or wrong."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """What to send to whom. Addresses are as mails have them: `Ann <ann@shop.example>`."""
+    """What to send to whom. Each text is one address: `Ann <ann@shop.example>`."""
 
     to: tuple[str, ...]
     subject: str
@@ -45,7 +47,8 @@ class Mail:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The mail that an object with these fields describes; "to" may also be one text.
+        """The mail that an object with these fields describes; for one address "to", "cc" and "bcc"
+        may be a text.
 
         Raises InvalidMail.
         """
@@ -67,7 +70,7 @@ class Mail:
     @property
     def recipients(self) -> list[str]:
         """The plain addresses of all who get it, each once. Raises InvalidMail."""
-        found = [each for text in (*self.to, *self.cc, *self.bcc) for each in _parsed(text)]
+        found = [one_address(text).addr_spec for text in (*self.to, *self.cc, *self.bcc)]
         return list(dict.fromkeys(found))
 
     def message(self, sender: str, event: Event, unique: str) -> EmailMessage:
@@ -80,13 +83,13 @@ class Mail:
         """
         message = EmailMessage(policy=_POLICY)
         try:
-            message["From"] = sender
-            message["To"] = ", ".join(self.to)
+            message["From"] = one_address(sender)
+            message["To"] = [one_address(text) for text in self.to]
             if self.cc:
-                message["Cc"] = ", ".join(self.cc)
+                message["Cc"] = [one_address(text) for text in self.cc]
             if self.reply_to:
-                message["Reply-To"] = self.reply_to
-            message["Subject"] = self.subject
+                message["Reply-To"] = one_address(self.reply_to)
+            message["Subject"] = _one_line("subject", self.subject)
             message["Date"] = format_datetime(event.time)
             domain = plain_address(sender).rpartition("@")[2]
             message["Message-ID"] = f"<{unique}@{domain}>"
@@ -94,7 +97,7 @@ class Mail:
                 ours = name.lower() in _OURS or name.lower().startswith("content-")
                 if ours or not re.fullmatch(r"[!-9;-~]+", name):
                     raise InvalidMail(f"{name!r} is no header to be given in headers")
-                message[name] = text
+                message[name] = _one_line(name, text)
             message.set_content(self.body)
             if self.html is not None:
                 message.add_alternative(self.html, subtype="html")
@@ -103,24 +106,33 @@ class Mail:
             raise
         except (ValueError, IndexError) as error:
             raise InvalidMail(str(error)) from error
+        _check_header(message)
         return message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MailTemplate:
-    """Makes mails from captured rows: ``{column}`` is the column's value, escaped in HTML."""
+    """Makes mails from captured rows: ``{column}`` is the column's value, escaped in HTML.
+
+    ``to`` may be several addresses, with commas between; a column makes none more.
+    """
 
     to: str
     subject: str
     body: str
     html: str | None = None
 
+    @cached_property
+    def addresses(self) -> AddressTemplate:
+        """What ``to`` is made of. Raises InvalidMail if it is no list of addresses."""
+        return AddressTemplate(self.to)
+
     def mail(self, row: Mapping[str, Any]) -> Mail:
         """The mail for a row. Raises InvalidMail if it has not the columns."""
         row = {column: "" if value is None else value for column, value in row.items()}
         escaped = {column: html.escape(str(value)) for column, value in row.items()}
         return Mail(
-            to=(self._filled(self.to, row),),
+            to=self.addresses.fill(lambda column: self._filled(column, row)),
             subject=self._filled(self.subject, row),
             body=self._filled(self.body, row),
             html=None if self.html is None else self._filled(self.html, escaped),
@@ -145,23 +157,32 @@ def captured_row(event: Event) -> dict[str, Any]:
 
 def plain_address(text: str) -> str:
     """The address in `Ann <ann@shop.example>`. Raises InvalidMail if that is not one."""
-    (address, *more) = _parsed(text)
-    if more:
-        raise InvalidMail(f"{text!r} is more than one address")
-    return address
+    return one_address(text).addr_spec
 
 
-def _parsed(text: str) -> list[str]:
-    """The plain addresses in a header such as To."""
-    message = EmailMessage()
-    try:
-        message["To"] = text
-    except (ValueError, IndexError) as error:
-        raise InvalidMail(f"{text!r} is no address: {error}") from error
-    found: tuple[Address, ...] = message["To"].addresses
-    if not found or not all(address.username and address.domain for address in found):
-        raise InvalidMail(f"{text!r} is no address")
-    return [address.addr_spec for address in found]
+def _one_line(name: str, text: str) -> str:
+    if has_controls(text):
+        raise InvalidMail(f"{name} has a line end (linefeed, carriage return) or control character")
+    return text
+
+
+def _check_header(message: EmailMessage) -> None:
+    """Each field is one, whatever its value decodes to, in both forms that a mail is sent in.
+
+    Raises InvalidMail.
+    """
+    for form in (policy.SMTP, policy.SMTPUTF8):
+        for name, value in message.raw_items():
+            try:
+                field = form.fold_binary(name, value)
+            except UnicodeEncodeError:
+                # It cannot be sent in this form.
+                continue
+            if _LOOSE_LINE_END.search(field.removesuffix(b"\r\n")):
+                raise InvalidMail(f"{name} holds an encoded line end")
+
+
+_LOOSE_LINE_END = re.compile(rb"\r(?!\n)|(?<!\r)\n|\r\n(?![ \t])")
 
 
 def _addresses(name: str, value: object) -> tuple[str, ...]:
