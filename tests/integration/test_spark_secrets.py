@@ -16,7 +16,8 @@ from tests.fixtures.fix_db import Connection
 pytestmark = [pytest.mark.spark, pytest.mark.any_pg, pytest.mark.slow]
 
 IN_DSN, IN_OPTION = "sesame-of-the-dsn", "sesame-of-the-option"
-ROLE = "spark_secrets"
+# Not a name that Spark takes for that of a secret, and hides.
+ROLE = "spark_teller"
 
 # Uses the data source in all ways, and then takes the executors' right to connect: those of a
 # stream and of a consumer are refused while the sessions of the driver stay.
@@ -25,7 +26,7 @@ import glob, os, sys
 import psycopg
 from pgqpy_consumers.spark import PgqDataSource, SparkConsumer, local_session
 
-dsn, admin, in_dsn, in_option = sys.argv[1:]
+dsn, url, admin, in_dsn, in_option = sys.argv[1:]
 here = os.environ["TMPDIR"]
 spark = local_session("local[2]", {
     "spark.log.level": "INFO",
@@ -34,12 +35,13 @@ spark = local_session("local[2]", {
     "spark.eventLog.compress": "false",
     "spark.eventLog.rolling.enabled": "false",
     "spark.eventLog.dir": "file://" + here,
+    "spark.sql.warehouse.dir": here + "/warehouse",
 })
 spark.dataSource.register(PgqDataSource)
 conn = psycopg.connect(admin, autocommit=True)
 
 def refuse(limit):
-    conn.execute(f"alter role spark_secrets connection limit {limit}")
+    conn.execute(f"alter role spark_teller connection limit {limit}")
 
 def options(reader):
     return reader.format("pgq").options(dsn=dsn, queue="test_queue", password=in_option)
@@ -58,6 +60,13 @@ try:
 except Exception as error:
     print("driver refused:", error)
 refuse(-1)
+# SQL, and commands, whose plans have the options of what they read.
+given = f"dsn '{url}', queue 'test_queue', password '{in_option}'"
+spark.sql(f"create temporary view event using pgq options ({given})")
+show(spark.table("event"))
+print("read by SQL", spark.sql("select * from event").count())
+spark.sql("create table kept using parquet as select * from event")
+df.write.saveAsTable("kept_too")
 events = df.selectExpr("ev_type", "ev_data")
 options(events.write).mode("append").save()
 
@@ -106,8 +115,10 @@ def test_the_password_is_in_nothing_that_spark_says(
     conn.execute(f"create role {ROLE} login in role pgq_reader, pgq_writer".encode())
     try:
         spark_dsn = make_conninfo(dsn, user=ROLE, password=IN_DSN)
+        url = dsn.replace("postgres@", f"{ROLE}:{IN_DSN}@")
+        assert IN_DSN in url
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, spark_dsn, dsn, IN_DSN, IN_OPTION],
+            [sys.executable, "-c", PROGRAM, spark_dsn, url, dsn, IN_DSN, IN_OPTION],
             env=os.environ | {"TMPDIR": str(tmp_path)},
             capture_output=True,
             text=True,
@@ -118,6 +129,11 @@ def test_the_password_is_in_nothing_that_spark_says(
     assert done.returncode == 0, done.stderr
     host = conn.info.host
     assert "read 1" in done.stdout
+    assert "read by SQL 1" in done.stdout
+    # What is logged has the name of the option.
+    assert b"dsn" in b"".join(
+        path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("local-")
+    )
     for refused in ("executor refused:", "executor of the consumer refused:"):
         said = done.stdout.partition(refused)[2]
         assert f"cannot connect to host={host}" in said, refused
