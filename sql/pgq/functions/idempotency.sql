@@ -380,9 +380,14 @@ begin
     select * into q
       from pgq.queue
      where queue_name = i_queue_name
-       and queue_key_switch_time + queue_key_window < current_timestamp
+       and (queue_key_switch_time + queue_key_window < current_timestamp or queue_key_switch_time > current_timestamp)
        for update skip locked;
     if not found then
+        return 0;
+    end if;
+    if q.queue_key_switch_time > current_timestamp then
+        -- The clock was set back. The window begins anew.
+        update pgq.queue set queue_key_switch_time = current_timestamp where queue_id = q.queue_id;
         return 0;
     end if;
     seq := format('pgq.event_key_%s_seq', q.queue_id);

@@ -241,7 +241,7 @@ begin
     select 'pgq.maint_rotate_tables_step1', queue_name
       from pgq.queue
      where queue_switch_step2 is not null
-       and queue_switch_time + queue_rotation_period < current_timestamp
+       and (queue_switch_time + queue_rotation_period < current_timestamp or queue_switch_time > current_timestamp)
      order by queue_name;
     if found or exists (select from pgq.queue where queue_switch_step2 is null) then
         return query select 'pgq.maint_rotate_tables_step2', null::text;
@@ -275,6 +275,7 @@ begin
     select 'pgq.maint_rotate_keys', queue_name
       from pgq.queue, generate_series(1, 2)
      where queue_key_switch_time + queue_key_window < current_timestamp
+        or queue_key_switch_time > current_timestamp
      order by queue_name;
 
     return query

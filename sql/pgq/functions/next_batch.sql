@@ -38,12 +38,13 @@ begin
         end if;
     end if;
 
-    if now() - t.tick_time < i_min_lag then
+    -- A tick of the future was made before the clock was set back: how old it is is not known, so it is old enough.
+    if now() - t.tick_time < i_min_lag and t.tick_time <= clock_timestamp() then
         if i_min_count is not null or i_min_interval is not null then
             return null;
         end if;
         -- not that far: up to the last tick that is old enough
-        beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, null, now() - i_min_lag);
+        beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, null, now() - i_min_lag, clock_timestamp());
         t := pgq.last_tick(i_queue_id, beyond.tick_id);
     end if;
     if t.tick_id <= i_last.tick_id then
@@ -88,7 +89,9 @@ begin
     if count > i_min_count * 2 or length > i_min_interval * 2 then
         t := pgq.first_tick(i_queue_id, i_prev_tick_id, false,
                             i_prev_tick_seq + i_min_count, i_prev_tick_time + i_min_interval);
-    elsif not coalesce(count >= i_min_count, false) and not coalesce(length >= i_min_interval, false) then
+    -- A length below zero means that the clock was set back: it is enough.
+    elsif not coalesce(count >= i_min_count, false)
+        and (i_min_interval is null or length >= interval '0' and length < i_min_interval) then
         return;
     end if;
     next_tick_id := t.tick_id;

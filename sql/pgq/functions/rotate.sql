@@ -34,9 +34,14 @@ begin
       from pgq.queue
      where queue_name = i_queue_name
        and queue_switch_step2 is not null
-       and queue_switch_time + queue_rotation_period < current_timestamp
+       and (queue_switch_time + queue_rotation_period < current_timestamp or queue_switch_time > current_timestamp)
        for update skip locked;
     if not found then
+        return 0;
+    end if;
+    if q.queue_switch_time > current_timestamp then
+        -- The clock was set back. The period begins anew.
+        update pgq.queue set queue_switch_time = current_timestamp where queue_id = q.queue_id;
         return 0;
     end if;
     perform pgq.check_native_txid();

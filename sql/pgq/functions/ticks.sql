@@ -40,12 +40,13 @@ end;
 $$;
 
 create or replace function pgq.first_tick(
-    i_queue_id int4, i_after bigint, i_nominal boolean, i_min_seq bigint default null, i_min_time timestamptz default null)
+    i_queue_id int4, i_after bigint, i_nominal boolean, i_min_seq bigint default null, i_min_time timestamptz default null,
+    i_max_time timestamptz default null)
 returns pgq.tick_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.first_tick(5)
+-- Function: pgq.first_tick(6)
 --
 --      The first tick after a given one that is far enough from it. Internal.
 --
@@ -54,7 +55,8 @@ as $$
 --      i_after     - tick to start behind
 --      i_nominal   - only nominal ticks
 --      i_min_seq   - only ticks with at least this event sequence,
---      i_min_time  - or at least this time (either will do)
+--      i_min_time  - or at least this time (either will do),
+--      i_max_time  - and no later one; null for any
 -- Returns:
 --      The tick's row, null if there is none.
 -- Tables:
@@ -82,7 +84,7 @@ begin
                and (not i_nominal or not tick_early)
                and ((i_min_seq is null and i_min_time is null)
                     or tick_event_seq >= i_min_seq
-                    or tick_time >= i_min_time)
+                    or tick_time >= i_min_time and tick_time <= i_max_time is not false)
              order by tick_id
              limit 1;
         else
@@ -93,7 +95,7 @@ begin
                and (not i_nominal or not tick_early)
                and ((i_min_seq is null and i_min_time is null)
                     or tick_event_seq >= i_min_seq
-                    or tick_time >= i_min_time)
+                    or tick_time >= i_min_time and tick_time <= i_max_time is not false)
              order by tick_id
              limit 1;
         end if;

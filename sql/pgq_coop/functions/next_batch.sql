@@ -26,7 +26,8 @@ declare
           join pgq.subscription s on s.sub_queue = r.sub_queue and s.sub_consumer = r.sub_consumer
          where r.sub_id = i_main.sub_id
            and r.reg_id <> i_main.reg_id
-           and s.sub_active < now() - i_dead_interval
+           -- One of the future was given before the clock was set back: a worker that lives gives another.
+           and s.sub_active not between now() - i_dead_interval and clock_timestamp() + i_dead_interval
          order by s.sub_batch is null, s.sub_active);
     id      int4;
 begin
@@ -55,7 +56,7 @@ begin
         select * into dead from pgq.registration where reg_id = id;
         continue when not found;
         p := pgq.get_position(id);
-        continue when p.pos_active >= now() - i_dead_interval;
+        continue when p.pos_active between now() - i_dead_interval and clock_timestamp() + i_dead_interval;
         if p.pos_batch is null then
             perform pgq_coop.remove_member(dead, p);
         elsif own.pos_batch is null then
@@ -126,7 +127,7 @@ begin
       from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, i_max_count,
                                i_most_inline, i_subconsumer_name) b;
     -- Who works gives signs of life by that; who only looks need not give one every time.
-    if p.pos_batch is not null or (batch_id is null and p.pos_active < now() - i_dead_interval / 3) then
+    if p.pos_batch is not null or (batch_id is null and p.pos_active not between now() - i_dead_interval / 3 and clock_timestamp() + i_dead_interval / 3) then
         perform pgq_coop.show_life(pgq.find_member(main, i_consumer_name, i_subconsumer_name), batch_id);
     end if;
 end;
