@@ -6,6 +6,8 @@ import inspect
 import math
 from collections.abc import Iterator
 from datetime import timedelta
+from difflib import get_close_matches
+from types import FunctionType
 
 from pgqpy.errors import InvalidConsumer
 
@@ -13,6 +15,14 @@ from pgqpy.errors import InvalidConsumer
 _COUNTS = ("batch_size", "concurrency")
 _SECONDS = ("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap")
 _INTERVALS = ("min_lag", "max_lag", "dead_after", "lease")
+
+
+#: Where the classes are from whose names are known.
+_OURS = ("pgqpy.", "pgqpy_consumers.")
+_HOOKS = ("process_", "handle_", "on_", "prepare_")
+_NO_SETTINGS = (FunctionType, property, classmethod, staticmethod, type)
+#: From 0 to 1: names that differ in a letter or two.
+_NEAR = 0.85
 
 
 def check_consumer(consumer: object) -> None:
@@ -26,9 +36,42 @@ def check_consumer(consumer: object) -> None:
 
 
 def check_hooks(owner: object) -> None:
-    """Raise InvalidConsumer if a method that is there to be overridden cannot be called."""
+    """Raise InvalidConsumer if a method that is there to be overridden cannot be called, or if what
+    the class has is called nearly as a setting or such a method, and would be passed over."""
+    check_names(type(owner))
     for name, declared in _hooks(type(owner)):
         _check_method(owner, name, declared)
+
+
+def check_names(cls: type) -> None:
+    """Raise InvalidConsumer for an attribute whose name is nearly that of a setting, or of a method
+    that is there to be overridden. Others are the class's own."""
+    ours = [each for each in cls.__mro__ if each.__module__.startswith(_OURS)]
+    known = {
+        _plain(name): name
+        for each in ours
+        for name, value in vars(each).items()
+        if not name.startswith("_")
+        and (name.startswith(_HOOKS) or not isinstance(value, _NO_SETTINGS))
+    }
+    for each in cls.__mro__:
+        if each in ours:
+            continue
+        for name in vars(each):
+            if name.startswith("_") or any(hasattr(base, name) for base in ours):
+                continue
+            plain = _plain(name)
+            # Short words are like each other, and nobody gets the first letter wrong.
+            like = [one for one in known if one[0] == plain[0] and (len(one) > 4 or one == plain)]
+            if near := get_close_matches(plain, like, n=1, cutoff=_NEAR):
+                raise InvalidConsumer(
+                    f"{cls.__name__}: there is no {name}; did you mean {known[near[0]]}?",
+                    hint="An attribute of your own needs a name that is less like it.",
+                )
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
 
 
 def check_runs(where: str, function: object) -> None:
@@ -88,7 +131,7 @@ def _hooks(cls: type) -> Iterator[tuple[str, object]]:
         for each in cls.__mro__
         if each.__module__.startswith("pgqpy.")
         for name, function in vars(each).items()
-        if name.startswith(("process_", "handle_", "on_", "prepare_"))
+        if name.startswith(_HOOKS)
     }
     yield from declared.items()
 

@@ -366,3 +366,40 @@ def test_a_task_that_was_lost_meanwhile_is_not_told_to_have_failed(
     Robbed(dsn, "work").run(until_empty=True)
     assert heard == ["lost"]
     assert "attempt 1 had failed: ValueError: no luck" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
+def test_a_conflict_about_what_a_handler_wanted_to_modify_costs_no_attempt(
+    dsn: str, conn: Connection, tasks: Tasks, way: str
+) -> None:
+    seen: list[int] = []
+    tasks.create_queue("other")
+    other = tasks.push("other", "x")
+
+    def modify(worker: TaskWorker, *args: Any) -> None:
+        task = args[-1][0] if way == "process_batch" else args[-1]
+        seen.append(task.attempts)
+        [found] = tasks.list("other")
+        if len(seen) < 3:
+            # Somebody is quicker.
+            tasks.modify(changes=[{"id": other, "version": found.version}])
+        Tasks(args[0] if len(args) > 1 else conn).modify(deletes=[found])
+
+    tasks.push("work", 1)
+    worker = type("Modifying", (TaskWorker,), {way: modify, "queues": "work"})
+    with running(worker(dsn, retry_policy=FixedDelay(0, attempts=1))):
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert seen == [1, 1, 1]
+
+
+def test_a_conflict_that_does_not_pass_is_the_tasks_failure(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.push("work", "first", unique_key="k", delay=3600)
+    tasks.push("work", 1)
+
+    def insert(task: Task) -> None:
+        tasks.modify(inserts=[{"queue": "work", "unique_key": "k"}])
+
+    TaskWorker(dsn, "work", insert, retry_policy=FixedDelay(0, attempts=1)).run(until_empty=True)
+    assert ("work.failed", "available", 0, 1) in left(conn)

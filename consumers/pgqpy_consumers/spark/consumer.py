@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
 import pgqpy
+from pgqpy.consumer_check import check_names
 from pgqpy.log import logger
 from pgqpy_consumers.spark.batch_frame import batch_frame
 from pgqpy_consumers.spark.collect import Bounds, Collector
@@ -204,6 +205,7 @@ class _Loop(pgqpy.Consumer):
     """Does all that is not Spark's. A part and not a base: its process_batch takes another form."""
 
     def __init__(self, owner: SparkConsumer, dsn: str | None) -> None:
+        check_names(type(owner))
         bounds = Bounds(
             collect_events=owner.collect_events,
             collect_bytes=owner.collect_bytes,

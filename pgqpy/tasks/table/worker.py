@@ -93,6 +93,11 @@ class TableWorker:
         delete_done: bool | None = None,
         time_limit: float | None = None,
         retry_policy: RetryPolicy | None = None,
+        outages: tuple[type[Exception], ...] | None = None,
+        listen: bool | None = None,
+        poll_interval: float | None = None,
+        backoff_first: float | None = None,
+        backoff_cap: float | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -113,6 +118,11 @@ class TableWorker:
             "delete_done": delete_done,
             "time_limit": time_limit,
             "retry_policy": retry_policy,
+            "outages": outages,
+            "listen": listen,
+            "poll_interval": poll_interval,
+            "backoff_first": backoff_first,
+            "backoff_cap": backoff_cap,
         }
         for setting, value in given.items():
             if value is not None:

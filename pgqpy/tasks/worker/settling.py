@@ -19,7 +19,7 @@ from psycopg.rows import tuple_row
 from pgqpy.acompat import holding
 from pgqpy.backoff import Backoff
 from pgqpy.connection import Connection
-from pgqpy.errors import is_circumstance, translate_errors
+from pgqpy.errors import TaskConflict, is_circumstance, translate_errors
 from pgqpy.log import logger
 from pgqpy.retry_policy import DeadLetter, Retry, in_short
 from pgqpy.tasks import statements as sql
@@ -34,7 +34,7 @@ from pgqpy.tasks.outcome import (
     TaskStats,
 )
 from pgqpy.tasks.worker.held import Claim, Held, know_versions
-from pgqpy.tasks.worker.settlement import Call, Settled, Settlement
+from pgqpy.tasks.worker.settlement import Call, Settled, Settlement, lost_ids
 
 if TYPE_CHECKING:
     from pgqpy.tasks.worker.worker import TaskWorker
@@ -181,7 +181,9 @@ class Settling:
         """What becomes of a task for which this was raised."""
         worker, task = self._worker, claim.task
         meant = isinstance(error, Retry | DeadLetter | Move)
-        if not meant and (isinstance(error, worker.outages) or is_circumstance(error)):
+        # Of its own `modify`: others were quicker, and the next attempt sees what they did.
+        conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
+        if not meant and (conflict or isinstance(error, worker.outages) or is_circumstance(error)):
             pause = self._outage_pause()
             logger.warning(
                 "task %s is given back, for no fault of its own, for %.1f s: %s",

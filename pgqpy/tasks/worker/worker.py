@@ -84,7 +84,7 @@ class TaskWorker:
     outages: tuple[type[Exception], ...] = ()
     """Errors that say nothing against the task: it is given back, the attempt does not count. Lost
     connections, deadlocks, serialization failures, locks that could not be had and full disks of
-    PostgreSQL are always taken so."""
+    PostgreSQL are always taken so, and conflicts with others that change the same tasks."""
 
     periodic: bool = True
     """Push periodic tasks when they are due, whatever their queues. It takes ``pgqpy[jobs]``."""
@@ -110,7 +110,14 @@ class TaskWorker:
         lease: Duration | None = None,
         batch_size: int | None = None,
         concurrency: int | None = None,
+        random: bool | None = None,
         retry_policy: RetryPolicy | None = None,
+        outages: tuple[type[Exception], ...] | None = None,
+        periodic: bool | None = None,
+        listen: bool | None = None,
+        fold_interval: float | None = None,
+        poll_interval: float | None = None,
+        reconnect_cap: float | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -130,7 +137,14 @@ class TaskWorker:
             "lease": lease,
             "batch_size": batch_size,
             "concurrency": concurrency,
+            "random": random,
             "retry_policy": retry_policy,
+            "outages": outages,
+            "periodic": periodic,
+            "listen": listen,
+            "fold_interval": fold_interval,
+            "poll_interval": poll_interval,
+            "reconnect_cap": reconnect_cap,
         }
         for setting, value in given.items():
             if value is not None:

@@ -1,0 +1,160 @@
+"""Settings of classes: a misspelt one is refused, and constructors take what they are said to."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+import pgqpy
+from pgqpy.consumer_check import check_names
+from pgqpy.errors import InvalidConsumer
+from pgqpy.sqlalchemy.worker import ModelWorker
+from pgqpy.sqlalchemy.worker_async import AsyncModelWorker
+from pgqpy.tasks import (
+    AsyncPipelineWorker,
+    AsyncTableWorker,
+    AsyncTaskWorker,
+    Pipeline,
+    PipelineWorker,
+    TableWorker,
+    TaskWorker,
+)
+from pgqpy.tasks.app import TaskApp
+from pgqpy_consumers.email_sender.consumer import EmailSender
+from pgqpy_consumers.events_to_tasks import EventsToTasks
+from pgqpy_consumers.queue_mover import QueueMover
+from pgqpy_consumers.queue_splitter import QueueSplitter
+from pgqpy_consumers.replicate.consumer import Replicate
+from pgqpy_consumers.row_counter import RowCounter
+from pgqpy_consumers.spark.consumer import SparkConsumer
+from pgqpy_consumers.table_loader.consumer import TableLoader
+from pgqpy_consumers.webhook.consumer import Webhook
+
+WORKERS = (TaskWorker, AsyncTaskWorker, TableWorker, AsyncTableWorker)
+CLASSES: tuple[type[Any], ...] = (
+    *(getattr(pgqpy, name) for name in dir(pgqpy) if name.endswith("Consumer")),
+    *(SparkConsumer, QueueMover, QueueSplitter, EventsToTasks, RowCounter),
+    *(Webhook, EmailSender, TableLoader, Replicate),
+    *(*WORKERS, PipelineWorker, AsyncPipelineWorker, ModelWorker, AsyncModelWorker),
+)
+
+
+def settings(cls: type) -> list[str]:
+    """The public attributes of a class that are no methods."""
+    no_settings = (FunctionType, property, classmethod, staticmethod, type)
+    return [
+        name
+        for each in cls.__mro__
+        for name, value in vars(each).items()
+        if not (name.startswith("_") or isinstance(value, no_settings))
+    ]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_a_misspelt_setting_of_a_subclass_is_refused_by_name(cls: type[Any]) -> None:
+    names = [*settings(cls), *(name for name in dir(cls) if name.startswith(("on_", "process_")))]
+    assert len(names) > 5
+    for name in names:
+        for wrong in {
+            name[:3] + name[4:],
+            name[:4] + name[3:],
+            name.replace("_", "", 1),
+            name.title(),
+        }:
+            if hasattr(cls, wrong) or len(name) < 7:
+                continue
+            with pytest.raises(InvalidConsumer, match=f"there is no {wrong}; did you mean"):
+                check_names(type("Mine", (cls,), {wrong: 1}))
+        check_names(type("Mine", (cls,), {name: getattr(cls, name)}))
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_attributes_of_ones_own_are_free(cls: type[Any]) -> None:
+    class Mixin:
+        retries = 3
+        tracker = None
+
+    own = {"sent": 0, "table_name": "x", "logger": None, "Metrics": object, "_retry_polcy": 1}
+    own |= {"settled": 0, "keys": (), "failed": 0, "batch": 1, "handled": 1, "errors": []}
+    check_names(type("Mine", (Mixin, cls), own))
+
+
+class Polcy(TaskWorker):
+    queues = "work"
+    retry_polcy = None
+
+    def handle_task(self, task: Any) -> None: ...
+
+
+class Size(pgqpy.Consumer):
+    queue_name = consumer_name = "c"
+    batchsize = 3
+
+    def process_event(self, conn: Any, event: Any) -> None: ...
+
+
+class Later(TableWorker):
+    table = "mail"
+    poll_intervall = 3
+
+    def process_row(self, conn: Any, row: Any) -> None: ...
+
+
+class Shown(SparkConsumer):
+    queue_name = consumer_name = "c"
+    showprogress = True
+
+
+class Failled(TaskWorker):
+    queues = "work"
+
+    def handle_task(self, task: Any) -> None: ...
+
+    def on_task_failled(self, task: Any, error: Any, after: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("cls", "meant"),
+    [
+        (Polcy, "retry_policy"),
+        (Size, "batch_size"),
+        (Later, "poll_interval"),
+        (Shown, "show_progress"),
+        (Failled, "on_task_failed"),
+    ],
+)
+def test_nothing_is_begun_with_a_misspelt_setting(cls: type[Any], meant: str) -> None:
+    with pytest.raises(InvalidConsumer, match=f"did you mean {meant}"):
+        cls("").run()
+
+
+@pytest.mark.parametrize("cls", WORKERS, ids=lambda cls: cls.__name__)
+def test_a_constructor_of_a_worker_takes_each_of_its_settings(cls: type[Any]) -> None:
+    parameters = inspect.signature(cls).parameters
+    for name in settings(cls):
+        assert name in parameters
+        value = object()
+        assert getattr(cls("", **{name: value}), name) is value
+
+
+@pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
+def test_those_that_pass_settings_on_take_them_too(awaited: bool) -> None:
+    app = TaskApp("work")
+
+    async def aside(*_: Any) -> None: ...
+
+    app.task(name="job")(lambda: None)
+    line = Pipeline("line", start="end")
+    line.sink("end")(aside if awaited else lambda conn, task: None)
+    made: list[Any]
+    for name in {*settings(TaskWorker)} - {"queues"}:
+        value = False if name == "periodic" else object()
+        given: dict[str, Any] = {name: value}
+        if awaited:
+            made = [app.async_worker("", **given), AsyncPipelineWorker("", line, **given)]
+        else:
+            made = [app.worker("", **given), PipelineWorker("", line, **given)]
+        assert [getattr(each, name) for each in made] == [value, value]
