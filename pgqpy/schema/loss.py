@@ -92,7 +92,12 @@ def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
         if not OURS.fullmatch(table):
             # A table that is in neither list is a loss, too, if it has rows.
             yield from _rows(driver, table, HELD.get(table) or Held(f"{table} row"))
-    for noun, statement in (("captured table", _TRIGGERS), ("view", _VIEWS)):
+    others = (
+        ("unknown table", _FOREIGN),
+        ("captured table", _TRIGGERS),
+        ("view", _VIEWS),
+    )
+    for noun, statement in others:
         names = [name for (name,) in driver.execute(statement, {"schemas": list(ALL_SCHEMAS)})]
         if names:
             yield f"{_plural(len(names), noun)} ({_some(names)})"
@@ -113,7 +118,7 @@ def _rows(driver: psycopg.Connection[Any], table: str, held: Held) -> Iterator[s
 
 
 def _tables(driver: psycopg.Connection[Any]) -> list[str]:
-    return [name for (name,) in driver.execute(_TABLES, [list(ALL_SCHEMAS)])]
+    return [name for (name,) in driver.execute(_TABLES, {"schemas": list(ALL_SCHEMAS)})]
 
 
 def _quoted(table: str) -> sql.Composable:
@@ -130,19 +135,23 @@ def _some(names: list[str], most: int = 10) -> str:
 
 
 # Partitions and children are counted with their parents.
-_TABLES: LiteralString = """
-select n.nspname || '.' || c.relname
+_OURS_FROM: LiteralString = """
   from pg_catalog.pg_class as c
   join pg_catalog.pg_namespace as n
     on n.oid = c.relnamespace
- where n.nspname = any (%s)
+ where n.nspname = any (%(schemas)s)
    and c.relkind in ('r', 'p', 'm', 'f')
    and not exists (
         select
           from pg_catalog.pg_inherits
          where inhrelid = c.oid)
- order by c.oid
-"""
+   and pg_catalog.pg_get_userbyid(c.relowner)"""
+_TABLES: LiteralString = (
+    f"select n.nspname || '.' || c.relname {_OURS_FROM} = 'pgq_owner' order by c.oid"
+)
+_FOREIGN: LiteralString = (
+    f"select n.nspname || '.' || c.relname {_OURS_FROM} <> 'pgq_owner' order by 1"
+)
 _TRIGGERS: LiteralString = """
 select distinct t.tgrelid::regclass::text
   from pg_catalog.pg_trigger as t
