@@ -545,3 +545,89 @@ def test_rows_that_are_staged_are_the_jobs_alone(conn: Connection, connect: Conn
             assert ops.value(job, "select pgq.drop_staging(%s)", table) is True
     finally:
         conn.execute("drop owned by test_stager, test_other; drop role test_stager, test_other")
+
+
+# functions of the owner
+
+EXECUTE_TEXT = {
+    "pgq.batch_retry",
+    "pgq.check_group_key",
+    "pgq.claim_event_keys",
+    "pgq.count_batch_rows",
+    "pgq.create_event_table",
+    "pgq.create_queue",
+    "pgq.create_staging",
+    "pgq.drop_event_keys",
+    "pgq.drop_group",
+    "pgq.drop_staging",
+    "pgq.event_dead_letter_many",
+    "pgq.event_retry_many",
+    "pgq.grant_perms",
+    "pgq.group_batch_keys",
+    "pgq.maint_rotate_delayed",
+    "pgq.maint_rotate_keys",
+    "pgq.maint_rotate_logs",
+    "pgq.maint_rotate_tables_step1",
+    "pgq.maint_staging",
+    "pgq.make_group_key",
+    "pgq.park_events",
+    "pgq.remove_queue",
+    "pgq.set_event_keys",
+    "pgq.set_group_config",
+    "pgq.set_queue_config",
+    "pgq.tune_storage",
+    "pgq_ext.rotate",
+    "pgq_task.add_counters",
+    "pgq_task.add_pushed",
+    "pgq_task.claim_limited",
+    "pgq_task.count_limited",
+    "pgq_task.counters_of",
+    "pgq_task.create_lane",
+    "pgq_task.create_queue",
+    "pgq_task.drop_payload_index_of",
+    "pgq_task.drop_queue",
+    "pgq_task.estimate_total",
+    "pgq_task.expire_finished",
+    "pgq_task.finished_tasks",
+    "pgq_task.get_result",
+    "pgq_task.grant_sequences",
+    "pgq_task.index_payload",
+    "pgq_task.keep_finished",
+    "pgq_task.last_of_limit",
+    "pgq_task.list_tasks",
+    "pgq_task.lock_found",
+    "pgq_task.make_finished_tables",
+    "pgq_task.next_of_limit",
+    "pgq_task.retire_pushed",
+    "pgq_task.rotate_limits",
+    "pgq_task.set_limits",
+    "pgq_task.set_queue_config",
+}
+
+
+def test_whatever_runs_as_the_owner_pins_its_search_path(conn: Connection) -> None:
+    """In any schema, also what is made while queues are used."""
+    conn.execute("create table t (id int primary key)")
+    conn.execute("select pgq.create_queue('q'), pgq_task.create_queue('t')")
+    conn.execute("select pgq.create_group('q', 'g', 2, 'lower(ev_data)')")
+    conn.execute("select pgq.capture_table('t', 'q'), pgq.create_staging('job')")
+    loose = conn.execute(
+        "select p.oid::regprocedure::text from pg_proc p"
+        " where prosecdef and proowner = 'pgq_owner'::regrole"
+        " and coalesce(array_to_string(proconfig, ';'), '')"
+        '     !~ \'(^|;)search_path="?pg_catalog"?, "?pg_temp"?($|;)\''
+    ).fetchall()
+    assert loose == []
+
+
+def test_the_owner_executes_no_text_but_what_is_listed_here(conn: Connection) -> None:
+    """A function of the owner that executes text is new: look where each part of that text comes
+    from, and that names are quoted by %I, values by %L or given by USING. Then list it."""
+    found = conn.execute(
+        "select n.nspname || '.' || p.proname from pg_proc p"
+        " join pg_namespace n on n.oid = pronamespace"
+        " where prosecdef and proowner = 'pgq_owner'::regrole and nspname like 'pgq%'"
+        " and prosrc ~* '\\m(execute|query_to_xml|dblink|cursor_to_xml)\\M'"
+        " order by 1"
+    ).fetchall()
+    assert {name for (name,) in found} == EXECUTE_TEXT
