@@ -182,7 +182,8 @@ def _queue_state(info: QueueInfo) -> QueueState:
         if info.ev_new
         else info.queue_ticker_idle_period + IDLE_GRACE
     )
-    late = info.ticker_lag is None or info.ticker_lag > allowed
+    # A tick in the future was made before the clock was set back: a ticker makes another at once.
+    late = info.ticker_lag is None or not -BUSY_GRACE <= info.ticker_lag <= allowed
     return QueueState.NO_TICKER if late else QueueState.TICKING
 
 

@@ -39,11 +39,14 @@ select current_database() as database,
 # A rotation empties the oldest table, so it waits for everyone whose position does not lie behind
 # the last switch. Positions are snapshots: one is behind the switch when no transaction that was
 # open at the switch was open at it. If that fails for the newest tick as well, then it is not the
-# consumers that are late but a transaction that is still open.
+# consumers that are late but a transaction that is still open. A switch in the future was made
+# before the clock was set back; the next is due.
 ROTATION: LiteralString = """
 select q.queue_name as queue,
-       q.queue_switch_time as rotated_at,
-       q.queue_switch_time + q.queue_rotation_period as rotation_due_at,
+       least(q.queue_switch_time, now()) as rotated_at,
+       case when q.queue_switch_time <= now() then q.queue_switch_time + q.queue_rotation_period
+            when q.queue_rotation_period is not null then now()
+        end as rotation_due_at,
        coalesce(
            (select split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
               from pgq.tick t

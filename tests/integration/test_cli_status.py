@@ -220,3 +220,12 @@ def test_a_status_that_nothing_is_wrong_with_fits_80_columns(cli: Cli) -> None:
         cli.ok("consumer", "register", name, "delay_counter")
         cli.ok("consumer", "register", name, "spark_report")
     assert all(len(line) <= 80 for line in cli.ok("status").splitlines())
+
+
+def test_a_rotation_in_the_future_was_before_the_clock_was_set_back(
+    conn: Connection, queue: str, cli: Cli
+) -> None:
+    conn.execute("update pgq.queue set queue_switch_time = now() + interval '400 days'")
+    [status] = cli.json("status")["queues"]
+    assert abs(status["rotated"]) < 60
+    assert abs(status["rotation_due_in"]) < 60

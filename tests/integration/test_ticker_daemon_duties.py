@@ -354,3 +354,14 @@ def test_periods_that_a_reload_changes_hold_from_the_next_pass(
     daemon.send(signal.SIGHUP)
     daemon.hear("reloaded")
     eventually(conn, "select queue_rotations > 5 from pgq.queue where queue_name = %s", queue)
+
+
+def test_times_in_the_future_give_no_negative_ages(
+    start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
+) -> None:
+    """They were noted before the clock was set back."""
+    conn.execute("select pgq.register_consumer(%s, 'c')", [queue])
+    conn.execute("update pgq.subscription set sub_active = now() + interval '400 days'")
+    daemon = start_ticker(dsn, top=HTTP, observe_period=0.05)
+    wait_for_metric(daemon, 0, "pgqpy_consumer_last_seen_seconds", queue=queue)
+    assert metric(daemon, "pgqpy_consumer_last_seen_seconds", queue=queue) == 0

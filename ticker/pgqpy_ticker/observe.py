@@ -15,18 +15,18 @@ from pgqpy_ticker.observation import ConsumerSeen, Observation, OpenTransaction,
 
 _QUEUES: LiteralString = """
     select i.queue_name,
-           coalesce(extract(epoch from i.ticker_lag), 0)::float8,
+           greatest(extract(epoch from i.ticker_lag), 0)::float8,
            coalesce(i.ev_new, 0),
            q.queue_rotations,
-           extract(epoch from now() - q.queue_switch_time)::float8
+           greatest(extract(epoch from now() - q.queue_switch_time), 0)::float8
     from pgq.get_queue_info() i
     join pgq.queue q on q.queue_name = i.queue_name
 """
 
 _CONSUMERS: LiteralString = """
     select queue_name, consumer_name,
-           coalesce(extract(epoch from lag), 0)::float8,
-           coalesce(extract(epoch from last_seen), 0)::float8,
+           greatest(extract(epoch from lag), 0)::float8,
+           greatest(extract(epoch from last_seen), 0)::float8,
            coalesce(pending_events, 0)
     from pgq.get_consumer_info()
 """
@@ -96,7 +96,12 @@ class Observe:
         self._first_seen = {xid: self._first_seen.get(xid, now) for *_, xid in rows}
         return [
             OpenTransaction(
-                kind, who, now - self._first_seen[xid] if age is None else age, database, role
+                # The wall clock may have been set back since it began.
+                kind,
+                who,
+                max(now - self._first_seen[xid], age or 0.0),
+                database,
+                role,
             )
             for kind, who, age, database, role, xid in rows
         ]
