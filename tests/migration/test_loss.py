@@ -107,6 +107,13 @@ CASES = {
         "create view public.queues as select queue_name from pgq.queue",
         r"1 view \(public.queues\)",
     ),
+    "a table that is in no list": (
+        (
+            "create table pgq.notes as select 1; insert into pgq.notes values (2);"
+            "alter table pgq.notes owner to pgq_owner"
+        ),
+        "2 pgq.notes rows",
+    ),
     "a table of an application in a schema of ours": (
         "create table pgq.notes as select 1; insert into pgq.notes values (2)",
         r"1 unknown table \(pgq.notes\)",
