@@ -1,4 +1,4 @@
--- Who may do what. Whatever is not named here, nobody but the owner may execute.
+-- Grants. A function that is not named here can be executed by the owner only.
 
 grant usage on schema pgq_coop to public;
 revoke execute on all functions in schema pgq_coop from public;

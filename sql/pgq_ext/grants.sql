@@ -1,6 +1,7 @@
--- Who may do what. Whatever is not named here, nobody but the owner may execute.
+-- Grants. A function that is not named here can be executed by the owner only.
 --
--- A consumer is pgq_reader where its queue is. Where its effects are it may be that, or pgq_writer if these are events.
+-- A consumer is a pgq_reader in the database of its queue. In the database of its effects it may be that too, or a
+-- pgq_writer if the effects are events.
 
 grant usage on schema pgq_ext to public;
 revoke execute on all functions in schema pgq_ext from public;

@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.finish_batch(1)
 --
---      Finishes a member's batch, whichever member has it. In the transaction that processed the events this makes
---      the processing exactly-once, as long as the transaction is rolled back if the result is 0.
+--      Finishes a member's batch, whichever member has it. Called in the transaction that processed the events it makes
+--      the processing exactly-once, provided that the transaction is rolled back if the result is 0.
 --
 -- Parameters:
 --      i_batch_id  - an open batch
@@ -21,7 +21,7 @@ as $$
 declare
     p   constant pgq.position_0 := pgq.lock_position(pgq.find_batch(i_batch_id), true);
 begin
-    -- The main consumer is there before its members.
+    -- The main consumer exists before its members.
     if p.pos_batch = i_batch_id
        and exists (select from pgq.registration member
                      join pgq.registration main on main.sub_id = member.sub_id and main.reg_id < member.reg_id
@@ -44,8 +44,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.finish_batch(4)
 --
---      Finishes a batch for the member that has it, and for no other: who has lost it to another gets an error, and with
---      that the effects are rolled back.
+--      Finishes a batch for the member that has it, and for no other. A member that has lost the batch to another gets
+--      an error, which rolls back the effects.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name, i_subconsumer_name   - the member

@@ -1,9 +1,9 @@
--- Who is in a group.
+-- The members of a group.
 --
--- Members share the position of the group's consumer, the main one. Each is registered as a consumer named
--- main.member with the main one's sub_id, so that retries belong to all. When a member takes a batch, the
--- main consumer moves behind it at once, and the member gets a position, which keeps rotation from taking the events; when
--- it finishes the batch it has none again.
+-- Members share the position of the group's consumer, the main consumer. Each is registered as a consumer named
+-- main.member with the main consumer's sub_id, so that retries belong to all. When a member takes a batch, the main
+-- consumer moves behind the batch at once, and the member gets a position, which keeps rotation from removing the
+-- events. When the member finishes the batch, it has no position again.
 
 create or replace function pgq_coop.next_state(i_nr bigint)
 returns bigint
@@ -13,9 +13,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.next_state(1)
 --
---      The number of a member's position that follows after one with this number and all signs of life that it may be
---      followed by already. A transaction that does not see those, because its snapshot is older, can then finish the
---      batch all the same; anything else that happened to the batch collides with it. Internal.
+--      Returns the number of the next position of a member, after the one with this number and all heartbeats that may
+--      follow it already. So a transaction with an older snapshot, which does not see the heartbeats, can still finish
+--      the batch; any other change of the batch conflicts with it. Internal.
 -- ----------------------------------------------------------------------
     select (i_nr | 1048575) + 1;
 $$;
@@ -30,7 +30,8 @@ as $$
 --      Locks a member until the end of the transaction. Internal.
 --
 -- Returns:
---      Its newest position, null if it has gone: its registration may be another's by now, if we had to wait.
+--      The member's newest position, or null if the member is gone: after waiting for the lock, its registration may
+--      belong to another member.
 -- ----------------------------------------------------------------------
 declare
     p   constant pgq.position_0 := pgq.lock_position(i_member.reg_id);
@@ -56,7 +57,7 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     if not pgq.is_read_committed() then
-        -- An old snapshot does not see a batch that was opened since; this collides with it.
+        -- An old snapshot does not see a batch that was opened since; this row conflicts with it.
         perform pgq.append_position(p.pos_registration, p.pos_nr + 1, null, null, null);
     end if;
     delete from pgq.registration where reg_id = p.pos_registration;
@@ -89,8 +90,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.register_subconsumer(3)
 --
---      Registers a member of a consumer's group, under the name consumer.subconsumer; and the consumer, if it is
---      not registered. pgq_coop.next_batch() does that by itself.
+--      Registers a member of a consumer's group under the name consumer.subconsumer, and the consumer itself if it is
+--      not registered. pgq_coop.next_batch() registers a member by itself.
 --
 -- Parameters:
 --      i_queue_name        - name of the queue
@@ -112,7 +113,7 @@ begin
     loop
         perform pgq.register_consumer(i_queue_name, i_consumer_name);
         main := pgq.find_registration(i_queue_name, i_consumer_name);
-        -- Members come and go one after the other; and the consumer stays.
+        -- Serialises changes of the membership, and keeps the consumer from being removed.
         exit when (pgq.lock_position(main.reg_id)).pos_nr is not null;
     end loop;
     perform pgq.check_name('subconsumer', i_consumer_name || '.' || i_subconsumer_name);
@@ -148,8 +149,8 @@ as $$
 --      i_queue_name        - name of the queue
 --      i_consumer_name     - name of the consumer
 --      i_subconsumer_name  - name of the member
---      i_batch_handling    - what becomes of a batch that the member has open: 0 refuse, 1 close it, which
---                            passes over its events
+--      i_batch_handling    - what to do if the member has a batch open: 0 refuse, 1 close the batch, which skips its
+--                            events
 -- Returns:
 --      1, or 0 if there is no such member.
 -- Errors:

@@ -1,4 +1,4 @@
--- A member gets a batch of its own.
+-- Opening batches for members.
 
 create or replace function pgq_coop.take_over(
     i_main pgq.registration, i_consumer_name text, i_subconsumer_name text, i_dead_interval interval)
@@ -8,8 +8,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.take_over(4)
 --
---      Gives a member without a batch that of another one which has given no sign of life for so long, if there is
---      such; and removes the dead. Who is at work on his batch's end, or says at this moment that he lives, is left
+--      Hands a member that has no batch the batch of another member that has sent no heartbeat for this long, if there
+--      is one, and removes dead members. A member that is just finishing its batch or sending a heartbeat is left
 --      alone. Internal.
 --
 -- Tables:
@@ -26,7 +26,7 @@ declare
           join pgq.subscription s on s.sub_queue = r.sub_queue and s.sub_consumer = r.sub_consumer
          where r.sub_id = i_main.sub_id
            and r.reg_id <> i_main.reg_id
-           -- One of the future was given before the clock was set back: a worker that lives gives another.
+           -- A heartbeat from the future was sent before the clock was set back: a live worker sends another.
            and s.sub_active not between now() - i_dead_interval and clock_timestamp() + i_dead_interval
          order by s.sub_batch is null, s.sub_active);
     id      int4;
@@ -35,7 +35,8 @@ begin
         return;
     end if;
 
-    -- A registration that gets our name refers to the consumer. Who unregisters us has that before the position.
+    -- A registration that gets this member's name refers to the consumer. Unregistering this member locks that before
+    -- the position.
     perform
        from pgq.consumer
       where co_name = i_consumer_name || '.' || i_subconsumer_name
@@ -44,12 +45,12 @@ begin
         return;
     end if;
 
-    -- One at a time; and nobody opens a batch meanwhile.
+    -- One session at a time; and no batch is opened meanwhile.
     perform pgq.lock_position(i_main.reg_id);
     member := pgq.find_member(i_main, i_consumer_name, i_subconsumer_name);
     own := pgq.lock_position(member.reg_id);
     if own.pos_nr is null then
-        return;  -- given up for dead itself
+        return;  -- was removed as dead itself
     end if;
     foreach id in array ids loop
         continue when id = own.pos_registration or not pgq.try_lock_position(id);
@@ -60,7 +61,7 @@ begin
         if p.pos_batch is null then
             perform pgq_coop.remove_member(dead, p);
         elsif own.pos_batch is null then
-            -- The batch stays with its registration; that gets another name.
+            -- The batch stays with its registration, which gets another name.
             perform pgq_coop.remove_registration(own);
             update pgq.registration set sub_consumer = member.sub_consumer where reg_id = id;
             perform pgq.forget_consumer(dead.sub_consumer);
@@ -85,20 +86,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.open_next_batch(9)
 --
---      Opens the next batch for a member of a consumer's group: what the functions of this file have in common.
---      pgqpy's own consumers call it. A member that is not registered is registered.
+--      Opens the next batch for a member of a consumer's group. It registers the member if necessary. pgqpy's consumers
+--      call it, and so do the other functions of this page that open batches.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name           - the consumer
 --      i_subconsumer_name                      - the member
---      i_dead_interval                         - take over the batch of a member that has not asked for one, nor
---                                                said that it lives, for so long; null for never
+--      i_dead_interval                         - take over the batch of a member that has not asked for a batch or sent
+--                                                a heartbeat for this long; null for never
 --      others                                  - as for pgq.open_next_batch()
 -- Returns:
---      As pgq.open_next_batch(). The consumer's position is behind the batch then, and the member's before it.
+--      The columns of pgq.open_next_batch(). Afterwards the consumer's position is after the batch, and the member's
+--      before it.
 -- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 the position is gone, PQ011 i_max_count is not
---      positive, PQ016 somebody who is no member consumes as the consumer, or has the member's name
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 the position is gone, PQ011 i_max_count is not positive,
+--      PQ016 a consumer outside the group has the consumer's batch open, or has the member's name
 -- Tables:
 --      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends positions; for a member that is new, or
 --      dead, pgq.registration and pgq.consumer
@@ -126,7 +128,7 @@ begin
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq, batch_sql, events
       from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, i_max_count,
                                i_most_inline, i_subconsumer_name) b;
-    -- Who works gives signs of life by that; who only looks need not give one every time.
+    -- Working sends heartbeats by itself; a member that only polls need not send one every time.
     if p.pos_batch is not null or (batch_id is null and p.pos_active not between now() - i_dead_interval / 3 and clock_timestamp() + i_dead_interval / 3) then
         perform pgq_coop.show_life(pgq.find_member(main, i_consumer_name, i_subconsumer_name), batch_id);
     end if;
@@ -140,10 +142,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.show_life(2)
 --
---      Notes that a member lives, if it still has this batch, or none. Internal.
+--      Sends a member's heartbeat, if it still has this batch, or none. Internal.
 --
 -- Returns:
---      Whether it still has the batch.
+--      True if it still has the batch.
 -- ----------------------------------------------------------------------
 declare
     p   constant pgq.position_0 := pgq_coop.lock_member(i_member);
@@ -165,14 +167,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.keep_batch(4)
 --
---      Says that a member still works on its batch, so that nobody takes it over. In a transaction of its own:
---      others wait for it.
+--      Sends a member's heartbeat while it works on its batch, so that no other member takes the batch over. Call it in
+--      a transaction of its own: other members wait for the end of that transaction.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name, i_subconsumer_name   - the member
 --      i_batch_id                                          - its batch
 -- Returns:
---      false if the batch is not its own (any more).
+--      False if the member does not have the batch (any more).
 -- Tables:
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
@@ -192,20 +194,20 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.next_batch_custom(7)
 --
---      Opens the next batch for a member of a consumer's group. Until it is finished, the same batch is returned
---      again. Events are read as those of any batch, by pgq.get_batch_events(); finish it by pgq_coop.finish_batch().
+--      Opens the next batch for a member of a consumer's group. Until the batch is finished, each call returns it
+--      again. Read its events with pgq.get_batch_events(), and finish it with pgq_coop.finish_batch().
 --
 -- Parameters:
 --      i_queue_name        - name of the queue
 --      i_consumer_name     - name of the consumer whose position the members share
---      i_subconsumer_name  - name of the member; it is registered if it is not
---      i_min_lag           - no events younger than that
---      i_min_count         - at least so many events (as far as the event sequence tells)
---      i_min_interval      - or at least so much time; null for no condition
---      i_dead_interval     - if another member has not asked for a batch for so long, remove it and take over its
+--      i_subconsumer_name  - name of the member; it is registered if necessary
+--      i_min_lag           - take no events younger than this
+--      i_min_count         - minimum number of events (as counted by the event sequence)
+--      i_min_interval      - or minimum time span of the batch; null for no condition
+--      i_dead_interval     - if another member has not asked for a batch for this long, remove it and take over its
 --                            batch; null for never
 -- Returns:
---      The batch id, null if there is no batch yet.
+--      The batch id, or null if there is no batch yet.
 -- Errors:
 --      as pgq_coop.open_next_batch()
 -- ----------------------------------------------------------------------
@@ -226,7 +228,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.next_batch_custom(6)
 --
---      Opens the next batch for a member, without taking over others'; see pgq_coop.next_batch_custom(7).
+--      Opens the next batch for a member, without taking over another member's batch; see
+--      pgq_coop.next_batch_custom(7).
 -- ----------------------------------------------------------------------
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name,
@@ -243,7 +246,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.next_batch(4)
 --
---      Opens the next batch for a member, or takes one over; see pgq_coop.next_batch_custom(7).
+--      Opens the next batch for a member, or takes over another member's batch; see pgq_coop.next_batch_custom(7).
 -- ----------------------------------------------------------------------
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name,
@@ -259,7 +262,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.next_batch(3)
 --
---      Opens the next batch for a member, without taking over others'; see pgq_coop.next_batch_custom(7).
+--      Opens the next batch for a member, without taking over another member's batch; see
+--      pgq_coop.next_batch_custom(7).
 -- ----------------------------------------------------------------------
 begin
     return pgq_coop.next_batch(i_queue_name, i_consumer_name, i_subconsumer_name, null);

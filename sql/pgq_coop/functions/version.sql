@@ -5,7 +5,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_coop.version(0)
 --
---      The version of PgQ whose interface this is.
+--      Returns the version of PgQ whose interface this is.
 -- ----------------------------------------------------------------------
     select pgq.version();
 $$;

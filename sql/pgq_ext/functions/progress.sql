@@ -1,4 +1,5 @@
--- Access to what is remembered. The tables that are not written at present are touched only if they must be: who rotates needs them alone.
+-- Access to the remembered progress. The tables that are not being written are touched only if necessary: rotation
+-- needs them exclusively.
 
 create or replace function pgq_ext.find_tracker(i_consumer text, i_subconsumer text)
 returns int4
@@ -7,7 +8,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.find_tracker(2)
 --
---      The tracker of a consumer, null if nothing was ever remembered. Internal.
+--      Returns the tracker of a consumer, or null if nothing was ever remembered. Internal.
 -- ----------------------------------------------------------------------
 begin
     return (select trk_id from pgq_ext.tracker where consumer_id = i_consumer and subconsumer_id = i_subconsumer);
@@ -21,7 +22,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.lock_tracker(2)
 --
---      Locks the tracker of a consumer until the end of the transaction, and makes it if there is none. Internal.
+--      Locks the tracker of a consumer until the end of the transaction, and creates it if there is none. Internal.
 --
 -- Errors:
 --      PQ003 invalid name
@@ -60,13 +61,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.check_snapshot(0)
 --
---      Raises 40001 if there was a step of a rotation after the snapshot of this transaction, so that not finding a row means nothing.
---      Internal.
+--      Raises 40001 if a rotation took a step after this transaction's snapshot: a row that is not found may then still
+--      exist. Internal.
 -- ----------------------------------------------------------------------
 begin
     if not pgq.is_read_committed()
        and (coalesce((select log_rotations from pgq_ext.log), 0) <> pg_catalog.pg_sequence_last_value('pgq_ext.log_seq')
-            -- Emptied: the snapshot sees the file that was, the function the one that is.
+            -- The table was emptied: the snapshot sees the old file, the function the new one.
             or exists (select from pg_catalog.pg_class
                         where oid in ('pgq_ext.progress_0'::pg_catalog.regclass, 'pgq_ext.progress_1'::pg_catalog.regclass)
                           and relfilenode <> pg_catalog.pg_relation_filenode(oid)))
@@ -83,7 +84,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.get_progress(1)
 --
---      The newest state of a tracker, null if there is none. Internal.
+--      Returns the newest state of a tracker, or null if there is none. Internal.
 --
 -- Tables:
 --      reads pgq_ext.progress_0, pgq_ext.progress_1
@@ -91,7 +92,7 @@ as $$
 declare
     p   pgq_ext.progress_0;
 begin
-    -- Twice: between two statements rotation may carry the row from one table to the other.
+    -- Look twice: between two statements rotation may carry the row from one table to the other.
     for attempt in 1..2 loop
         if pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') % 2 = 0 then
             select * into p from pgq_ext.progress_0 where prg_tracker = i_tracker order by prg_nr desc limit 1;
@@ -118,8 +119,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.require_durable(0)
 --
---      The transaction is to be on disk when its commit returns: the next thing is that the batch is finished in another database, which
---      may then not come back without it. Internal.
+--      Makes the commit wait until the transaction is on disk. The batch is finished in another database next, and
+--      after a crash it must not be finished there and missing here. Internal.
 -- ----------------------------------------------------------------------
 begin
     if pg_catalog.current_setting('synchronous_commit') = 'off' then
@@ -138,7 +139,7 @@ as $$
 --      Stores the new state of a tracker that the caller has locked. Internal.
 --
 -- Parameters:
---      p           - the state before, with what has changed; null fields where there was none
+--      p           - the previous state with the changes applied; fields without a previous value are null
 -- ----------------------------------------------------------------------
 declare
     rotations   bigint;
@@ -154,13 +155,13 @@ begin
                 insert into pgq_ext.progress_1 select p.*;
             end if;
         exception when unique_violation then
-            -- Only under an old snapshot, which sees an old state.
+            -- Happens only under an old snapshot, which sees an old state.
             perform pgq.raise_stale_snapshot();
         end;
         -- Now we hold a lock on the table. A row in both does no harm.
         exit when pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') = rotations;
     end loop;
-    -- In another table than the one that it would collide in?
+    -- The conflicting row may be in the other table.
     perform pgq_ext.check_snapshot();
     perform pgq_ext.rotate();
 end;
@@ -173,7 +174,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.has_event(4)
 --
---      Whether an event of the batch that a tracker is at is done. Internal.
+--      Returns whether an event of a tracker's current batch is done. Internal.
 --
 -- Parameters:
 --      p           - the tracker's state
@@ -187,7 +188,8 @@ declare
 begin
     for attempt in 1..2 loop
         even := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') % 2 = 0;
-        -- Where the row is that began the batch, there its events are. The row first: it is carried over together with them.
+        -- The events are in the same table as the row that began the batch. Look for the row first: rotation carries
+        -- both over together.
         if even then
             perform from pgq_ext.progress_0 where prg_tracker = p.prg_tracker and prg_nr = p.prg_event_nr;
         else
@@ -243,11 +245,11 @@ begin
         if rotations % 2 = 0 then
             insert into pgq_ext.event_0 (evt_tracker, evt_nr, evt_id, evt_retry, evt_time)
             values (p.prg_tracker, p.prg_event_nr, i_event, i_retry, coalesce(i_time, '-infinity'))
-            on conflict do nothing;  -- Only under an old snapshot, and then it is 40001.
+            on conflict do nothing;  -- only under an old snapshot, and then it is 40001
         else
             insert into pgq_ext.event_1 (evt_tracker, evt_nr, evt_id, evt_retry, evt_time)
             values (p.prg_tracker, p.prg_event_nr, i_event, i_retry, coalesce(i_time, '-infinity'))
-            on conflict do nothing;  -- Only under an old snapshot, and then it is 40001.
+            on conflict do nothing;  -- only under an old snapshot, and then it is 40001
         end if;
         exit when pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') = rotations;
     end loop;

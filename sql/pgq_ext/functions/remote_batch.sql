@@ -1,5 +1,5 @@
--- Whole batches, each in one transaction of this database: what pgqpy's RemoteConsumer calls. Batch and ticks are remembered together, so
--- that a batch is not applied twice, and a gap between two is noticed.
+-- Whole batches, each in one transaction of this database: the functions that pgqpy's RemoteConsumer calls. A batch is
+-- remembered together with its ticks, so no batch is applied twice, and a gap between two batches is noticed.
 
 create or replace function pgq_ext.start_batches(
     a_consumer text, a_subconsumer text, a_tick_id bigint, a_tick_time timestamptz, a_fresh boolean,
@@ -10,22 +10,22 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.start_batches(5)
 --
---      A consumer starts; to be called before its first batch. Where nothing is remembered, what it has not done yet begins behind its
---      position.
+--      Starts a consumer; call it before the consumer's first batch. If nothing is remembered, the first batch is
+--      expected to begin at the consumer's position.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
 --      a_subconsumer   - its queue
---      a_tick_id       - its position in the queue
+--      a_tick_id       - the consumer's position in the queue
 --      a_tick_time     - that tick's time
---      a_fresh         - whether it has done no batch yet
+--      a_fresh         - true if the consumer has done no batch yet
 -- Returns:
---      The last batch that it has done, if there were retries or dead letters in it: these may not have come to the queue, see
---      pgq.reopen_batch(). Null if there were none, or if the consumer is registered anew.
+--      The last batch that the consumer has done, if it had retries or dead letters: these may not have reached the
+--      queue, see pgq.reopen_batch(). Null if it had none, or if the consumer was registered again.
 -- Errors:
---      PQ003 invalid name, PQ040 nothing is remembered of a consumer that has done batches
+--      PQ003 invalid name, PQ040 nothing is remembered about a consumer that has done batches
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
@@ -69,28 +69,29 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.begin_batch(7)
 --
---      Whether a batch is to be applied, or was already. Nobody else can begin one as this consumer until the transaction ends.
+--      Begins a batch, and tells whether it was applied already. Until the transaction ends, no other session can begin
+--      a batch as this consumer.
 --
 -- Parameters:
 --      a_consumer                          - name of the consumer
 --      a_subconsumer                       - its queue
 --      a_batch_id                          - the batch
---      a_prev_tick_id, a_prev_tick_time    - the tick behind which it begins
+--      a_prev_tick_id, a_prev_tick_time    - the tick after which it begins
 --      a_tick_id, a_tick_time              - the tick at which it ends
 -- Returns:
---      done        - true: leave it out, and finish it in the queue's database
---      retries     - then, what pgq_ext.end_batch() was given
+--      done        - true if the batch was applied already: skip it, and finish it in the queue's database
+--      retries     - if done, the value that pgq_ext.end_batch() was given
 -- Errors:
 --      PQ003 invalid name
---      PQ040 this database is behind the batch: events would be left out
---      PQ041 it is ahead of the batch, or remembers ticks of another history: events would be applied twice
+--      PQ040 this database is behind the batch: events would be skipped
+--      PQ041 this database is ahead of the batch, or remembers ticks of another history: events would be applied twice
 -- ----------------------------------------------------------------------
 declare
     id      constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
     p       constant pgq_ext.progress_0 := pgq_ext.get_progress(id);
 begin
-    -- All of it, as a batch that ends at the same tick may begin earlier, or be another one with the same events: if the consumer was moved
-    -- back, its events are wanted again.
+    -- Compare batch, begin and end: a batch that ends at the same tick may begin earlier, or be another batch with the
+    -- same events. If the consumer was moved back, the events are to be applied again.
     if p.prg_batch = a_batch_id
        and p.prg_prev_tick = a_prev_tick_id and coalesce(p.prg_prev_tick_time = a_prev_tick_time, true)
        and p.prg_tick = a_tick_id and coalesce(p.prg_tick_time = a_tick_time, true)
@@ -143,19 +144,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.end_batch(8)
 --
---      Remembers a batch as done, in the transaction that began it by pgq_ext.begin_batch().
+--      Remembers a batch as done, in the transaction that called pgq_ext.begin_batch().
 --
 -- Parameters:
 --      a_consumer              - name of the consumer
 --      a_subconsumer           - its queue
 --      a_batch_id              - the batch
 --      a_tick_id, a_tick_time  - the tick at which it ends
---      a_retries               - what the consumer needs to know to finish the batch in the queue's database, if it must do so after a crash
---      a_tick_snapshot, a_tick_event_seq   - the tick's; with them pgq.rewind_consumer() finds it when the queue has forgotten it
+--      a_retries               - the data that the consumer needs to finish the batch in the queue's database after a
+--                                crash
+--      a_tick_snapshot, a_tick_event_seq   - the tick's snapshot and event sequence; with them pgq.rewind_consumer()
+--                                            finds the tick after the queue has forgotten it
 -- Errors:
 --      PQ003 invalid name
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
@@ -185,15 +188,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.forget_retries(2)
 --
---      Forgets what a consumer has put back or given up of its last batch: it need not come to the queue any more.
+--      Forgets the retries and dead letters of a consumer's last batch: the queue has them now.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
 --      a_subconsumer   - its queue
 -- Returns:
---      Whether there was something.
+--      True if there was something to forget.
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
@@ -219,15 +222,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.forget_consumer(2)
 --
---      Forgets all that is remembered of a consumer.
+--      Forgets everything that is remembered about a consumer.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart; pgqpy's consumers give their queue
+--      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
 -- Returns:
---      Whether there was something.
+--      True if there was something to forget.
 -- Tables:
---      pgq_ext.tracker; the rest goes with rotation
+--      deletes from pgq_ext.tracker; rotation removes the rest
 -- ----------------------------------------------------------------------
 declare
     id  constant int4 := pgq_ext.find_tracker(a_consumer, a_subconsumer);

@@ -1,5 +1,6 @@
--- Events that are done one by one: what pgqpy's TrackedConsumer calls. Ids of batches and events come again when a source is restored from
--- a backup. So events are told apart by their times as well, and batches must not begin before the events that are remembered.
+-- Events that are done one by one: the functions that pgqpy's TrackedConsumer calls. A source that is restored from a
+-- backup gives out the same batch and event ids again. So events are also distinguished by their times, and a batch
+-- must not begin before the remembered events.
 
 create or replace function pgq_ext.follows_events(
     p pgq_ext.progress_0, i_consumer text, i_subconsumer text, i_batch_id bigint,
@@ -10,12 +11,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.follows_events(6)
 --
---      Whether all events that a tracker remembers are before a batch, so that they can be forgotten. Internal.
+--      Returns whether all events that a tracker remembers are before a batch, so that they can be forgotten. Internal.
 --
 -- Parameters:
 --      p   - the tracker's state
 -- Errors:
---      PQ041 the batch begins before them, or its ticks are of another history
+--      PQ041 the batch begins before these events, or its ticks are of another history
 -- ----------------------------------------------------------------------
 begin
     if p.prg_event_tick is null then
@@ -58,19 +59,22 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.begin_event(10)
 --
---      Whether an event is done. If it is not, nobody else can do an event as this consumer until the transaction ends.
+--      Begins an event, and returns true if it is done already. If it is not, no other session can begin an event as
+--      this consumer until the transaction ends.
 --
 -- Parameters:
 --      a_consumer                          - name of the consumer
 --      a_subconsumer                       - its queue
 --      a_batch_id                          - the batch
---      a_prev_tick_id, a_prev_tick_time    - the tick behind which it begins
+--      a_prev_tick_id, a_prev_tick_time    - the tick after which it begins
 --      a_tick_id, a_tick_time              - the tick at which it ends
 --      a_event_id, a_event_time            - the event
---      a_retry                             - how often it was put back: it then has the same id, and is another one
+--      a_retry                             - number of retries of the event; a retry has the same id but counts as
+--                                            another event
 -- Errors:
 --      PQ003 invalid name
---      PQ041 this database remembers events behind the batch's begin, or ticks of another history: events might be done twice
+--      PQ041 the batch begins before the remembered events, or its ticks are of another history: events might be done
+--      twice
 --      40001 the event was done after the transaction took its snapshot
 -- ----------------------------------------------------------------------
 declare
@@ -83,7 +87,8 @@ begin
         return true;
     end if;
     if not pgq.is_read_committed() then
-        -- Afterwards would be too late: the effect cannot be rolled back. What is not seen is found by colliding with it.
+        -- Check now: after the event its effect cannot be rolled back. A row that the snapshot does not see is found by
+        -- the conflict with it.
         begin
             perform pgq_ext.end_event(a_consumer, a_subconsumer, a_batch_id, a_prev_tick_id, a_prev_tick_time, a_tick_id, a_tick_time,
                                       a_event_id, a_retry, a_event_time);
@@ -107,7 +112,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.end_event(10)
 --
---      Remembers an event as done. With the first one behind the events that are remembered these are forgotten.
+--      Remembers an event as done. The first event of a later batch makes it forget the events remembered before.
 --
 -- Parameters:
 --      as for pgq_ext.begin_event()
@@ -117,7 +122,7 @@ as $$
 --      PQ003 invalid name
 --      PQ041 as for pgq_ext.begin_event()
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress and the events
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
@@ -136,7 +141,7 @@ begin
     elsif pgq_ext.has_event(p, a_event_id, a_retry, a_event_time) then
         return false;
     elsif p.prg_event_batch <> a_batch_id or p.prg_event_tick < a_tick_id then
-        -- The events of before are kept: the consumer was moved to somewhere among them.
+        -- Keep the earlier events: the consumer was moved to a position among them.
         p.prg_event_batch := a_batch_id;
         if p.prg_event_tick < a_tick_id then
             p.prg_event_tick := a_tick_id;

@@ -6,21 +6,22 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.rotate(0)
 --
---      Keeps what is remembered small; see structure/progress.sql. Whoever appends calls it, in a transaction that may have effects of
---      its own and may last. So it never waits for a lock, and does one step a transaction, so that nobody waits for the end of this one:
+--      Keeps the remembered progress small; see structure/progress.sql. Each function that appends calls it, in a
+--      transaction that may have effects of its own and may be long. So it never waits for a lock, and takes one step
+--      per transaction, so that no session waits for the end of this one:
 --
---      1. each tracker's newest state, and the events of the batch that it is at, are copied out of the tables that are not written, when
---         all have committed who did write there;
---      2. these are emptied. Nobody has to look into them any more;
---      3. when the others have grown, they are written from now on.
+--      1. Copy each tracker's newest state, and the events of its current batch, out of the tables that are no longer
+--         written, after all transactions that wrote there have ended.
+--      2. Empty these tables. No session needs them any more.
+--      3. When the current tables have grown, write to the empty ones from now on.
 --
---      In REPEATABLE READ it does nothing. Consumers of pgqpy that work so call it between batches, and so does the ticker, if this
---      database has one.
+--      In REPEATABLE READ it does nothing. pgqpy's consumers with that isolation level call it between batches, and the
+--      ticker calls it if this database has one.
 --
 -- Returns:
---      Whether there was something to do.
+--      True if there was something to do.
 -- Tables:
---      pgq_ext.log, and those that it empties
+--      pgq_ext.log; empties the progress and event tables
 -- ----------------------------------------------------------------------
 declare
     rotations   constant bigint := pg_sequence_last_value('pgq_ext.log_seq');
@@ -42,7 +43,7 @@ begin
         return false;
     end if;
     if l.log_rotations <> rotations then
-        -- The transaction of the third step failed; the sequence does not come back.
+        -- The transaction of the third step failed, and a sequence is not rolled back.
         update pgq_ext.log set log_rotations = rotations, log_carried_bytes = 0;
         return true;
     end if;
@@ -58,7 +59,8 @@ begin
     end if;
 
     begin
-        -- Who still writes may commit when we have looked, and his newest state would then be hidden by the one that we have copied.
+        -- A session that still writes may commit after this look, and its newest state would then be hidden by the
+        -- copied one.
         execute format('lock table pgq_ext.progress_%1$s, pgq_ext.event_%1$s in share mode nowait', other);
         raise exception using errcode = 'PQZZZ', message = 'nobody does, and the lock goes with this';
     exception
@@ -73,7 +75,7 @@ begin
         exception when lock_not_available then
             return false;
         end;
-        -- What was written when it was looked for, and has committed since.
+        -- Rows that were uncommitted when the copy looked for them, and are committed now.
         perform pgq_ext.carry_over(other, cur);
         execute format('truncate pgq_ext.progress_%1$s, pgq_ext.event_%1$s', other);
     end if;
@@ -92,7 +94,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.log_size(1)
 --
---      The size of the tables of a number, in bytes. Internal.
+--      Returns the size in bytes of the tables with this number. Internal.
 -- ----------------------------------------------------------------------
     select case i_number
            when '0' then pg_catalog.pg_relation_size('pgq_ext.progress_0') + pg_catalog.pg_relation_size('pgq_ext.event_0')
@@ -107,10 +109,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.carry_over(2)
 --
---      Copies what is needed from the tables of one number to those of the other. Internal.
+--      Copies the rows that are still needed from the tables of one number to those of the other. Internal.
 --
 -- Returns:
---      Whether something was not there yet.
+--      True if a row was not there yet.
 -- ----------------------------------------------------------------------
 declare
     states  bigint;

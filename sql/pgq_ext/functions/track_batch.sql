@@ -6,11 +6,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.is_batch_done(3)
 --
---      Whether a batch is the last one that a consumer has done in this database.
+--      Returns whether a batch is the last one that a consumer has done in this database.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart; pgqpy's consumers give their queue
+--      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
 --      a_batch_id      - batch
 -- ----------------------------------------------------------------------
 declare
@@ -28,7 +28,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.is_batch_done(2)
 --
---      Whether a batch is the last one that a consumer has done; see pgq_ext.is_batch_done(3).
+--      Returns whether a batch is the last one that a consumer has done; see pgq_ext.is_batch_done(3).
 -- ----------------------------------------------------------------------
     select pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
 $$;
@@ -41,18 +41,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.set_batch_done(3)
 --
---      Remembers that a consumer has done a batch, in the transaction in which it does it.
+--      Remembers that a consumer has done a batch. Call it in the transaction that processes the batch.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart
---      a_batch_id      - batch; one that is null or not positive is no batch, and is not remembered
+--      a_subconsumer   - distinguishes consumers of one name
+--      a_batch_id      - batch; if it is null or not positive, nothing is remembered
 -- Returns:
---      false if it was done already: then somebody else has done it meanwhile.
+--      False if the batch was done already, by another session in the meantime.
 -- Errors:
 --      PQ003 invalid name
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;

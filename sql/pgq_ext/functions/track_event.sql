@@ -7,14 +7,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.is_event_done(5)
 --
---      Whether a consumer has done an event of the batch that it is at.
+--      Returns whether a consumer has done an event of its current batch.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart; pgqpy's consumers give their queue
+--      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
 --      a_batch_id      - batch
 --      a_event_id      - event
---      a_retry         - how often the event was put back: it then has the same id, and is another one
+--      a_retry         - number of retries of the event; a retry has the same id but counts as another event
 -- ----------------------------------------------------------------------
 declare
     p   constant pgq_ext.progress_0 := pgq_ext.get_progress(pgq_ext.find_tracker(a_consumer, a_subconsumer));
@@ -31,7 +31,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.is_event_done(4)
 --
---      Whether a consumer has done an event that was not put back before; see pgq_ext.is_event_done(5).
+--      Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
 -- ----------------------------------------------------------------------
     select pgq_ext.is_event_done(a_consumer, a_subconsumer, a_batch_id, a_event_id, 0);
 $$;
@@ -44,7 +44,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.is_event_done(3)
 --
---      Whether a consumer has done an event that was not put back before; see pgq_ext.is_event_done(5).
+--      Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
 -- ----------------------------------------------------------------------
     select pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id, 0);
 $$;
@@ -58,20 +58,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.set_event_done(5)
 --
---      Remembers that a consumer has done an event. With the first one of another batch the events of the batch before are forgotten.
+--      Remembers that a consumer has done an event. The first event of another batch makes it forget the events of the
+--      previous batch.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart
+--      a_subconsumer   - distinguishes consumers of one name
 --      a_batch_id      - batch
 --      a_event_id      - event
---      a_retry         - how often the event was put back
+--      a_retry         - number of retries of the event
 -- Returns:
 --      false if it was done already
 -- Errors:
 --      PQ003 invalid name, PQ011 no batch, event or retry count
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress and the events
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
@@ -111,7 +112,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.set_event_done(4)
 --
---      Remembers that a consumer has done an event that was not put back before; see pgq_ext.set_event_done(5).
+--      Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
 -- ----------------------------------------------------------------------
     select pgq_ext.set_event_done(a_consumer, a_subconsumer, a_batch_id, a_event_id, 0);
 $$;
@@ -124,7 +125,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.set_event_done(3)
 --
---      Remembers that a consumer has done an event that was not put back before; see pgq_ext.set_event_done(5).
+--      Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
 -- ----------------------------------------------------------------------
     select pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id, 0);
 $$;

@@ -6,13 +6,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.get_last_tick(2)
 --
---      The last tick that a consumer has done in this database.
+--      Returns the last tick that a consumer has done in this database.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart; pgqpy's consumers give their queue
+--      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
 -- Returns:
---      The tick's id, null if none is remembered.
+--      The tick's id, or null if none is remembered.
 -- ----------------------------------------------------------------------
 begin
     return (pgq_ext.get_progress(pgq_ext.find_tracker(a_consumer, a_subconsumer))).prg_tick;
@@ -27,7 +27,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.get_last_tick(1)
 --
---      The last tick that a consumer has done in this database; see pgq_ext.get_last_tick(2).
+--      Returns the last tick that a consumer has done in this database; see pgq_ext.get_last_tick(2).
 -- ----------------------------------------------------------------------
     select pgq_ext.get_last_tick(a_consumer, '');
 $$;
@@ -40,18 +40,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.set_last_tick(3)
 --
---      Remembers the last tick that a consumer has done, in the transaction in which it does it.
+--      Remembers the last tick that a consumer has done. Call it in the transaction that processes the events.
 --
 -- Parameters:
 --      a_consumer      - name of the consumer
---      a_subconsumer   - what tells several of one name apart
+--      a_subconsumer   - distinguishes consumers of one name
 --      a_tick_id       - tick; null to remember none
 -- Returns:
 --      1
 -- Errors:
 --      PQ003 invalid name
 -- Tables:
---      appends to what is remembered
+--      appends to pgq_ext.progress
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;

@@ -5,7 +5,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_ext.version(0)
 --
---      The version of pgq_ext whose interface this is.
+--      Returns the version of pgq_ext whose interface this is.
 -- ----------------------------------------------------------------------
     select '3.5';
 $$;
