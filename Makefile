@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PG15 := /usr/lib/postgresql/15/bin/postgres
 
-# Only what is given on make's own command line counts: an unrelated variable
-# of the environment must not send the demo to somebody's database.
+# Only a value on make's own command line counts: an unrelated environment variable
+# must not send the demo to another database.
 given = $(filter command,$(firstword $(origin $(1))))
 bench_file = $(if $(call given,$(1)),--$(2) "$$$(1)")
 BENCH_OPTIONS = $(if $(call given,ONLY),$(ONLY)) $(if $(call given,QUICK),--quick) \
@@ -26,7 +26,7 @@ help: ## this list
 demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
 	@$(BIN)/pgqpy demo $(DEMO_OPTIONS)
 
-# One more than there are cores: many tests wait for processes that they have started.
+# One more than the cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
@@ -48,7 +48,7 @@ sync: $(VENV)/.installed-dev ## write the sync client from the asyncio one
 types: $(VENV)/.installed-dev ## mypy, strict
 	$(BIN)/mypy
 
-# Its plugin would import the package before that is measured.
+# The plugin would import the package before coverage measures it.
 coverage: $(VENV)/.installed-dev ## the suite on PostgreSQL 18, with coverage
 	$(BIN)/pytest -p no:pgqpy --pg 18 --cov --cov-report=term $(if $(call given,T),$(T))
 
@@ -73,7 +73,7 @@ $(BIN)/python:
 	@tools/system-packages venv "$$(tools/find-python)" $(VENV)
 	@"$$(tools/find-python)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
-# What is installed for the tests is enough for the demo, and for the benchmarks.
+# The packages for the tests are enough for the demo and for the benchmarks.
 $(VENV)/.installed-all $(VENV)/.installed-bench: $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 	@if test $(VENV)/.installed-dev -nt pyproject.toml; then \
 	    touch $@; \

@@ -1,7 +1,7 @@
-"""The few things that sync and asyncio cannot spell alike.
+"""Pairs of functions and classes that sync and asyncio code cannot spell alike.
 
-Everything here comes in pairs, ``AsyncX`` and ``X``, with the same interface; the generator of the
-sync modules (tools/async_to_sync.py) exchanges the names.
+Each pair, ``AsyncX`` and ``X``, has one interface; the generator of the sync modules
+(tools/async_to_sync.py) exchanges the names.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 T = TypeVar("T")
 
-#: What service managers and terminals send to end a process.
+#: The signals with which service managers and terminals end a process.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-#: Raised in whatever is under way when somebody ends the program, or the task of asyncio.
+#: Raised in the running code when the program, or its asyncio task, is ended.
 INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)
 
 
 class Waker:
-    """Sleeping that can be ended: by `wake`, from any thread or signal handler, or by a socket."""
+    """A sleep that can be ended: by `wake`, from any thread or signal handler, or by a socket."""
 
     def __init__(self) -> None:
         self._receiver, self._sender = socket.socketpair()
@@ -43,13 +43,13 @@ class Waker:
             end.setblocking(False)
 
     def wake(self) -> None:
-        """End the wait that is going on, or else the next one, at once."""
-        # A full buffer wakes as well; one that is closed has nobody to wake.
+        """End the current wait, or else the next one, at once."""
+        # A full buffer wakes as well; a closed one has no waiter.
         with contextlib.suppress(OSError):
             self._sender.send(b"\0")
 
     def wait(self, timeout: float, fileno: int | None = None) -> None:
-        """Wait so many seconds, or until woken or until the socket is readable."""
+        """Wait ``timeout`` seconds, or until woken, or until the socket is readable."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._receiver, selectors.EVENT_READ)
             if fileno is not None:
@@ -64,17 +64,17 @@ class Waker:
 
 
 class AsyncWaker:
-    """The same, for one event loop; `wake` from its thread, or with call_soon_threadsafe."""
+    """A `Waker` for one event loop; call `wake` from its thread, or with call_soon_threadsafe."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """End the wait that is going on, or else the next one, at once."""
+        """End the current wait, or else the next one, at once."""
         self._woken.set()
 
     async def wait(self, timeout: float, fileno: int | None = None) -> None:  # noqa: ASYNC109
-        """Wait so many seconds, or until woken; there is no socket, it has an `AsyncWatch`."""
+        """Wait ``timeout`` seconds, or until woken; there is no socket, it has an `AsyncWatch`."""
         assert fileno is None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -82,21 +82,21 @@ class AsyncWaker:
         self._woken.clear()
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class Watch:
-    """A socket that is to be read when it is readable; who waits for that watches `fileno`."""
+    """A socket that must be read when it is readable; its waiter watches `fileno`."""
 
     def __init__(self, fileno: int, read: Callable[[], None]) -> None:
         self.fileno: int | None = fileno
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class AsyncWatch:
-    """The same, but it is the event loop that watches, and reads."""
+    """A socket that the event loop watches and reads."""
 
     fileno: int | None = None
 
@@ -111,19 +111,19 @@ class AsyncWatch:
 
 AsyncLock = asyncio.Lock
 Lock = nullcontext[None]
-"""For what no two threads use."""
+"""Replaces a lock where no two threads share anything."""
 
 _shared: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakValueDictionary[Any, Any]]
 _shared = WeakKeyDictionary()
 
 
 def shared(make: Callable[[str], T], key: str) -> T:
-    """One for each who asks."""
+    """Make a new one for each call."""
     return make(key)
 
 
 def async_shared(make: Callable[[str], T], key: str) -> T:
-    """The same one for all in the running event loop that ask with this key, while they have it."""
+    """Return one object for all callers in the running event loop that use this key."""
     made = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     thing: T | None = made.get((make, key))
     if thing is None:
@@ -132,7 +132,8 @@ def async_shared(make: Callable[[str], T], key: str) -> T:
 
 
 class _StopSignals:
-    """SIGTERM and SIGINT, while there is anybody to be told: the first tells all of them."""
+    """Handles SIGTERM and SIGINT while a callback is registered: the first signal calls them
+    all."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
@@ -153,7 +154,7 @@ class _StopSignals:
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
-            # None: installed by something other than Python, which cannot be put back.
+            # None: installed by something other than Python, which cannot be restored.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous = {}
 
@@ -168,10 +169,10 @@ _stop_signals = _StopSignals()
 
 @contextmanager
 def on_stop_signals(callback: Callable[[], None]) -> Iterator[None]:
-    """Within the block the first SIGTERM or SIGINT calls back; a second acts as it did before.
+    """Call back at the first SIGTERM or SIGINT within the block; a second acts as before.
 
-    Blocks may overlap: all are called back. Signals belong to the main thread: in others this does
-    nothing.
+    Blocks may overlap: all are called back. Signals belong to the main thread: in other threads
+    this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -185,7 +186,7 @@ def on_stop_signals(callback: Callable[[], None]) -> Iterator[None]:
 
 @asynccontextmanager
 async def async_on_stop_signals(callback: Callable[[], None]) -> AsyncIterator[None]:
-    """The same, for the running event loop."""
+    """Call back at the first SIGTERM or SIGINT within the block, for the running event loop."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -201,7 +202,7 @@ async def async_on_stop_signals(callback: Callable[[], None]) -> AsyncIterator[N
 
 @contextmanager
 def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Within the block act every so many seconds, beside it: in a thread."""
+    """Call ``act`` every ``seconds`` seconds while the block runs, in a thread."""
     done = threading.Event()
 
     def run() -> None:
@@ -219,7 +220,7 @@ def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 
 @asynccontextmanager
 async def async_every(seconds: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """The same in a task, for which the block must not keep the event loop busy."""
+    """Call ``act`` every ``seconds`` seconds in a task; the block must not keep the loop busy."""
 
     async def run() -> None:
         while True:
@@ -236,7 +237,7 @@ async def async_every(seconds: float, act: Callable[[], Awaitable[None]]) -> Asy
 
 
 async def async_each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    """Iterate over either kind."""
+    """Iterate over either kind of iterable."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
@@ -252,7 +253,7 @@ def each(items: Iterable[T]) -> Iterable[T]:
 
 @asynccontextmanager
 async def async_holding(lock: threading.Lock) -> AsyncIterator[None]:
-    """Hold a lock that threads hold for a short while, too."""
+    """Hold a lock that threads also hold for short times."""
     while not lock.acquire(blocking=False):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     try:
@@ -267,17 +268,17 @@ def holding(lock: threading.Lock) -> threading.Lock:
 
 
 def async_deadline(seconds: float | None) -> asyncio.Timeout:
-    """A block that raises TimeoutError when it takes longer. None: it may."""
+    """Make a block that raises TimeoutError if it takes longer. None: no limit."""
     return asyncio.timeout(seconds)
 
 
 def deadline(seconds: float | None) -> nullcontext[None]:
-    """A block that nobody can interrupt."""
+    """Make a block without a limit: sync code cannot be interrupted."""
     return nullcontext()
 
 
 class AsyncInterruptible:
-    """A block that other threads may interrupt: what it waits for is cancelled, and it ends."""
+    """A block that other threads may interrupt: its current wait is cancelled, and it ends."""
 
     interrupted = False
 
@@ -309,7 +310,7 @@ class AsyncInterruptible:
 
 
 class Interruptible:
-    """A block that nobody can interrupt."""
+    """A block that cannot be interrupted."""
 
     interrupted = False
 
@@ -317,17 +318,17 @@ class Interruptible:
         return self
 
     def interrupt(self) -> None:
-        """Threads end when they end."""
+        """Do nothing: threads end when they end."""
 
     def __exit__(self, kind: type[BaseException] | None, error: object, where: object) -> None:
-        """It has ended."""
+        """Do nothing."""
 
 
 class Crew:
-    """Calls that run beside, at most so many, in threads. The first error is raised by `check`."""
+    """Calls that run concurrently in threads, at most ``most``. `check` raises the first error."""
 
     def __init__(self, most: int, ended: Callable[[], None]) -> None:
-        """``ended`` is called whenever one has."""
+        """``ended`` is called whenever a call has ended."""
         self._ended = ended
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="pgqpy")
         self._running: set[Future[None]] = set()
@@ -337,7 +338,7 @@ class Crew:
         return len(self._running)
 
     def start(self, call: Callable[[], None]) -> None:
-        """Run it; there must be room."""
+        """Run a call; there must be room."""
         running = self._pool.submit(call)
         self._running.add(running)
         running.add_done_callback(self._done)
@@ -348,17 +349,17 @@ class Crew:
         self._ended()
 
     def check(self) -> None:
-        """Raise what a call has raised."""
+        """Raise the error of a call."""
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """Wait for all."""
+        """Wait for all calls."""
         self._pool.shutdown()
 
 
 class AsyncCrew:
-    """The same, in tasks. `close` cancels those that still run."""
+    """Calls that run concurrently in tasks. `close` cancels those that still run."""
 
     def __init__(self, most: int, ended: Callable[[], None]) -> None:
         self._ended = ended
@@ -369,7 +370,7 @@ class AsyncCrew:
         return len(self._running)
 
     def start(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it; there must be room."""
+        """Run a call; there must be room."""
         task = asyncio.create_task(call())
         self._running.add(task)
         task.add_done_callback(self._done)
@@ -381,12 +382,12 @@ class AsyncCrew:
         self._ended()
 
     def check(self) -> None:
-        """Raise what a call has raised."""
+        """Raise the error of a call."""
         if self._error is not None:
             raise self._error
 
     async def close(self) -> None:
-        """Cancel all, and wait for them."""
+        """Cancel all calls, and wait for them."""
         left = [*self._running]
         for task in left:
             task.cancel()

@@ -67,7 +67,7 @@ class AsyncAdmin:
         return bool(await self._value("register_consumer_at", queue_name, consumer_name, tick_id))
 
     async def unregister_consumer(self, queue_name: str, consumer_name: str) -> int:
-        """Forget a consumer and its retries; the number of registrations that went."""
+        """Unregister a consumer with its retries; return the number of registrations removed."""
         return int(await self._value("unregister_consumer", queue_name, consumer_name))
 
     async def get_consumer_info(
@@ -77,15 +77,15 @@ class AsyncAdmin:
         rows = await self._rows("get_consumer_info", *_given(queue_name, consumer_name))
         return [ConsumerInfo.from_row(row) for row in rows]
 
-    # --- batches, for those who do without `Consumer`
+    # --- batches, without `Consumer`
 
     async def next_batch(self, queue_name: str, consumer_name: str) -> int | None:
-        """Open the next batch, or the one that is open; its id, None if there is none yet."""
+        """Open the next batch, or return the open one; its id, None if there is none yet."""
         batch_id: int | None = await self._value("next_batch", queue_name, consumer_name)
         return batch_id
 
     async def next_batch_info(self, queue_name: str, consumer_name: str) -> NextBatch | None:
-        """The same, with its ticks."""
+        """Open the next batch like `next_batch`; return it with its ticks."""
         return await self._next("next_batch_info", queue_name, consumer_name)
 
     async def next_batch_custom(
@@ -97,7 +97,8 @@ class AsyncAdmin:
         min_count: int | None = None,
         min_interval: timedelta | None = None,
     ) -> NextBatch | None:
-        """The same; only events older than ``min_lag``, at least so many or over so long."""
+        """Open a batch of events older than ``min_lag``: ``min_count`` of them, or
+        ``min_interval``."""
         return await self._next(
             "next_batch_custom", queue_name, consumer_name, min_lag, min_count, min_interval
         )
@@ -110,55 +111,56 @@ class AsyncAdmin:
         *,
         min_lag: timedelta | None = None,
     ) -> NextBatch | None:
-        """The same; as many ticks at once as hold about ``max_count`` events."""
+        """Open a batch of as many ticks as hold about ``max_count`` events."""
         return await self._next("next_batch_upto", queue_name, consumer_name, max_count, min_lag)
 
     async def get_batch_info(self, batch_id: int) -> BatchInfo:
-        """An open batch. Raises BatchNotFound."""
+        """Describe an open batch. Raises BatchNotFound."""
         rows = await self._rows("get_batch_info", batch_id)
         if not rows or rows[0]["queue_name"] is None:
             raise BatchNotFound(f"batch {batch_id} is not open")
         return BatchInfo.from_row(rows[0])
 
     async def batch_event_sql(self, batch_id: int) -> str:
-        """A query for the batch's events that any connection may run, also a standby's."""
+        """Return a query for the batch's events; any connection may run it, even on a standby."""
         return str(await self._value("batch_event_sql", batch_id))
 
     async def finish_batch(self, batch_id: int) -> bool:
-        """Move the consumer behind the batch; False if it is not open."""
+        """Move the consumer past the batch; False if it is not open."""
         return bool(await self._value("finish_batch", batch_id))
 
     async def event_retry(self, batch_id: int, event_id: int, when: int | datetime) -> bool:
-        """Have an event again in so many seconds, or then; False if that is arranged already.
+        """Schedule a retry of an event in seconds, or at a time; False if one is scheduled already.
 
         Raises EventNotFound if it is not in the batch.
         """
         return bool(await self._value("event_retry", batch_id, event_id, when))
 
     async def batch_retry(self, batch_id: int, seconds: int) -> int:
-        """Have the whole batch again in so many seconds; the number of events put back."""
+        """Schedule a retry of the whole batch in ``seconds`` seconds; return the number of
+        events."""
         return int(await self._value("batch_retry", batch_id, seconds))
 
-    # --- ticks, by hand
+    # --- manual ticks
 
     async def ticker(self, queue_name: str | None = None) -> int | None:
-        """Tick one queue and return the tick's id, or all that are due and return how many."""
+        """Tick one queue and return the tick's id, or all that are due and return their number."""
         tick: int | None = await self._value("ticker", *_given(queue_name))
         return tick
 
     async def force_tick(self, queue_name: str) -> int | None:
-        """Make the next call of the ticker tick; the id of the last tick.
+        """Make the next call of the ticker tick; return the id of the last tick.
 
-        None if there is no such queue, or its ticker is paused or elsewhere.
+        None if there is no such queue, or if its ticker is paused or external.
         """
         tick: int | None = await self._value("force_tick", queue_name)
         return tick
 
     async def maint_retry_events(self) -> int:
-        """Put retries whose time has come back into their queues; how many."""
+        """Put due retries back into their queues; return their number."""
         return int(await self._value("maint_retry_events"))
 
-    # --- how
+    # --- helpers
 
     async def _next(self, function: str, *arguments: Any) -> NextBatch | None:
         row = (await self._rows(function, *arguments))[0]
@@ -175,5 +177,5 @@ class AsyncAdmin:
 
 
 def _given(*arguments: Any) -> tuple[Any, ...]:
-    """The arguments up to the first that was left out: PgQ overloads instead of defaulting."""
+    """Return the arguments up to the first omitted one: PgQ overloads instead of defaulting."""
     return arguments[: arguments.index(None)] if None in arguments else arguments

@@ -1,7 +1,6 @@
-"""Lists as PostgreSQL's arrays in binary, which mean the same in any session.
+"""Lists as PostgreSQL arrays in binary, which mean the same in every session.
 
-In the text of an array NULL is a string where array_nulls is off. Binary is eight times as fast,
-too.
+In text format, NULL is a string if array_nulls is off. Binary is also eight times as fast.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ _TEXTS = psycopg.adapters.types["text"].array_oid
 
 
 class Array(list[Any]):
-    """A list to be sent as an array of one dimension."""
+    """A list that is sent as an array of one dimension."""
 
 
 class ArrayDumper(ListBinaryDumper):
-    """Sends an `Array` in binary, also one of NULLs alone: as texts, then."""
+    """Sends an `Array` in binary; one that holds only NULLs as an array of texts."""
 
     def get_key(self, obj: list[Any], format: PyFormat) -> DumperKey:  # noqa: A002 (psycopg's)
         return super().get_key(obj, format) if obj else (self.cls, self.cls)

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Pauses between attempts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 class Backoff:
     """Pauses in seconds: the first, then each twice the one before, up to a cap.
 
-    Each is shortened by up to a fifth at random, so that those who failed together do not come
-    back together.
+    Each is shortened by up to a fifth at random, so that clients that failed together do not
+    retry together.
     """
 
     def __init__(self, first: float, cap: float) -> None:
@@ -24,5 +24,5 @@ class Backoff:
         return pause * random.uniform(0.8, 1.0)
 
     def reset(self) -> None:
-        """An attempt succeeded: start over with the first pause."""
+        """Start again with the first pause, after an attempt that succeeded."""
         self._next = min(self.first, self.cap)

@@ -32,8 +32,9 @@ class Batch:
     ``tick_time`` their times, ``seq_start`` and ``seq_end`` the event sequence at them: their
     difference estimates the number of events. ``lag`` is the age of ``tick`` when the batch was
     opened. ``sql`` is a self-contained query for the events that gives the same rows on any
-    connection (pgq.batch_event_sql). ``tick_snapshot`` is what ``tick`` sees, or None where nobody
-    needs to know. ``events_read`` counts what iterating has fetched so far.
+    connection (pgq.batch_event_sql). ``tick_snapshot`` is the snapshot of ``tick``, or None if it
+    is
+    not needed. ``events_read`` counts the events that iteration has fetched so far.
     """
 
     id: int
@@ -51,15 +52,15 @@ class Batch:
     tick_snapshot: str | None = field(default=None, repr=False)
     events_read: int = field(default=0, init=False)
     retries: Retries = field(default_factory=Retries, init=False, repr=False)
-    #: Run so that what an event has written can be undone; see `pgqpy.event_by_event`.
+    #: Processed so that the writes of one event can be undone; see `pgqpy.event_by_event`.
     in_pieces: bool = field(default=False, init=False, repr=False)
     _reader: Reader | RowsReader | None = field(default=None, init=False, repr=False)
 
-    #: Where the events are read, or the rows of a small batch.
+    #: The connection that reads the events, or the rows of a small batch.
     source: Connection | Sequence[bytes] = field(repr=False)
 
     def __iter__(self) -> Iterator[Event]:
-        """The events. Raises PgqError when the connection fails on the way."""
+        """Iterate over the events. Raises PgqError if the connection fails on the way."""
         self.close()
         reader: Reader | RowsReader
         if isinstance(self.source, psycopg.Connection):
@@ -87,7 +88,7 @@ class Batch:
         """Finish the batch, with its retries and dead letters, in ``conn``'s transaction.
 
         Raises BatchNotFound if it is not open any more, for instance because another process
-        with the same consumer name has finished it: then this one's effects must be rolled back.
+        with the same consumer name has finished it: then roll back this one's effects.
         """
         self.close()
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
@@ -105,7 +106,7 @@ class Batch:
             )
 
     def start_over(self, *, in_pieces: bool) -> None:
-        """Forget what was noted of events: they will be processed again from the first."""
+        """Forget the retries and dead letters: processing starts again from the first event."""
         self.close()
         self.retries.clear()
         self.in_pieces = in_pieces
@@ -114,7 +115,7 @@ class Batch:
         return call("finish_batch", 1), (self.id,)
 
     def close(self) -> None:
-        """Stop reading, if that is not done."""
+        """Stop reading, if there is more to read."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()

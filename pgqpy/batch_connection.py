@@ -16,17 +16,17 @@ from pgqpy.connection import Connection
 
 
 class BatchConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection in autocommit whose batches are transactions that begin when first used.
+    """A connection in autocommit whose batches are transactions that begin at the first statement.
 
-    Many a batch leaves nothing in the database; it is spared BEGIN and COMMIT, which are two
-    round trips of four.
+    Many batches write nothing to the database; they need no BEGIN and COMMIT, which are two round
+    trips of four.
     """
 
     _in_batch = False
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """All statements inside are one transaction, which nobody inside can end."""
+        """Run all statements inside as one transaction, which code inside cannot end."""
         self.set_autocommit(False)
         self._in_batch = True
         try:
@@ -35,13 +35,13 @@ class BatchConnection(psycopg.Connection[tuple[Any, ...]]):
             self.commit()
         finally:
             self._in_batch = False
-            # What went wrong is on its way already.
+            # The original error is raised anyway.
             with suppress(psycopg.Error):
                 self.rollback()
                 self.set_autocommit(True)
 
     def forgo_transaction(self) -> None:
-        """Let the next statement be all of the transaction, unless there was one before it."""
+        """Let the next statement be the whole transaction, unless one was executed before it."""
         if not self._begun:
             self._in_batch = False
             self.set_autocommit(True)
@@ -50,7 +50,7 @@ class BatchConnection(psycopg.Connection[tuple[Any, ...]]):
     def transaction(
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> Iterator[psycopg.Transaction]:
-        """As psycopg's; inside a batch it is a savepoint."""
+        """Start a transaction; inside a batch it is a savepoint."""
         if self._in_batch and not self._begun:
             self.execute(b"")
         with super().transaction(savepoint_name, force_rollback) as transaction:
@@ -82,9 +82,9 @@ class BatchConnection(psycopg.Connection[tuple[Any, ...]]):
 
 @contextmanager
 def savepoint(conn: Connection) -> Iterator[None]:
-    """As ``conn.transaction()``; it is also rolled back if a failed statement was ignored inside.
+    """Start a savepoint; it is also rolled back if a failed statement was ignored inside.
 
-    PostgreSQL could not release it, and no statement after it would work. Raises
+    PostgreSQL could not release it, and no later statement would work. Raises
     InFailedSqlTransaction then.
     """
     with conn.transaction():
@@ -94,7 +94,7 @@ def savepoint(conn: Connection) -> Iterator[None]:
 
 
 def swallowed_error() -> psycopg.Error:
-    """The error for whoever ignores that a statement failed."""
+    """Return the error to raise if a failed statement was ignored."""
     return psycopg.errors.InFailedSqlTransaction(
         "a statement failed, and the program went on as if it had not; "
         "do what may fail in a block `with conn.transaction()`"

@@ -13,17 +13,17 @@ from pgqpy.connection_async import AsyncConnection
 
 
 class AsyncBatchConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """A connection in autocommit whose batches are transactions that begin when first used.
+    """A connection in autocommit whose batches are transactions that begin at the first statement.
 
-    Many a batch leaves nothing in the database; it is spared BEGIN and COMMIT, which are two
-    round trips of four.
+    Many batches write nothing to the database; they need no BEGIN and COMMIT, which are two round
+    trips of four.
     """
 
     _in_batch = False
 
     @asynccontextmanager
     async def batch(self) -> AsyncIterator[None]:
-        """All statements inside are one transaction, which nobody inside can end."""
+        """Run all statements inside as one transaction, which code inside cannot end."""
         await self.set_autocommit(False)
         self._in_batch = True
         try:
@@ -32,13 +32,13 @@ class AsyncBatchConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             await self.commit()
         finally:
             self._in_batch = False
-            # What went wrong is on its way already.
+            # The original error is raised anyway.
             with suppress(psycopg.Error):
                 await self.rollback()
                 await self.set_autocommit(True)
 
     async def forgo_transaction(self) -> None:
-        """Let the next statement be all of the transaction, unless there was one before it."""
+        """Let the next statement be the whole transaction, unless one was executed before it."""
         if not self._begun:
             self._in_batch = False
             await self.set_autocommit(True)
@@ -47,7 +47,7 @@ class AsyncBatchConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     async def transaction(
         self, savepoint_name: str | None = None, force_rollback: bool = False
     ) -> AsyncIterator[psycopg.AsyncTransaction]:
-        """As psycopg's; inside a batch it is a savepoint."""
+        """Start a transaction; inside a batch it is a savepoint."""
         if self._in_batch and not self._begun:
             await self.execute(b"")
         async with super().transaction(savepoint_name, force_rollback) as transaction:
@@ -79,9 +79,9 @@ class AsyncBatchConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
 @asynccontextmanager
 async def async_savepoint(conn: AsyncConnection) -> AsyncIterator[None]:
-    """As ``conn.transaction()``; it is also rolled back if a failed statement was ignored inside.
+    """Start a savepoint; it is also rolled back if a failed statement was ignored inside.
 
-    PostgreSQL could not release it, and no statement after it would work. Raises
+    PostgreSQL could not release it, and no later statement would work. Raises
     InFailedSqlTransaction then.
     """
     async with conn.transaction():
@@ -91,7 +91,7 @@ async def async_savepoint(conn: AsyncConnection) -> AsyncIterator[None]:
 
 
 def swallowed_error() -> psycopg.Error:
-    """The error for whoever ignores that a statement failed."""
+    """Return the error to raise if a failed statement was ignored."""
     return psycopg.errors.InFailedSqlTransaction(
         "a statement failed, and the program went on as if it had not; "
         "do what may fail in a block `with conn.transaction()`"

@@ -1,7 +1,7 @@
-"""How far a consumer is with a batch, told by the name of its session.
+"""Progress of a consumer within a batch, published as the name of its session.
 
-``pg_stat_activity`` shows that name to everybody, it is gone when the session is, and no row of
-any table is written for it.
+``pg_stat_activity`` shows that name to all users, it disappears with the session, and it needs no
+write to any table.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class BatchProgress:
 
     batch_id: int
     running: timedelta
-    """In whole seconds."""
+    """The time since the batch was opened, in whole seconds."""
     tasks_done: int | None = None
     tasks: int | None = None
-    """Of what is computed now; None if nobody knows."""
+    """The number of tasks of the current computation; None if unknown."""
 
     def session_name(self, consumer: str) -> str:
-        """The progress as an ``application_name``; what is too long for one is cut at the end."""
+        """Return the progress as an ``application_name``, cut to its maximal length."""
         tasks = "" if self.tasks is None else f", {self.tasks_done}/{self.tasks} tasks"
         seconds = self.running // timedelta(seconds=1)
         return f"pgqpy batch {self.batch_id}, {seconds} s{tasks}: {consumer}"[:63]
 
     @classmethod
     def from_session_name(cls, name: str) -> Self | None:
-        """The progress that a session's name tells; None if it tells none."""
+        """Parse a session's name; None if it holds no progress."""
         match = _NAME.match(name)
         if match is None:
             return None

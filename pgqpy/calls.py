@@ -1,4 +1,4 @@
-"""The statements that this library sends, built as values; nothing here talks to a server."""
+"""The statements that this library sends, as values; nothing here talks to a server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pgqpy.arrays import Array
 from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy.errors import InvalidPayload, PayloadTooLarge
 
-#: With ``order by``: the batch's own order is lost, formally, when it becomes a subquery; the
-#: planner knows that it is sorted already.
+#: A subquery formally loses the batch's order, so ``order by`` repeats it; the planner knows that
+#: the rows are sorted already.
 _COPY_OUT = """
 copy (select {columns}
         from ({batch_sql}) batch
@@ -39,20 +39,21 @@ _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
   from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s) batch
 """
-#: With its tick, for those who remember it elsewhere; heartbeats of an idle queue are batches.
+#: Returns the tick too, for consumers that store it elsewhere; heartbeats of an idle queue are
+#: batches.
 _NEXT_BATCH_AND_TICK = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
        pgq.get_tick_snapshot(%s, batch.cur_tick_id)::text as tick_snapshot
   from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s, i_heartbeats => true) batch
 """
-#: With nothing that PgQ does not have.
+#: Uses only functions of the original PgQ.
 _NEXT_BATCH_OF_PGQ = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag, null::bytea[] as events,
        case when batch.batch_id > 0 then pgq.batch_event_sql(batch.batch_id) end as batch_sql
   from pgq.next_batch_custom(%s, %s, %s, null, null) batch
 """
 
-#: Batches of up to about so many events come with them, which saves a COPY for each.
+#: Batches of up to about this many events arrive with their events, which saves a COPY for each.
 MOST_INLINE = 100
 
 
@@ -63,10 +64,10 @@ def next_batch(
     min_lag: timedelta | None,
     event_types: Collection[str] | None,
 ) -> tuple[bytes, list[Any]]:
-    """The statement that opens a consumer's next batch, and its parameters."""
+    """Return the statement that opens a consumer's next batch, and its parameters."""
     if max_count is None:
         return _NEXT_BATCH_OF_PGQ, checked([queue, consumer, min_lag])
-    # Where only some events are wanted, the others are not to be sent.
+    # If only some types are wanted, the server must not send the others.
     most_inline = MOST_INLINE if event_types is None else 0
     return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count, most_inline])
 
@@ -78,14 +79,14 @@ def next_batch_and_tick(
     min_lag: timedelta | None,
     event_types: Collection[str] | None,
 ) -> tuple[bytes, list[Any]]:
-    """As `next_batch`, for consumers that keep track of their ticks elsewhere."""
+    """Return `next_batch`'s statement for consumers that store their ticks elsewhere."""
     statement, parameters = next_batch(queue, consumer, max_count, min_lag, event_types)
     if max_count is None:
         return statement, parameters
     return _NEXT_BATCH_AND_TICK, [queue, *parameters]
 
 
-#: The NULLs that are missing behind so many fields.
+#: The missing NULLs, by the number of fields given.
 _PADDING = [
     (None,) * (len(NEW_EVENT_COLUMNS) - given) for given in range(len(NEW_EVENT_COLUMNS) + 1)
 ]
@@ -93,7 +94,7 @@ _PADDING = [
 
 @lru_cache
 def call(function: str, arguments: int = 0) -> bytes:
-    """``select * from pgq.function(%s, ...)`` with so many arguments."""
+    """Return ``select * from pgq.function(%s, ...)`` with ``arguments`` placeholders."""
     return (
         sql.SQL("select * from {}({})")
         .format(
@@ -105,7 +106,7 @@ def call(function: str, arguments: int = 0) -> bytes:
 
 
 def checked(arguments: Iterable[Any]) -> list[Any]:
-    """The arguments, if PostgreSQL can take them; lists as arrays that any session understands.
+    """Return the arguments if PostgreSQL can take them; lists as arrays that any session reads.
 
     Raises InvalidPayload for a NUL character or a lone surrogate, PayloadTooLarge for a gigabyte.
     """
@@ -132,7 +133,7 @@ def _check_text(text: str) -> None:
 def copy_out(
     batch_sql: str, event_types: Collection[str] | None, columns: Iterable[str] | None = None
 ) -> sql.Composed:
-    """The COPY that reads a batch's events, or those of some types.
+    """Return the COPY that reads a batch's events, or those of some types.
 
     Without ``columns`` it is for `decode_events`.
     """
@@ -147,7 +148,7 @@ def copy_out(
 
 
 def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
-    """The COPY that takes what `encode_event` gives; the table is current_event_table's."""
+    """Return the COPY for rows of `encode_event`; the table is current_event_table's."""
     return (
         sql.SQL(_COPY_IN)
         .format(table=sql.Identifier(*table.split(".")), columns=_columns(columns))
@@ -156,7 +157,7 @@ def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
 
 
 def padded(event: Sequence[str | None]) -> Sequence[str | None]:
-    """An event as a whole row: the fields that were left out are NULL.
+    """Return an event as a whole row: omitted fields are NULL.
 
     Raises TypeError for more than six fields, or none.
     """
@@ -168,17 +169,17 @@ def padded(event: Sequence[str | None]) -> Sequence[str | None]:
 
 
 def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
-    """The fields of an event, if they are texts; raises TypeError."""
-    # A number would be of another type to the server, which then knows no such function.
+    """Return the fields of an event if they are texts; raises TypeError."""
+    # The server would see another type for a number, and would find no such function.
     if not all(field is None or isinstance(field, str) for field in fields):
         raise TypeError(f"an event's fields are str or None: {fields!r:.80}")
     return fields
 
 
 def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:
-    """Events as the arguments of pgq.insert_events: one array a field.
+    """Return events as the arguments of pgq.insert_events: one array a field.
 
-    Extras that no event has are None as a whole.
+    Extra fields that no event has are None as a whole.
     """
     rows = [texts(padded(event)) for event in events]
     if not rows:

@@ -1,7 +1,7 @@
 """The first release.
 
-Until it is made, its structure is that of sql/. `make freeze` then copies it beside this file,
-where it is not changed any more: later revisions build on exactly that.
+Until the release, its structure is that of sql/. `make freeze` then copies it beside this file.
+From then on it does not change: later revisions build on exactly that structure.
 """
 
 from pathlib import Path
@@ -24,4 +24,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Nothing: below the first revision the schemas are dropped, with the version table."""
+    """Do nothing: below the first revision the schemas are dropped, with the version table."""

@@ -1,4 +1,4 @@
-"""PgQ in an application's own migrations. Importing this in ``env.py`` is all that it takes.
+"""PgQ in an application's own migrations; importing this in ``env.py`` is enough.
 
 It adds the operations ``op.create_queue``, ``op.drop_queue``, ``op.capture_table``,
 ``op.release_table``, ``op.add_task_columns`` and ``op.remove_task_columns``, and lets autogenerate

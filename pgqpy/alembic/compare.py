@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """Tell Alembic."""
-    # Before and after it compares tables.
+    """Register the comparisons with Alembic."""
+    # Queues before Alembic compares tables, captures after it.
     for function, priority in (
         (leave_pgq_out, DispatchPriority.FIRST),
         (compare_captures, DispatchPriority.LAST),
@@ -35,14 +35,14 @@ def register() -> None:
 def leave_pgq_out(
     context: AutogenContext, upgrade_ops: UpgradeOps, schemas: set[str | None]
 ) -> None:
-    """With ``include_schemas``: nothing in PgQ's schemas is the application's."""
+    """Exclude PgQ's schemas with ``include_schemas``."""
     schemas.difference_update(_database(context).schemas())
 
 
 def compare_captures(
     context: AutogenContext, upgrade_ops: UpgradeOps, schemas: set[str | None]
 ) -> None:
-    """Add what makes the captures what the models declare."""
+    """Add the operations that make the captures match the models."""
     database = _database(context)
     declared = _declared(context, database.default_schema)
     if not database.installed():
@@ -66,7 +66,7 @@ def compare_captures(
         *(CreateQueueOp(queue) for queue in sorted(queues - database.queues())),
         *(_release(captured, database.default_schema) for captured in gone.values()),
     ]
-    # Queues that were there for captures that end here, and that nobody reads.
+    # Queues whose last capture ends here, and that have no consumers.
     queues |= {queue for _, _, queue in there.keys() - gone.keys()}
     unused = sorted({queue for _, _, queue in gone} - queues)
     upgrade_ops.ops += [
@@ -97,7 +97,7 @@ def _ours(
     there: Mapping[Key, Captured],
     default_schema: str,
 ) -> dict[Key, Captured]:
-    """Those captures that are of the application's tables, also of those that it drops now."""
+    """Return the captures of the application's tables, including tables dropped now."""
     tables = {
         (table.schema or default_schema, str(table.name))
         for table in context.sorted_tables
@@ -118,7 +118,7 @@ def _ours(
 
 
 def _alike(captured: Captured, capture: Capture) -> bool:
-    """Whether a capture is as it is declared; in what order columns are named does not matter."""
+    """Whether a capture matches its declaration; the order of column names does not matter."""
 
     def comparable(each: Capture) -> Capture:
         return replace(

@@ -1,4 +1,4 @@
-"""What autogenerate wants to know of the database."""
+"""The state of the database, for autogenerate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Key: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A capture that there is; it has a key only if that is not the table's ``primary_key``."""
+    """An existing capture; ``key`` is set only if it is not the table's ``primary_key``."""
 
     schema: str
     table_name: str
@@ -24,14 +24,14 @@ class Captured:
 
 
 class Database:
-    """Reads what every role may read."""
+    """Reads only what every role may read."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
         self.default_schema = connection.dialect.default_schema_name or "public"
 
     def installed(self) -> bool:
-        """Whether the schema is there."""
+        """Whether the schema is installed."""
         return self._connection.scalar(sa.text(_INSTALLED)) is True
 
     def schemas(self) -> set[str]:
@@ -43,16 +43,17 @@ class Database:
         return set(self._connection.scalars(sa.text("select queue_name from pgq.queue")))
 
     def has_consumers(self, queue: str) -> bool:
-        """Whether somebody is registered on a queue."""
+        """Whether a queue has consumers."""
         return self._connection.scalar(sa.text(_HAS_CONSUMERS), {"queue": queue}) is True
 
     def settings(self, queue: str) -> dict[str, Any]:
-        """The settings of a queue that are not the defaults, for pgq.set_queue_config."""
+        """Return the settings of a queue that differ from the defaults, for
+        pgq.set_queue_config."""
         columns = [f"queue_{parameter}" for parameter in SETTINGS]
         rows = self._connection.execute(_SETTINGS, {"queue": queue, "columns": columns}).all()
         settings = {row.parameter: row.value for row in rows if row.changed}
         if "ticker_max_lag" in settings:
-            # Setting that turns early ticks off.
+            # Setting ticker_max_lag turns early ticks off.
             settings |= {row.parameter: row.value for row in rows if row.parameter == _LATENCY}
         return settings
 
@@ -71,7 +72,7 @@ class Database:
         return found
 
 
-#: What pgq.set_queue_config sets.
+#: The parameters of pgq.set_queue_config.
 SETTINGS = (
     *("ticker_max_count", "ticker_max_lag", "ticker_idle_period", "ticker_paused"),
     *("ticker_latency", "rotation_period", "external_ticker", "per_tx_limit"),
@@ -112,7 +113,7 @@ select n.names, i.*,
  cross join lateral (select parse_ident(i.table_name) as names) n
 """
 
-# Values as set_queue_config takes them. A setting without a default is null by default.
+# Values in the form of set_queue_config. A setting without a default is null by default.
 _SETTINGS = sa.text("""
 select substr(a.attname, 7) as parameter, v.value,
        v.value is distinct from case a.atttypid

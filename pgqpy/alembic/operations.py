@@ -1,4 +1,4 @@
-"""The operations: what they are called with, how they are undone, and what they execute."""
+"""The operations: their arguments, their reversal, and the statements they execute."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class AddTaskColumnsOp(MigrateOperation):
 
 @Operations.register_operation("remove_task_columns")
 class RemoveTaskColumnsOp(MigrateOperation):
-    """Takes from a table what makes its rows tasks."""
+    """Removes the task columns of a table."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ def _remove_task_columns(operations: Operations, operation: RemoveTaskColumnsOp)
 
 
 def _run(operations: Operations, statement: str) -> Any:
-    """Execute a statement, and return what it does; offline print it exactly as it stands."""
+    """Execute a statement and return its result; offline, print it exactly as it is."""
     context = operations.migration_context
     if context.as_sql:
         context.impl.static_output(statement + context.impl.command_terminator)
@@ -316,5 +316,5 @@ def _run(operations: Operations, statement: str) -> Any:
 
 
 def _setting_order(parameter: str) -> tuple[bool, str]:
-    # Setting ticker_max_lag turns early ticks off: so ticker_latency comes after it.
+    # Setting ticker_max_lag turns early ticks off, so ticker_latency comes after it.
     return parameter == "ticker_latency", parameter

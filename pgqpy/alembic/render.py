@@ -1,4 +1,4 @@
-"""How autogenerate writes the operations."""
+"""Autogenerate's text of the operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgqpy.alembic.operations import CaptureTableOp, CreateQueueOp, DropQueueOp,
 
 
 def register() -> None:
-    """Tell Alembic."""
+    """Register the renderers with Alembic."""
     renderers.dispatch_for(CreateQueueOp, replace=True)(_create_queue)
     renderers.dispatch_for(DropQueueOp, replace=True)(_drop_queue)
     renderers.dispatch_for(CaptureTableOp, replace=True)(_capture_table)
@@ -52,7 +52,7 @@ def _schema(schema: str | None) -> dict[str, Any]:
 
 
 def _call(context: AutogenContext, function: str, *names: str, **options: object) -> str:
-    # Names may be SQLAlchemy's kind of string, which has another repr().
+    # SQLAlchemy's names may be a string subclass with another repr().
     arguments = [repr(str(name)) for name in names]
     arguments += [f"{name}={value!r}" for name, value in options.items()]
     prefix = context.opts["alembic_module_prefix"] or ""

@@ -1,4 +1,4 @@
-"""What a running consumer tells: its log, and how far it has come."""
+"""The log and the progress of a running consumer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY = 60.0
 
 
 class BatchCounter(logging.Handler):
-    """Adds up the batches that the log tells of, at a level that few people look at."""
+    """Counts the batches in the log; their level is shown to few users."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -39,7 +39,7 @@ class BatchCounter(logging.Handler):
         self.tell()
 
     def tell(self) -> None:
-        """More batches are done."""
+        """Show that more batches are done."""
 
 
 class _Line(BatchCounter):
@@ -60,7 +60,7 @@ class _Line(BatchCounter):
 
 
 class _Lines(BatchCounter):
-    """A line of the log now and then."""
+    """A line in the log at intervals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class _Lines(BatchCounter):
 
 
 class _Above(StringIO):
-    """A stream whose lines appear above what a console keeps at its bottom."""
+    """A stream whose lines appear above the last lines of a console."""
 
     def __init__(self, screen: Console) -> None:
         super().__init__()
@@ -94,9 +94,10 @@ class _Above(StringIO):
 
 @contextmanager
 def batch_log(name: str, level: str, form: str) -> Iterator[None]:
-    """Inside the block the library's log goes to standard error, with the progress of ``name``.
+    """Send the library's log to standard error inside the block, with the progress of ``name``.
 
-    In a terminal that is a line that stays at the bottom, elsewhere a line of the log a minute.
+    On a terminal the progress is a line that stays at the bottom, elsewhere a line in the log every
+    minute.
     """
     screen = console(stderr=True)
     if not screen.is_terminal:
@@ -118,7 +119,7 @@ def _logging(
     before = logger.handlers[:], logger.level, logger.propagate
     log_format.setup(logger.name, level, form, stream).setLevel(level.upper())
     logger.addHandler(counter)
-    # The batches are told of at this level.
+    # Batches are logged at this level.
     logger.setLevel(logging.DEBUG)
     try:
         yield

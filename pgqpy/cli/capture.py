@@ -25,7 +25,7 @@ class Columns(click.ParamType[list[str]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> list[str]:
-        """Split them; the server knows which there are."""
+        """Split the names; the server checks them."""
         text = TEXT.convert(value, param, ctx)
         return [name.strip() for name in text.split(",")]
 
@@ -63,7 +63,7 @@ def capture() -> None:
 @click.option(
     "--old-values",
     type=click.Choice(["none", "row", "changed"]),
-    help="What an update tells of the row before it, in ev_extra2.",
+    help="What an update stores of the old row, in ev_extra2.",
 )
 @click.option("--condition", type=TEXT, metavar="SQL", help="Only rows for which this is true.")
 @click.option(
@@ -94,9 +94,9 @@ def add(
 ) -> None:
     """Make the changes of a table events in a queue.
 
-    In the same transaction: an event is there if and only if its change is. A statement's events
-    are written at once, by a trigger that runs as the table's owner: who writes to the table
-    needs no right on the queue. Partitions are captured with their table.
+    Events are written in the same transaction: an event exists if and only if its change does. A
+    statement's events are written at once, by a trigger that runs as the table's owner: the role
+    that changes the table needs no right on the queue. Partitions are captured with their table.
     """
     options = {
         "operations": operations,
@@ -133,8 +133,8 @@ def add(
 def remove(dsn: str, table: str, queue: str | None) -> None:
     """End the capture of a table.
 
-    Into one queue, or into all of them if none is named. The events that were captured stay in
-    the queue.
+    From one queue, or from all queues if none is named. The events captured so far stay in the
+    queue.
     """
     with connect(dsn) as conn:
         _require_table(conn, table)
@@ -192,7 +192,7 @@ def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
 def partitions(dsn: str, table: str | None) -> None:
     """Capture partitions that were added to captured tables since.
 
-    Only what is written to such a partition directly was missed; what goes through its table is
+    Only rows written directly to such a partition were missed; rows written through its table are
     captured anyway.
     """
     with connect(dsn) as conn:
@@ -210,11 +210,11 @@ def _state(capture_info: dict[str, Any]) -> str:
 
 
 def _require_table(conn: pgqpy.Connection, table: str) -> None:
-    """Say it ourselves: the server's error is the one for a schema that is not installed."""
+    """Check it here: the server's error is the one for a schema that is not installed."""
     try:
         row = conn.execute("select to_regclass(%s)", [table]).fetchone()
     except InvalidName:
-        # It is no name at all, on servers before 16.
+        # Servers before 16 raise an error if it is not a valid name.
         row = None
     if row is None or row[0] is None:
         raise CliError(

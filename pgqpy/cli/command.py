@@ -1,4 +1,4 @@
-"""How commands are declared: click's classes with an example and the role that they need."""
+"""The declaration of commands: click's classes with examples and the role that they need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class Settings:
-    """What the run is about; filled in while click parses, read when an error is explained."""
+    """The settings of a run; filled while click parses, read when an error is explained."""
 
     dsn_argument: str | None = None
     dsn: str = ""
@@ -24,7 +24,7 @@ class Settings:
 
 
 class Command(click.Command):
-    """A command with examples under its help, and the database role that it takes to run it."""
+    """A command with examples under its help, and the database role that it needs."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Command(click.Command):
         self.role = role
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples; they are commands to copy, so nothing may wrap them."""
+        """Write the examples; they are commands to copy, so they must not be wrapped."""
         if self.examples:
             heading = "Example" if len(self.examples) == 1 else "Examples"
             with formatter.section(heading):
@@ -47,7 +47,7 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run, leaving behind which role a refused permission asks for."""
+        """Run, and record which role a permission error asks for."""
         ctx.ensure_object(Settings).role = self.role
         return super().invoke(ctx)
 
@@ -60,7 +60,7 @@ class Group(click.Group):
 
 
 def dsn_option(function: Function) -> Function:
-    """Add ``--dsn`` and pass the connection string that it, or the environment, gives."""
+    """Add ``--dsn``, and pass the connection string from it or from the environment."""
     return click.option(
         "--dsn",
         metavar="DSN",

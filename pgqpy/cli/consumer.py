@@ -1,4 +1,4 @@
-"""``pgqpy consumer``: who reads a queue, and from where."""
+"""``pgqpy consumer``: the consumers of a queue, and their positions."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def register(
 ) -> None:
     """Register a consumer on a queue.
 
-    From now on the queue keeps events until it has had them. It gets the events behind the newest
-    tick, or behind the one that an option names. A consumer that is registered already stays
-    where it is; `seek` moves it.
+    From now on the queue keeps events until the consumer has read them. It starts behind the newest
+    tick, or behind the tick that an option names. A registered consumer keeps its position; `seek`
+    moves it.
     """
     position = Position(tick, time, start, end)
     position.check()
@@ -94,8 +94,8 @@ def register(
 def unregister(dsn: str, queue: str, consumer: str) -> None:
     """Unregister a consumer from a queue.
 
-    The queue forgets its position and the events that it wanted again. Events that only this
-    consumer had still to get are gone for it. Workers that share its events go with it.
+    The queue forgets its position and its retries. Events that it has not read yet are lost for
+    it. Workers that share its events are unregistered with it.
     """
     with connect(dsn) as conn:
         info = one_consumer(conn, queue, consumer)
@@ -120,9 +120,10 @@ def unregister(dsn: str, queue: str, consumer: str) -> None:
 def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
     """List the consumers, of all queues or of one.
 
-    With their positions, their lags and how many events they have still to get. Workers that share
-    a consumer's position follow it as CONSUMER.WORKER, with the batch that they are at. The keys of
-    the JSON objects are the columns of pgq.get_consumer_info().
+    Shown are their positions, lags and numbers of pending events. Workers that share a consumer's
+    position follow it as CONSUMER.WORKER, with their current batch. The keys of the JSON objects
+    are
+    the columns of pgq.get_consumer_info().
     """
     with connect(dsn) as conn:
         consumers = Admin(conn).get_consumer_info(queue)
@@ -137,7 +138,7 @@ def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
 
 
 def main_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> str | None:
-    """The consumer whose position a worker shares; None if it is no worker."""
+    """Return the consumer whose position a worker shares; None if it is no worker."""
     row = conn.execute(_MAIN, [consumer, queue]).fetchone()
     return None if row is None else str(row[0])
 
@@ -185,9 +186,8 @@ def seek(
 ) -> None:
     """Move a consumer to another place in its queue.
 
-    Back, to have events again, or ahead, to leave some out: its next batch starts behind the tick
-    that is named. A batch that it has open is dropped: stop the consumer first, its finish of
-    that batch will fail.
+    Back, to read events again, or ahead, to skip some: its next batch starts behind the named tick.
+    An open batch is dropped. Stop the consumer first: otherwise finishing that batch fails.
     """
     position = Position(tick, time, start, end)
     position.check()
@@ -218,11 +218,11 @@ def seek(
     "--target-dsn", required=True, metavar="DSN", help="The database with the consumer's effects."
 )
 def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
-    """Move a consumer to where its target database stands.
+    """Move a consumer to the position of its target database.
 
-    For a consumer whose effects are in another database, when that was restored from an older
-    backup: it then has the events again that the target lacks, as long as the queue has them.
-    Stop the consumer first.
+    For a consumer that writes to another database, after that was restored from an older backup:
+    the consumer reads again the events that the target lacks, if the queue still has them. Stop the
+    consumer first.
     """
     with connect(dsn) as conn:
         one_consumer(conn, queue, consumer)
@@ -238,7 +238,7 @@ def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
     with connect(dsn) as conn, conn.transaction(), translate_errors():
         before = one_consumer(conn, queue, consumer)
         if undelivered is not None:
-            # The batch must be there, from its begin, if it is to come again.
+            # To come again, the batch must be there from its beginning.
             with suppress(TickNotFound, ForeignTick), conn.transaction(), translate_errors():
                 conn.execute(REWIND, (queue, consumer, *undelivered[1:5]))
         conn.execute(REWIND, (queue, consumer, *remembered))

@@ -1,4 +1,4 @@
-"""Connections of the command line, and looking up the one thing that was named."""
+"""Connections of the command line, and lookup of a single queue or consumer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgqpy.cli.interrupt import interruptible
 from pgqpy.errors import ConsumerNotRegistered, QueueNotFound
 from pgqpy.values import ConsumerInfo, QueueInfo
 
-# What psycopg logs when it unwinds is raised as well; on a terminal it is noise.
+# psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
@@ -24,19 +24,19 @@ def connect(dsn: str) -> Iterator[pgqpy.Connection]:
 
 
 def no_such_queue(queue: str) -> QueueNotFound:
-    """The error for a queue that functions returned no row for."""
+    """Return the error for a queue for which functions return no row."""
     return QueueNotFound(f"queue '{queue}' does not exist")
 
 
 def one_queue(conn: pgqpy.Connection, queue: str) -> QueueInfo:
-    """A queue's state. Raises QueueNotFound."""
+    """Return a queue's state. Raises QueueNotFound."""
     for info in Admin(conn).get_queue_info(queue):
         return info
     raise no_such_queue(queue)
 
 
 def one_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> ConsumerInfo:
-    """A consumer's state. Raises QueueNotFound or ConsumerNotRegistered."""
+    """Return a consumer's state. Raises QueueNotFound or ConsumerNotRegistered."""
     for info in Admin(conn).get_consumer_info(queue, consumer):
         return info
     one_queue(conn, queue)

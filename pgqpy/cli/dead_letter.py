@@ -48,7 +48,7 @@ def _filter_options(function: Function) -> Function:
 
 
 def _choice(function: Function) -> Function:
-    """Arguments and options that say which: ids, or a filter, or expressly all."""
+    """Add the arguments and options that choose dead letters: ids, a filter, or explicitly all."""
     every = click.option("--all", "every", is_flag=True, help="All there are.")
     ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
     return ids(_filter_options(every(function)))
@@ -72,7 +72,7 @@ def _choice(function: Function) -> Function:
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="The maximum number to show.",
 )
 @json_option
 def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
@@ -170,11 +170,11 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
 @dsn_option
 @_choice
 def replay(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
-    """Let consumers have events again that they have given up.
+    """Let consumers retry events that they have given up.
 
-    Each goes to the consumer that gave it up and to no other, as if for the first time, when the
-    ticker next brings retries back. `show --json` and `event insert` make a new event of one, for
-    all consumers.
+    Each goes only to the consumer that gave it up, as if for the first time, when the ticker next
+    returns retries to the queue. To make a new event of one, for all consumers, use `show --json`
+    and `event insert`.
     """
     number = _do(dsn, ids, every, which, DeadLetters.replay)
     say(f"replayed {number:,} event{'' if number == 1 else 's'}")
@@ -191,9 +191,9 @@ def replay(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
 @dsn_option
 @_choice
 def purge(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
-    """Forget dead letters: there is no way back.
+    """Delete dead letters. This cannot be undone.
 
-    Which ones is said by ids, by options, or by --all. `list` takes the same options.
+    Choose them by ids, by options, or with --all. `list` takes the same options.
     """
     number = _do(dsn, ids, every, which, DeadLetters.purge)
     say(f"purged {number:,} dead letter{'' if number == 1 else 's'}")
@@ -219,13 +219,13 @@ def _do(
 
 
 def _named(conn: pgqpy.Connection, which: dict[str, Any]) -> None:
-    """Raise QueueNotFound if the queue whose dead letters are wanted is none: a wrong name."""
+    """Raise QueueNotFound if the filter names a queue that does not exist."""
     if which["queue"] is not None:
         one_queue(conn, which["queue"])
 
 
 def _these(conn: pgqpy.Connection, ids: tuple[int, ...]) -> list[DeadLetterInfo]:
-    """The ones with these ids, in this order; all must be there."""
+    """Return the dead letters with these ids, in this order; all must exist."""
     found = {each.id: each for each in DeadLetters(conn).find(DeadLetterFilter(ids=ids))}
     for each in ids:
         if each not in found:

@@ -1,4 +1,4 @@
-"""``pgqpy demo``: the whole thing at work on real data."""
+"""``pgqpy demo``: PgQ at work on real data."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ from pgqpy.cli.command import Command, Settings
     metavar="FILE.png",
     help="Draw arrivals, backlog and latency over time.",
 )
-@click.option(
-    "--flights", type=click.IntRange(min=1), metavar="N", help="Use so many flights, not all."
-)
+@click.option("--flights", type=click.IntRange(min=1), metavar="N", help="Use N flights, not all.")
 @click.option("--spark/--no-spark", default=True, help="With the Spark consumer (needs Java).")
 @click.option("--keep", is_flag=True, help="Leave the demo's queue and tables in the database.")
 @click.pass_context
@@ -42,12 +40,12 @@ def demo(
     spark: bool,
     keep: bool,
 ) -> None:
-    """See it all at work, on 336,776 real flights.
+    """See PgQ at work, on 336,776 real flights.
 
     An application inserts, corrects and deletes flights in many transactions; a trigger queues
     every change; a consumer and a Spark job each keep a table of delays up to date from the
-    events. At the end both are compared with the application's own table. Takes two minutes. The
-    environment's database is never used for it, only one that --dsn names.
+    events. At the end both are compared with the application's own table. It takes two minutes. The
+    environment's database is never used, only a database that --dsn names.
     """
     from pgqpy.demo import run
 

@@ -1,4 +1,4 @@
-"""What a failure means to the person at the terminal: one clear line, and what to do about it."""
+"""Failures as a person at the terminal sees them: one clear line, and a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgqpy.error_origin import origin
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as it is printed: ``error: message`` and ``hint: hint``."""
+    """An error in its printed form: ``error: message`` and ``hint: hint``."""
 
     message: str
     hint: str | None = None
@@ -24,12 +24,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where a command was when it failed: its database and the role that its work needs."""
+    """The database of a command that failed, and the role that the command needs."""
 
     dsn: str = ""
     role: str | None = None
     elsewhere: bool = False
-    """The database is not the command's own, but the one that it writes to."""
+    """Whether the database is not the command's own, but its target."""
 
     @property
     def target(self) -> Target:
@@ -38,12 +38,12 @@ class Situation:
 
     @property
     def migrate_command(self) -> str:
-        """The command that installs the schema there; a password is left to the environment."""
+        """The command that installs the schema there; the password is left to the environment."""
         return f"pgqpy migrate --dsn {shlex.quote(self.target.uri)}"
 
 
 class CliError(click.ClickException):
-    """A failure that the command line itself found, with the remedy beside it."""
+    """A failure that the command line itself found, with its remedy."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -51,13 +51,13 @@ class CliError(click.ClickException):
 
 
 def explain_usage(error: click.UsageError) -> Problem:
-    """Say what is wrong with the command as typed, and where its help is."""
+    """Explain what is wrong with the typed command, and where its help is."""
     path = error.ctx.command_path if error.ctx else "pgqpy"
     return Problem(error.format_message(), f"{path} --help shows how it is used")
 
 
 def explain(error: BaseException, situation: Situation) -> Problem:
-    """Say what happened and what to do, whatever was raised."""
+    """Explain any error, and its remedy."""
     dsn = origin(error)
     if dsn is not None and dsn != situation.dsn:
         situation = replace(situation, dsn=dsn, elsewhere=True)
@@ -87,7 +87,8 @@ def _explain(error: BaseException, situation: Situation) -> Problem:
         case pgqpy.errors.ConnectionFailed():
             return _explain_connection(error, situation)
         case pgqpy.errors.PgqError(sqlstate="42703"):
-            # All our SQL is fixed, so a column that is not there belongs to somebody else's pgq.
+            # All SQL here is fixed, so a missing column means that the schema pgq is another
+            # product's.
             return _schema_problem(error, situation)
         case pgqpy.errors.PgqError():
             said = first_line(error.message)
@@ -116,7 +117,7 @@ def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Probl
     )
 
 
-#: Where the server's hint names SQL functions, people at a terminal want the command.
+#: The server's hints name SQL functions; a person at a terminal needs the command.
 _COMMANDS: dict[type[Exception], str] = {
     pgqpy.errors.QueueNotFound: "`pgqpy queue list` shows them, `pgqpy queue create` makes one",
     pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows who is registered where",
@@ -131,14 +132,14 @@ _COMMANDS: dict[type[Exception], str] = {
 }
 
 
-#: Where the server has no hint: times are read before they are sent, so it is an interval.
+#: The server has no hint here: times are checked before they are sent, so it is an interval.
 _INTERVAL = "intervals are written like '90 seconds', '2h' or '30 days'"
 _BY_SQLSTATE = dict.fromkeys(("22007", "22008", "22015"), _INTERVAL)
 
 
 def _hint(error: pgqpy.errors.PgqError) -> str | None:
     command = _COMMANDS.get(type(error))
-    # The server's hints name SQL functions; those of the classes, methods.
+    # The server's hints name SQL functions; those of the classes name methods.
     if command and (
         error.hint in (None, error.default_hint)
         or (error.diag is not None and _SQL.search(error.hint or ""))
@@ -148,7 +149,7 @@ def _hint(error: pgqpy.errors.PgqError) -> str | None:
 
 
 def _named(situation: Situation, before: str, after: str = "") -> str:
-    """The database, if it is not the one that everybody would think of."""
+    """Name the database if it is not the obvious one."""
     return f"{before}in {situation.target}{after}" if situation.elsewhere else ""
 
 
@@ -156,10 +157,10 @@ def _remedy_for_denial(message: str, situation: Situation) -> str:
     user = situation.target.user
     role = situation.role or "pgq_admin"
     if situation.elsewhere and role == "pgq_reader":
-        # Who reads here writes there.
+        # A reader of the queue writes to the other database.
         role = "pgq_writer"
     ours = grant(role, user)
-    # In other languages than English there is the general remedy.
+    # Messages in other languages get the general remedy.
     if "must be owner" in message:
         return "do it as the owner, or as a member of that role"
     if denied := _NOT_OURS.search(message):
@@ -175,19 +176,19 @@ def _hint_of_server(error: pgqpy.errors.PgqError) -> str | None:
 
 
 def grant(role: str, user: str) -> str:
-    """The statement that gives a user a role."""
+    """Return the statement that grants a role to a user."""
     quoted = user.replace('"', '""')
     return f'grant {role} to "{quoted}"'
 
 
-#: What is in a hint that is for those who write SQL.
+#: The mark of a hint for authors of SQL.
 _SQL = re.compile(r"\bpgq(_task)?\.|=>")
 
-#: What mostly belongs to the person, and not to pgqpy.
+#: Objects that mostly belong to the application, not to pgqpy.
 _NOT_OURS = re.compile(r"permission denied for (table|sequence|view|schema(?! pgq))")
 
-#: A server that turns a connection down gives libpq a text and no SQLSTATE, so the text is all
-#: there is to choose a remedy by. A message in another language gets the general one.
+#: A server that refuses a connection gives libpq a text and no SQLSTATE, so the remedy depends on
+#: the text. A message in another language gets the general remedy.
 _REMEDIES = (
     ("no password supplied", "set PGPASSWORD, or put the password into ~/.pgpass"),
     ("password authentication failed", "check the user and the password (PGPASSWORD, ~/.pgpass)"),
@@ -204,15 +205,15 @@ def _explain_connection(error: pgqpy.errors.ConnectionFailed, situation: Situati
     target = situation.target
     cause = error.__cause__
     text = str(cause or error.message)
-    # psycopg keeps the failed attempt, which a session that was lost later does not have; a name
-    # that does not resolve never gets as far as an attempt.
+    # psycopg keeps the failed attempt; a session that was lost later has none. Nor has a host name
+    # that does not resolve.
     attempted = isinstance(cause, psycopg.Error) and cause.pgconn is not None
     if not (attempted or isinstance(cause, psycopg.errors.ConnectionTimeout) or "resolve" in text):
         return Problem(
             f"lost the connection to {target}: {first_line(text)}",
             "the server stopped, restarted or closed the session; run the command again",
         )
-    # libpq puts the address before the reason; it is said already.
+    # libpq puts the address before the reason; it is in the message already.
     reason = first_line(text).rpartition("failed: ")[2].removeprefix("FATAL:").strip()
     general = _REMEDY_ELSEWHERE if situation.elsewhere else _REMEDY
     hint = next((hint for part, hint in _REMEDIES if part in reason), general)
@@ -221,5 +222,5 @@ def _explain_connection(error: pgqpy.errors.ConnectionFailed, situation: Situati
 
 
 def first_line(text: str) -> str:
-    """The first line of a text that says something."""
+    """Return the first line of a text that is not empty."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")

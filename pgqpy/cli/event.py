@@ -1,5 +1,4 @@
-"""``pgqpy event``: putting events into a queue by hand or from files, looking at them, and taking
-back those that wait for their time."""
+"""``pgqpy event``: insert events by hand or from files, look at them, and cancel delayed ones."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def _extra_options(function: Function) -> Function:
 @click.option(
     "--at", type=Moment(), metavar="TIME", help="Deliver at this time; local if without offset."
 )
-@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Deliver after so long.")
+@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Deliver after this interval.")
 @click.option(
     "--key",
     type=TEXT,
@@ -111,11 +110,11 @@ def insert(
 
     DATA is the payload, any text; - reads it from standard input. A file has one event a line: JSON
     objects or CSV columns named type, data, extra1 to extra4. TYPE is then the type of events that
-    name none. With --format lines each line is the data of an event of type TYPE. A file is
-    inserted completely or, if anything is wrong with it, not at all.
+    have none. With --format lines each line is the data of an event of type TYPE. A file is
+    inserted completely or, if there is any error in it, not at all.
 
     With --at or --in events are delivered later; until then `pgqpy event delayed` shows them, and
-    `pgqpy event cancel` takes them back.
+    `pgqpy event cancel` cancels them.
     """
     if at is not None and delay is not None:
         raise click.UsageError("Give --at or --in, not both.")
@@ -195,7 +194,7 @@ NOT_TEXT = "a payload is text; send binary data in base64"
     default=10,
     show_default=True,
     metavar="N",
-    help="At most so many events.",
+    help="The maximum number of events to show.",
 )
 @click.option("--from-tick", type=click.IntRange(min=0), metavar="N", help="Only after this tick.")
 @click.option("--to-tick", type=click.IntRange(min=0), metavar="N", help="Only up to this tick.")

@@ -1,4 +1,4 @@
-"""Events that wait for their time: seen and taken back."""
+"""Delayed events: list and cancel them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ select due, ev_id as id, ev_type as type, ev_data as data,
 
 
 def resolved(conn: pgqpy.Connection, at: datetime | None, delay: str | None) -> datetime | None:
-    """The time that is meant: the one given, or so long from now as PostgreSQL understands it."""
+    """Return the time of delivery: a given time, or now plus an interval as PostgreSQL reads it."""
     if delay is None:
         return at
     try:
@@ -55,13 +55,13 @@ def resolved(conn: pgqpy.Connection, at: datetime | None, delay: str | None) -> 
     default=10,
     show_default=True,
     metavar="N",
-    help="At most so many events.",
+    help="The maximum number of events to show.",
 )
 @json_option
 def delayed(dsn: str, queue: str, count: int, as_json: bool) -> None:
-    """Show the events that wait for their time, the next ones first.
+    """Show the delayed events, the next ones first.
 
-    Without those that consumers want again. With --json each is an object on a line of its own,
+    Retries of consumers are not shown. With --json each is an object on a line of its own,
     with the keys due, id, type, data, extra1 to extra4.
     """
     with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
@@ -89,9 +89,9 @@ def delayed(dsn: str, queue: str, count: int, as_json: bool) -> None:
 @click.argument("queue", type=QUEUE)
 @click.argument("event_ids", metavar="EVENT...", type=int, nargs=-1, required=True)
 def cancel(dsn: str, queue: str, event_ids: tuple[int, ...]) -> None:
-    """Take back events that wait for their time, by their ids.
+    """Cancel delayed events by their ids.
 
-    All of them or none: what was delivered or cancelled before, or never was, is an error.
+    All of them or none: it is an error if one was delivered, cancelled, or never existed.
     """
     with connect(dsn) as conn, conn.transaction():
         producer = pgqpy.Producer(queue)

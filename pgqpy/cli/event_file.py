@@ -1,4 +1,4 @@
-"""The file that events are inserted from: opened, decoded, and its progress shown."""
+"""The file that events are inserted from: open it, decode it, show progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EventFile:
     @classmethod
     @contextmanager
     def open(cls, path: str, file_format: Format) -> Iterator[EventFile]:
-        """Open a file, or standard input for ``-``; a bar shows how much of it has been read."""
+        """Open a file, or standard input for ``-``; a bar shows how much of it was read."""
         standard_input = path == "-"
         size = None if standard_input else Path(path).stat().st_size or None
         with (
@@ -38,7 +38,7 @@ class EventFile:
             yield cls("standard input" if standard_input else path, stream, file_format, advance)
 
     def events(self, *, event_type: str | None, whole_row: bool) -> Iterator[NewEvent]:
-        """The events in the file, one by one."""
+        """Yield the events of the file."""
         return read_events(
             self._lines(), self.name, self.format, event_type=event_type, whole_row=whole_row
         )
@@ -47,7 +47,7 @@ class EventFile:
         for number, line in enumerate(self.stream, 1):
             self.advance(len(line))
             try:
-                # Programs on Windows start UTF-8 files with a mark.
+                # Windows programs start UTF-8 files with a byte order mark.
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise CliError(

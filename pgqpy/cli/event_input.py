@@ -1,7 +1,7 @@
-"""Reading events from files: JSON lines, CSV, or plain lines, one event each, as they stream by.
+"""Readers of event files: JSON lines, CSV, or plain lines, one event each, streamed.
 
-Every reader yields events one at a time and raises `CliError` with the line that it could not
-take, so a caller that inserts in one transaction inserts all of the file or nothing.
+Each reader yields one event at a time and raises `CliError` with the number of a bad line. A caller
+that inserts in one transaction therefore inserts the whole file or nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pgqpy_consumers.apply.value import Number, json_text
 
 
 class Format(StrEnum):
-    """How a file holds its events."""
+    """The format of an event file."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -27,7 +27,7 @@ class Format(StrEnum):
 
     @classmethod
     def of(cls, path: str) -> Format:
-        """The format that a file's name tells; standard input is JSON lines."""
+        """Return the format by a file's name; standard input is JSON lines."""
         suffix = Path(path).suffix.lower()
         if suffix == ".csv":
             return cls.CSV
@@ -41,8 +41,8 @@ class Format(StrEnum):
 
 FIELDS = NewEvent._fields
 
-#: What `pgqpy event peek --json` adds to the fields: allowed, so that its output can be inserted
-#: again, and left out, since an event gets its own id, time and transaction.
+#: Fields that `pgqpy event peek --json` adds. They are allowed, so that its output can be inserted
+#: again, and ignored: an event gets its own id, time and transaction.
 ASSIGNED = ("id", "time", "txid", "retry")
 
 
@@ -94,7 +94,7 @@ def _csv_rows(lines: Iterable[str], name: str) -> Rows:
                     f"the row does not have as many cells as the heading has columns",
                     _HINTS[Format.CSV],
                 )
-            # CSV cannot tell an empty text from none; an unquoted nothing is meant far more often.
+            # CSV cannot tell an empty text from NULL; an unquoted empty cell mostly means NULL.
             yield reader.line_num, {key: cell or None for key, cell in row.items()}
     except csv.Error as error:
         raise CliError(
@@ -142,7 +142,7 @@ def _fields(row: Any, event_type: str | None) -> NewEvent:
 
 
 def _text(value: Any, field: str) -> str | None:
-    """The text that a field's value is stored as: texts as they are, everything else as JSON."""
+    """Return the text that is stored for a field's value: texts unchanged, the rest as JSON."""
     text: str | None = value if type(value) is str else json_text(value)
     if text is not None and "\0" in text:
         raise ValueError(f"{field} holds a NUL character, which PostgreSQL cannot store")

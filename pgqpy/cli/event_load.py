@@ -1,4 +1,4 @@
-"""Inserting a stream of events: all of it in one transaction, or so many a transaction."""
+"""Insertion of a stream of events: in one transaction, or in several of a given size."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def load(
     batch: int | None,
     at: datetime | None = None,
 ) -> int:
-    """Insert the events, to be delivered at a time, and return how many there were.
+    """Insert the events, to be delivered at a time, and return their number.
 
-    Without `batch` an error leaves none of them behind; with it, the error says how many were
+    Without `batch` an error rolls all of them back; with it, the error says how many were
     committed before.
     """
     if batch is None:

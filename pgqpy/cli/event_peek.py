@@ -1,4 +1,4 @@
-"""Looking at events without consuming them."""
+"""Reading events without consuming them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type, ev_data,
        ev_extra1, ev_extra2, ev_extra3, ev_extra4
 """
 
-# Where to start reading: at the tick that has so many events behind it. A transaction that is
-# older than that tick's snapshot cannot hold newer events.
+# The tick to start from: the newest with that many events behind it. A transaction older than
+# that tick's snapshot cannot hold newer events.
 OLDEST_TXID: LiteralString = """
 select split_part(t.tick_snapshot::text, ':', 1)::bigint
   from pgq.tick t
@@ -34,10 +34,10 @@ NEWEST: LiteralString = (
 
 
 def newest(conn: pgqpy.Connection, queue: str, count: int) -> list[Event]:
-    """The newest events, oldest first, also those that no tick holds yet.
+    """Return the newest events, oldest first, including those that no tick covers yet.
 
-    Reads from as many ticks back as it takes: numbers that rolled-back transactions drew are
-    missing, so that one guess may not be enough.
+    It goes back as many ticks as needed: ids of rolled-back transactions are missing, so one
+    guess may not be enough.
     """
     with (
         conn.cursor(row_factory=scalar_row) as scalar,
@@ -60,13 +60,13 @@ def newest(conn: pgqpy.Connection, queue: str, count: int) -> list[Event]:
 
 
 def of_ticks(conn: pgqpy.Connection, queue: str, first: int, last: int, count: int) -> list[Event]:
-    """The first events between two ticks, as a consumer would get them."""
+    """Return the first events between two ticks, in the form that a consumer gets."""
     with conn.cursor(row_factory=scalar_row) as scalar:
         text = scalar.execute(
             "select pgq.tick_range_sql(%s, %s, %s)", [queue, first, last]
         ).fetchone()
     assert text is not None
     with conn.cursor(row_factory=args_row(Event)) as cursor:
-        # The text is a query of our own making, complete with its literals.
+        # The text is a query built by pgqpy, complete with its literals.
         statement = sql.SQL(COLUMNS + "from ({}) e order by ev_id limit {}")
         return cursor.execute(statement.format(sql.SQL(text), count)).fetchall()

@@ -25,7 +25,7 @@ GROUP = Name(
 def group() -> None:
     """Consumer groups: events in order by key, in parallel.
 
-    Workers are programs with a pgqpy.GroupConsumer; start as many as there is work for.
+    Workers are programs with a pgqpy.GroupConsumer; start as many as the work needs.
     """
 
 
@@ -44,7 +44,7 @@ def group() -> None:
 @click.option("--key", required=True, type=TEXT, help="SQL over the event's columns, or pkey.")
 @click.option("--partitions", default=8, show_default=True, help="How many can work at once.")
 def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
-    """Create a group; workers do it, too, when they start.
+    """Create a group; workers also create it when they start.
 
     It gets the events behind the newest tick. The key is an immutable SQL expression over ev_type,
     ev_data and ev_extra1 to ev_extra4; pkey is the primary key of captured rows.
@@ -66,7 +66,7 @@ def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
 def list_groups(dsn: str, queue: str | None, as_json: bool) -> None:
     """List the groups, of all queues or of one.
 
-    Lag and pending events are those of the partition that is farthest behind.
+    Lag and pending events are those of the slowest partition.
     """
     with connect(dsn) as conn:
         groups = GroupAdmin(conn).get_group_info(queue)
@@ -101,9 +101,9 @@ def list_groups(dsn: str, queue: str | None, as_json: bool) -> None:
 @click.argument("group", type=GROUP)
 @json_option
 def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
-    """Show a group's partitions, and who has them.
+    """Show a group's partitions and their workers.
 
-    Also how far each is, and what is parked. The keys of the JSON objects are the columns of
+    Also shows their positions and parked keys. The keys of the JSON objects are the columns of
     pgq.get_group_partitions().
     """
     with connect(dsn) as conn:
@@ -153,8 +153,8 @@ def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
 def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
     """Change the number of a group's partitions.
 
-    Its workers take all partitions to one tick; then the keys are divided anew, and all goes on.
-    The present number ends a resizing that has not happened yet.
+    Its workers take all partitions to one tick; then the keys are divided anew, and work goes on.
+    Setting the present number cancels a resize that has not happened yet.
     """
     with connect(dsn) as conn:
         tick = GroupAdmin(conn).resize_group(queue, group, partitions)
@@ -178,8 +178,8 @@ def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
 def set_config(dsn: str, queue: str, group: str, parameter: str, value: str) -> None:
     """Set a parameter of a group.
 
-    A worker that is silent for a lease loses its partitions; workers learn of a new one when they
-    start. With more parked events than park_limit a partition takes no more batches.
+    A worker that is silent for a lease loses its partitions; workers read a new lease when they
+    start. A partition with more than park_limit parked events takes no more batches.
     """
     with connect(dsn) as conn:
         GroupAdmin(conn).set_group_config(queue, group, parameter, value)
@@ -194,8 +194,8 @@ def set_config(dsn: str, queue: str, group: str, parameter: str, value: str) -> 
 def parked(dsn: str, queue: str, group: str, as_json: bool) -> None:
     """List the parked keys.
 
-    The first event of each has failed, and all later ones of the key wait behind it. They are
-    tried again, in their order, after the time that is shown, or when you say so: `unpark`.
+    The first event of each key has failed, and all later ones wait behind it. They are retried
+    in order, at the time shown, or on demand: `unpark`.
     """
     with connect(dsn) as conn:
         keys = GroupAdmin(conn).get_parked_keys(queue, group)
@@ -239,9 +239,9 @@ def parked(dsn: str, queue: str, group: str, as_json: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="All parked keys.")
 @click.option("--give-up", is_flag=True, help="First make the key's first event a dead letter.")
 def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_up: bool) -> None:
-    """Have the events of a parked key tried again now, in their order.
+    """Retry the events of a parked key now, in their order.
 
-    The worker that has its partition does it. What fails is parked again.
+    The worker of its partition does it. Events that fail are parked again.
     """
     if (key is None) is not every:
         raise click.UsageError("Give a key, or --all.")
@@ -276,8 +276,8 @@ def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_
 def drop(dsn: str, queue: str, group: str, force: bool) -> None:
     """Drop a group with the positions of its partitions.
 
-    Events that it had still to get are gone for it. Stop its workers first: one that starts
-    makes the group anew.
+    Events that it has not read yet are lost for it. Stop its workers first: a worker that starts
+    creates the group again.
     """
     with connect(dsn) as conn:
         GroupAdmin(conn).drop_group(queue, group, force=force)

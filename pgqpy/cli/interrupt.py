@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command within a second, whatever the driver is in the middle of."""
+"""Ctrl-C ends a command within a second, whatever the driver is doing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-#: What a shell reports for a process that SIGINT ended.
+#: The exit code that a shell reports for a process ended by SIGINT.
 INTERRUPTED = 128 + signal.SIGINT
 
-#: Seconds that unwinding may take after Ctrl-C.
+#: The seconds that unwinding may take after Ctrl-C.
 PATIENCE = 1.0
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside the block, Ctrl-C raises KeyboardInterrupt, and ends the process if that is stuck.
+    """Raise KeyboardInterrupt at Ctrl-C inside the block; end the process if that hangs.
 
     An interrupt at the wrong moment, such as the start of a COPY, leaves psycopg waiting for its
-    own lock. Ending the process is just as clean: the server rolls back what is not committed.
+    own lock. Ending the process is just as clean: the server rolls back uncommitted work.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -15,9 +15,9 @@ from pgqpy.cli.errors import CliError, first_line
 def load_class(
     target: str, fits: Callable[[type], bool], *, what: str, advice: str
 ) -> tuple[ModuleType, type]:
-    """The module and the class in it that a target names.
+    """Return the module and the class in it that a target names.
 
-    ``fits`` tells whether a class is one of ``what`` is wanted; ``advice`` is for who has none.
+    ``fits`` tells whether a class is ``what`` is wanted; ``advice`` is the hint if there is none.
     Raises CliError if there is none.
     """
     where, _, name = target.rpartition(":")
@@ -29,7 +29,7 @@ def load_class(
         there = [
             each
             for each, value in vars(module).items()
-            # What a module imports is there to be subclassed.
+            # Imported classes are there to be subclassed.
             if isinstance(value, type) and fits(value) and value.__module__ == module.__name__
         ]
         raise CliError(
@@ -39,8 +39,8 @@ def load_class(
 
 
 def load_module(where: str) -> ModuleType:
-    """The module of a name or of a file. Raises CliError if there is none, ImportError if it needs
-    one that is not there."""
+    """Import a module by name or file. Raises CliError if there is none, ImportError if one of its
+    imports is missing."""
     try:
         return _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
     except (ImportError, CliError):
@@ -55,7 +55,7 @@ def load_module(where: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise CliError(f"there is no file {path}")
-    # As if it were run as a program: what is beside it can be imported.
+    # Like a program that is run: modules beside it can be imported.
     sys.path.insert(0, str(path.resolve().parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

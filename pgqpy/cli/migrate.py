@@ -1,4 +1,4 @@
-"""``pgqpy migrate``: the schema in a database, up, down, shown, or as SQL."""
+"""``pgqpy migrate``: upgrade, downgrade, show or print the schema."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def migrate(
     """Install or upgrade the pgq schema in a database.
 
     Run it once for a new database and after each upgrade of pgqpy. Running it again, or twice at
-    once, is harmless: it is one transaction under a lock. It takes a superuser, or a user who may
-    create roles and schemas.
+    once, is harmless: it is one transaction under a lock. It needs a superuser, or a user with the
+    right to create roles and schemas.
     """
     if bool(revision) + bool(down) + show > 1:
         raise click.UsageError("--to, --down and --show exclude each other.")

@@ -13,14 +13,14 @@ from pgqpy.admin import Admin
 from pgqpy.cli.queue_config import PARAMETERS
 from pgqpy.tasks.queues import TaskQueues
 
-#: A shell waits for its completions at the prompt; a database that does not answer gives none.
+#: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
 COMPLETION_TIMEOUT = 2
 
 Names = Callable[[Admin, dict[str, str]], Iterable[str]]
 
 
 def is_unicode(text: str) -> bool:
-    """Whether it is none of the bytes that a shell passes on as they are."""
+    """Whether it has no undecodable bytes, which a shell passes on unchanged."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -29,12 +29,12 @@ def is_unicode(text: str) -> bool:
 
 
 class Text(click.ParamType[str]):
-    """Any text that can be sent; the server has the last word on everything else."""
+    """Any text that can be sent; the server checks the rest."""
 
     name = "text"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse what PostgreSQL's texts cannot have."""
+        """Refuse texts that PostgreSQL cannot store."""
         if "\0" in value:
             self.fail("it holds a NUL character, which PostgreSQL cannot store", param, ctx)
         if not is_unicode(value):
@@ -52,7 +52,8 @@ class Name(Text):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The existing names that start with what is typed; none when nobody answers in time."""
+        """Return the existing names with this prefix; none if the server does not answer in
+        time."""
         settings = ctx.find_root().params
         try:
             with pgqpy.connect(
@@ -67,7 +68,7 @@ class Name(Text):
 
 
 TEXT = Text()
-#: Those that somebody has chosen are negative: `pgqpy task show -- -7`.
+#: Ids chosen by users are negative: `pgqpy task show -- -7`.
 TASK_ID = click.IntRange(-(2**63), 2**63 - 1)
 PRIORITY = click.IntRange(-(2**15), 2**15 - 1)
 #: One more is asked for, to know whether there are more.

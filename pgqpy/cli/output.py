@@ -1,6 +1,6 @@
-"""How results look: tables and JSON on standard output, problems on standard error.
+"""Output of results: tables and JSON on standard output, problems on standard error.
 
-Cells hold what other people wrote: none of it is taken for markup.
+Cells hold foreign text: none of it is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 #: Texts up to this width are not folded or cut to make room for others; numbers never are.
 KEPT = 12
 
-#: Wide enough for any table: what is piped into another program must not be cut to 80 columns.
+#: Wide enough for any table: output piped to a program must not be cut to 80 columns.
 _UNBOUNDED = 100_000
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on the stream as it is now; without colours unless it is a terminal."""
+    """Make a console on the current stream; without colours unless it is a terminal."""
     made = Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=False)
     if not made.is_terminal:
         made.width = _UNBOUNDED
@@ -38,7 +38,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(message: str) -> None:
-    """Print what was done: one line, for a person."""
+    """Print a result as one line, for a person."""
     click.echo(printable(message))
 
 
@@ -69,7 +69,7 @@ def print_problem(problem: Problem) -> None:
     if problem.hint:
         lines.append(Text.assemble(("hint:", "cyan"), f" {printable(problem.hint)}"))
     for line in lines:
-        # Hints are commands to copy: the terminal may wrap them, we may not.
+        # Hints are commands to copy: the terminal may wrap them, pgqpy may not.
         screen.print(line, soft_wrap=True)
 
 
@@ -78,7 +78,7 @@ def print_table(
 ) -> None:
     """Print rows under headings.
 
-    On a terminal what is too wide is folded, or with `cut` each row cut to one line.
+    On a terminal wide cells are folded, or with `cut` each row is cut to one line.
     """
     print_rich(make_table(columns, rows, cut=cut))
 
@@ -86,7 +86,7 @@ def print_table(
 def make_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
 ) -> Table:
-    """Rows under headings; words are set left, all else right, intervals in one unit."""
+    """Make a table; words are set left, all else right, intervals in one unit."""
     cells = [
         [(each, brief(each) if isinstance(each, timedelta) else shown(each)) for each in row]
         for row in rows
@@ -96,7 +96,7 @@ def make_table(
         column = [row[index] for row in cells]
         words = any(isinstance(value, str | datetime) for value, _ in column)
         long = any(isinstance(value, str) and len(text) > KEPT for value, text in column)
-        # Columns that may not wrap keep their width when others have to give way.
+        # Columns that may not wrap keep their width when others must shrink.
         table.add_column(
             heading, justify="left" if words else "right", overflow="fold", no_wrap=not long
         )
@@ -108,7 +108,7 @@ def make_table(
 
 
 def print_rich(renderable: RenderableType) -> None:
-    """Print tables and styled text; without the padding at the ends of lines, for programs."""
+    """Print tables and styled text; for programs, without padding at the ends of lines."""
     screen = console()
     if screen.is_terminal:
         screen.print(renderable)
@@ -119,7 +119,7 @@ def print_rich(renderable: RenderableType) -> None:
 
 
 def empty_table() -> Table:
-    """A table in the style of all our tables."""
+    """Make a table in the common style."""
     return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
 
 

@@ -1,4 +1,4 @@
-"""Where in a queue: a tick given by number, by time, or as one of the two ends."""
+"""Positions in a queue: a tick by number, by time, or one of the two ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Moment(click.ParamType[datetime]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> datetime:
-        """Read it; `datetime`s pass."""
+        """Parse it; `datetime`s pass."""
         try:
             moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
             return moment.astimezone()
@@ -51,7 +51,7 @@ class Moment(click.ParamType[datetime]):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What the options said; nothing means the end."""
+    """The position that the options give; the end if there are none."""
 
     tick: int | None = None
     time: datetime | None = None
@@ -64,12 +64,12 @@ class Position:
         return self != Position()
 
     def check(self) -> None:
-        """Refuse two places at once."""
+        """Refuse two positions at once."""
         if (self.tick is not None) + (self.time is not None) + self.start + self.end > 1:
             raise click.UsageError("--tick, --time, --start and --end exclude each other.")
 
     def resolve(self, conn: pgqpy.Connection, queue: str) -> int:
-        """The tick that this means in a queue now."""
+        """Return the current tick of this position in a queue."""
         if self.tick is not None:
             return self.tick
         statement = OLDEST if self.start else LAST_BEFORE if self.time else NEWEST
@@ -88,7 +88,7 @@ class Position:
 
 
 def position_options(function: Function) -> Function:
-    """Add the four options, passed on under the names that `Position` has."""
+    """Add the four options, under the names of `Position`'s fields."""
     for option in (
         click.option("--end", is_flag=True, help="The newest tick: only events to come."),
         click.option("--start", is_flag=True, help="The oldest tick that still has its events."),

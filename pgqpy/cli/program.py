@@ -1,4 +1,4 @@
-"""What every program of ours does at run time: errors without tracebacks, the exit code."""
+"""Common behaviour of all programs: errors without tracebacks, exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgqpy.cli.output import print_problem
 
 
 class Program(click.Command):
-    """The top of a command line: nothing below it may show a traceback to its user."""
+    """The root of a command line: nothing below it may show a traceback to its user."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; flush here, where a closed pipe can still be answered quietly."""
@@ -26,7 +26,7 @@ class Program(click.Command):
             sys.stdout.flush()
             return result
         except KeyboardInterrupt:
-            # Handled before click sees it, which would write an empty line.
+            # Handled before click, which would write an empty line.
             raise click.exceptions.Exit(INTERRUPTED) from None
 
     def main(
@@ -41,7 +41,7 @@ class Program(click.Command):
         settings = Settings()
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                # An old locale cannot write everything that a name may hold.
+                # An old locale cannot write every character that a name may hold.
                 stream.reconfigure(errors="backslashreplace")
         try:
             outcome = super().main(

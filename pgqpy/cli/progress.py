@@ -1,4 +1,4 @@
-"""How far a long command has come."""
+"""Progress of a long command."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rich.progress import (
 
 from pgqpy.cli.output import console
 
-#: Says that so much more has been done.
+#: Reports how much more has been done.
 Advance = Callable[[int], None]
 
 
 @contextmanager
 def progress(description: str, total_bytes: int | None) -> Iterator[Advance]:
-    """A progress bar on standard error; it stays away when that is no terminal."""
+    """Show a progress bar on standard error, if that is a terminal."""
     screen = console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}", markup=False),

@@ -1,4 +1,4 @@
-"""``pgqpy queue``: making, dropping, listing and configuring queues."""
+"""``pgqpy queue``: create, drop, list and configure queues."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def queue() -> None:
 def create(dsn: str, queue: str, settings: tuple[str, ...]) -> None:
     """Create a queue with its event tables.
 
-    It takes events at once; a running ticker makes them visible to consumers. If the queue exists
-    nothing is changed but what --set says.
+    It takes events at once; a running ticker makes them visible to consumers. If the queue exists,
+    only the settings of --set are changed.
     """
     pairs = [_pair(setting) for setting in settings]
     with connect(dsn) as conn, conn.transaction():
@@ -68,7 +68,7 @@ def _pair(setting: str) -> tuple[str, str | None]:
 @click.argument("queue", type=QUEUE)
 @click.option("--force", is_flag=True, help="Also if it is in use: release what uses it.")
 def drop(dsn: str, queue: str, force: bool) -> None:
-    """Drop a queue and all its events. There is no way back.
+    """Drop a queue and all its events. This cannot be undone.
 
     A queue that has consumers, delayed events or dead letters, or that a table is captured into, is
     dropped only with --force, which unregisters the consumers and stops the capture.
@@ -88,7 +88,7 @@ def drop(dsn: str, queue: str, force: bool) -> None:
 def list_queues(dsn: str, as_json: bool) -> None:
     """List the queues.
 
-    With their last ticks, events per second, and how often they are rotated. The keys of the JSON
+    With their last ticks, events per second, and rotation periods. The keys of the JSON
     objects are the columns of pgq.get_queue_info().
     """
     with connect(dsn) as conn:

@@ -1,4 +1,4 @@
-"""The parameters of a queue: which there are, what they mean, what they are."""
+"""The parameters of a queue: names, meanings, values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psycopg.rows import dict_row
 import pgqpy
 from pgqpy.cli.database import no_such_queue
 
-#: What pgq.set_queue_config() takes, in the order in which people want to read it.
+#: The parameters of pgq.set_queue_config(), in the order of their use to readers.
 PARAMETERS = {
     "ticker_latency": "longest wait for a tick (null: as below)",
     "ticker_max_count": "a tick after so many events",
@@ -26,12 +26,12 @@ PARAMETERS = {
 
 
 def parse_value(text: str) -> str | None:
-    """A parameter's value as typed; the word null is SQL's null."""
+    """Return a parameter's value as typed; the word null is SQL's null."""
     return None if text.lower() == "null" else text
 
 
 def read_config(conn: pgqpy.Connection, queue: str) -> dict[str, Any]:
-    """The parameters of a queue and their values. Raises QueueNotFound."""
+    """Return the parameters of a queue and their values. Raises QueueNotFound."""
     query = sql.SQL("select {} from pgq.queue where queue_name = %s").format(
         sql.SQL(", ").join(
             sql.SQL("{} as {}").format(sql.Identifier(f"queue_{name}"), sql.Identifier(name))

@@ -1,4 +1,4 @@
-"""``pgqpy replicate``: which tables `pgqpy run replicate` keeps equal, and whether they are."""
+"""``pgqpy replicate``: choose, list and compare the tables that `pgqpy run replicate` copies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: So many differences of a table are shown, unless all are asked for with --json.
+#: The maximum number of differences shown for a table, unless --json asks for all.
 SHOWN = 20
 
 config_argument = click.argument(
@@ -36,7 +36,7 @@ config_argument = click.argument(
 
 
 def tables_argument(*, required: bool) -> Callable[[Function], Function]:
-    """Any number of tables, before the configuration."""
+    """Take any number of tables, before the configuration."""
     return click.argument("tables", metavar="TABLE...", type=TEXT, nargs=-1, required=required)
 
 
@@ -44,8 +44,8 @@ def tables_argument(*, required: bool) -> Callable[[Function], Function]:
 def replicate() -> None:
     """Keep tables of another database equal to this one's.
 
-    `pgqpy run replicate CONFIG.TOML` does the work; these commands say which tables it is about,
-    while it runs or not.
+    `pgqpy run replicate CONFIG.TOML` does the work; these commands choose its tables, while it runs
+    or not.
     """
 
 
@@ -145,7 +145,7 @@ def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
     """List the tables and sequences, and how far each is.
 
     States: added, copying, catching_up, in_step; failed, with the reason: then the table's changes
-    wait in the target until it is mended, and applying them is tried again and again.
+    wait in the target until it is repaired, and applying them is retried.
     """
     from pgqpy_consumers.replicate.sequences import sequences
 
@@ -205,8 +205,8 @@ def compare(
 ) -> None:
     """Compare tables with their copies, while both change.
 
-    All of them if none is named. Each is compared at one point in time, by checksums, and the keys
-    of rows that differ are shown. Exit code 1 if there are any.
+    Without names, all of them. Each is compared at one point in time, by checksums, and the keys
+    of rows that differ are shown. The exit code is 1 if there are any.
     """
     compared = _compare(settings, tables, path, wait, repair=False)
     _print_comparisons(compared, as_json)
@@ -227,9 +227,9 @@ def compare(
 def repair(
     settings: Settings, tables: tuple[str, ...], path: Path, wait: float, as_json: bool
 ) -> None:
-    """Compare tables, and make the copies' rows what they should be.
+    """Compare tables, and repair the rows of the copies that differ.
 
-    Of all tables if none is named, while both change. Only rows that differ are written.
+    Without names, all of them, while both change. Only rows that differ are written.
     """
     _print_comparisons(_compare(settings, tables, path, wait, repair=True), as_json)
 

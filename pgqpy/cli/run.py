@@ -1,4 +1,4 @@
-"""``pgqpy run``: consumers that are ready to run, and subclasses of them."""
+"""``pgqpy run``: ready-made consumers, and subclasses of them."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def run(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Run a consumer that is ready to run, or a class of yours.
+    """Run a ready-made consumer, or a class of yours.
 
     NAME is one of those that --list shows, or FILE.py:CLASS, or MODULE:CLASS. It runs until
-    SIGTERM or Ctrl-C, which end it after the batch that it is at; the consumer is registered if
-    it is not. With --until-empty nothing is tried again: the next run does that.
+    SIGTERM or Ctrl-C, which end it after the current batch. The consumer is registered if it is
+    not. With --until-empty nothing is retried: the next run does that.
 
     Exit codes: 0 when it was stopped or is done, 1 when it failed, 2 when the command or the
     configuration is wrong.
@@ -108,7 +108,7 @@ def run(
         except (PgqError, click.ClickException):
             raise
         except Exception as error:
-            # Whoever wrote the class needs all of it.
+            # The author of the class needs the whole traceback.
             logger.error("%s failed", name, exc_info=error)
             raise CliError(
                 f"{name} failed: {type(error).__name__}: {first_line(str(error))}",
@@ -117,7 +117,7 @@ def run(
 
 
 def _find(name: str) -> Any:
-    """The class, with a ``Config`` and ``from_config``."""
+    """Return the class, with a ``Config`` and ``from_config``."""
     from pgqpy_consumers.ready import ready
 
     try:
@@ -142,7 +142,7 @@ def _runnable(cls: type) -> bool:
 
 
 def _plain(consumer: type) -> Any:
-    """A consumer that has no settings of its own, with those that all have."""
+    """Give a consumer without settings of its own the common ones."""
     from pgqpy_consumers.settings import setting
 
     fields: list[tuple[str, Any, Any]] = [
@@ -185,7 +185,7 @@ def _plain(consumer: type) -> Any:
 
 
 def _heading(name: str, made: type) -> str:
-    """The first lines of an example."""
+    """Return the first lines of an example."""
     file = f"{name.rpartition(':')[2]}.toml"
     return f"# {_summary(made)}\n# pgqpy run {name} {file}\n"
 

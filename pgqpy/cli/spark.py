@@ -1,7 +1,7 @@
 """``pgqpy spark``: programs that compute in Spark.
 
-Each command is a module ``spark_*``, which imports Spark when it runs and not before: it takes
-long, and many have none.
+Each command is a module ``spark_*``, which imports Spark only when it runs: the import is slow,
+and Spark is optional.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``pgqpy spark archive``: a queue's history as Parquet, and what is in such an archive."""
+"""``pgqpy spark archive``: write a queue's history as Parquet, and describe such an archive."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pgqpy.errors import PgqError
 if TYPE_CHECKING:
     from pgqpy_consumers.spark.archive_log import Commit
 
-#: As pgqpy_consumers.spark.archive_log has them, which imports Spark.
+#: Repeats pgqpy_consumers.spark.archive_log, which imports Spark.
 PARTITIONS = ("day", "month", "hour", "type")
 
 
 class Names(click.ParamType[tuple[str, ...]]):
-    """Some of the partitions, with commas between them."""
+    """Names of partitions, separated by commas."""
 
     name = "names"
 
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, ...]:
-        """Take them apart."""
+        """Split them."""
         names = tuple(name.strip() for name in value.split(","))
         for name in names:
             if name not in PARTITIONS or names.count(name) > 1:
@@ -86,10 +86,10 @@ def archive(
 ) -> None:
     """Write a queue's history as Parquet.
 
-    Each event once, whatever is killed, into the directory PATH on any file system that Spark
-    knows, partitioned by queue and day. Begins at the oldest events that are there, goes on where
-    the archive ends, and runs until SIGTERM or Ctrl-C. The consumer keeps events from rotation
-    until they are archived. An archive can hold several queues.
+    Each event is written once, even if processes are killed, into the directory PATH on any file
+    system that Spark knows, partitioned by queue and day. It begins at the oldest events of the
+    queue, continues where the archive ends, and runs until SIGTERM or Ctrl-C. The consumer keeps
+    events from rotation until they are archived. An archive can hold several queues.
     """
     spark = spark_session(master)
     from pgqpy_consumers.spark.archive import Archive
@@ -129,8 +129,8 @@ def archive(
 def archive_info(path: str, as_json: bool, master: str | None) -> None:
     """Show what is in an archive.
 
-    For each queue how much was written, of which ticks, and when the last time. What somebody
-    deleted afterwards still counts.
+    For each queue: how much was written, of which ticks, and when last. Events that were deleted
+    from the archive afterwards still count.
     """
     spark = spark_session(master)
     from pgqpy_consumers.spark.archive_log import ArchiveLog, partitions, queues

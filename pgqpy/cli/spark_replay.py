@@ -1,4 +1,4 @@
-"""``pgqpy spark replay``: events out of an archive, into a queue again."""
+"""``pgqpy spark replay``: insert events from an archive into a queue again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ids(click.ParamType[tuple[int | None, int | None]]):
     def convert(
         self, value: str, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int | None, int | None]:
-        """Its two ends."""
+        """Return its two ends."""
         first, dots, last = value.partition("..")
         try:
             ends = (int(first) if first else None, int(last) if last else None)
@@ -75,10 +75,10 @@ def replay(
     as_json: bool,
     master: str | None,
 ) -> None:
-    """Send events out of an archive into a queue again.
+    """Insert events from an archive into a queue again.
 
-    In their order, with their extra fields, as new events with ids and times of their own: all at
-    once, or, when it is interrupted, none. A second run sends them a second time.
+    They keep their order and extra fields, and get new ids and times. All are inserted at once,
+    or none if it is interrupted. A second run inserts them a second time.
     """
     with connect(dsn) as conn:
         one_queue(conn, queue)

@@ -1,4 +1,4 @@
-"""``pgqpy spark run``: a `SparkConsumer`, by the name of its class or as a program of its own."""
+"""``pgqpy spark run``: run a `SparkConsumer` by the name of its class, or as its own program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def run_options(function: Function) -> Function:
-    """Add the options that running a consumer has."""
+    """Add the options of a consumer's run."""
     for option in (
         click.option("--queue", type=QUEUE, help="The queue, instead of the class's."),
         click.option("--consumer", type=CONSUMER, help="The name, instead of the class's."),
@@ -52,18 +52,18 @@ def run_options(function: Function) -> Function:
 def run(target: str, **options: Any) -> None:
     """Run a SparkConsumer.
 
-    Until SIGTERM or Ctrl-C, which end it after the batch that it is at. The class is found in a
+    It runs until SIGTERM or Ctrl-C, which end it after the current batch. The class is found in a
     file, or in a module that can be imported from here. The consumer is registered if it is not.
 
-    With --once it processes what the ticks hold that there are when it starts, without waiting
-    for more to gather, and ends. Then nothing is tried again: the next run does that. Exit codes:
-    0 when it was stopped or is done, 1 when it failed.
+    With --once it processes the ticks that exist when it starts, without waiting for more, and
+    ends. Then nothing is retried: the next run does that. Exit codes: 0 when it was stopped or is
+    done, 1 when it failed.
     """
     run_consumer(load(target), **options)
 
 
 def program(consumer_class: type[SparkConsumer]) -> click.Command:
-    """The program that a file with a `SparkConsumer` is, when it is run."""
+    """Return the program for a file that defines a `SparkConsumer`."""
 
     @click.command(
         cls=CommandProgram,
@@ -87,8 +87,8 @@ def run_consumer(
     master: str | None,
     once: bool,
 ) -> None:
-    """Run a consumer until it is stopped, or has processed what is there."""
-    # What is not ours, such as py4j, says little that anybody wants to know.
+    """Run a consumer until it is stopped, or the queue is empty with --once."""
+    # Logs of other libraries, such as py4j, are of little use.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)
     made = consumer_class(
@@ -101,7 +101,7 @@ def run_consumer(
             raise
         batch = made.failed_batch.id
         logger.error("batch %s failed", batch, exc_info=error)
-        # Spark's errors have pages; the log has them now.
+        # Spark's errors have pages; the log has them already.
         raise CliError(
             f"batch {batch} failed: {type(error).__name__}: {first_line(str(error))}",
             "it was rolled back; the next run gets the same batch again",
@@ -109,7 +109,7 @@ def run_consumer(
 
 
 def load(target: str) -> type[SparkConsumer]:
-    """The class that ``module:Class`` or ``path/to/file.py:Class`` names.
+    """Return the class that ``module:Class`` or ``path/to/file.py:Class`` names.
 
     Raises CliError if there is none.
     """

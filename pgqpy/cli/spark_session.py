@@ -21,14 +21,15 @@ master_option = click.option(
 
 
 def spark_session(master: str | None) -> SparkSession:
-    """The session. Raises CliError if Spark is not installed, JavaMissingError if Java is not."""
+    """Return the session. Raises CliError if Spark is not installed, JavaMissingError without
+    Java."""
     try:
         from pgqpy_consumers.spark import get_session
     except ImportError as error:
         raise CliError(str(error)) from error
     from pyspark.logger import PySparkLogger
 
-    # What Spark logs when it refuses a query is raised as well.
+    # Spark raises the query errors that it logs.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     return get_session(master)

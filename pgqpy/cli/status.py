@@ -1,4 +1,4 @@
-"""``pgqpy status``: how every queue and consumer is doing, once or again and again."""
+"""``pgqpy status``: the state of all queues and consumers, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -53,11 +53,10 @@ def status(
 ) -> None:
     """Show how queues and consumers are doing, and what is wrong.
 
-    A queue's line shows the events per second, the events that no tick holds yet, the age of its
-    last tick and its number. The lines below it are its consumers: how many events they have still
-    to get and how old the position is up to which they are done. What is wrong is listed under
-    the table with its remedy: no ticker, consumers that are stuck, what holds up rotation,
-    transactions that were left open.
+    A queue's line shows the events per second, the events that no tick covers yet, and the age and
+    number of its last tick. The lines below it are its consumers: their pending events and the age
+    of their position. Problems are listed under the table with their remedies: no ticker, stuck
+    consumers, blocked rotation, transactions left open.
     """
     patience = timedelta(seconds=stuck_after)
     with connect(dsn) as conn:
@@ -85,7 +84,7 @@ def _stream(
     *,
     as_json: bool,
 ) -> None:
-    """Print one after the other; each is flushed, whoever reads them wants them now."""
+    """Print one status after the other; each is flushed, because readers want it at once."""
     while True:
         now = _status(conn, queue, patience)
         if as_json:

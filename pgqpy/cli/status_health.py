@@ -1,4 +1,4 @@
-"""Judging what was read: which consumers are stuck, what holds up rotation, what to do about it.
+"""Judgement of the readings: stuck consumers, blocked rotation, and the remedies.
 
 Pure functions over `Readings`; the thresholds are stated here and nowhere else.
 """
@@ -24,23 +24,23 @@ from pgqpy.cli.status_query import (
 from pgqpy.cli.wording import ago, duration, plural
 from pgqpy.values import ConsumerInfo, QueueInfo
 
-#: A ticker that is alive ticks an idle queue once in its idle period, one with events within its
-#: lag; it may be this much late.
+#: A live ticker ticks an idle queue once in its idle period, one with events within its lag; it
+#: may be this much late.
 IDLE_GRACE = timedelta(minutes=1)
 BUSY_GRACE = timedelta(seconds=5)
 
 
 class ConsumerState(StrEnum):
-    """How a consumer is doing."""
+    """The state of a consumer."""
 
     OK = "ok"
     BEHIND = "behind"  # it works, and its position is old
-    FAILING = "failing"  # its open batch failed, and comes again
+    FAILING = "failing"  # its open batch failed, and is retried
     STUCK = "stuck"  # its position is old, and it has not been seen since
 
 
 class QueueState(StrEnum):
-    """How a queue is doing."""
+    """The state of a queue."""
 
     TICKING = "ticking"
     PAUSED = "paused"
@@ -86,7 +86,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that wants attention, and what can be done."""
+    """A problem that needs attention, and its remedy."""
 
     message: str
     remedy: str
@@ -94,7 +94,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `pgqpy status` shows; with --json, exactly this."""
+    """The output of `pgqpy status`; with --json, exactly this."""
 
     server: Server
     queues: list[QueueStatus]
@@ -105,7 +105,7 @@ class Status:
 
 
 def judge(readings: Readings, patience: timedelta) -> Status:
-    """Turn readings into a status. A consumer may lag for `patience` before anyone is told."""
+    """Turn readings into a status. A consumer may lag for `patience` before it is reported."""
     queues = [_queue(readings, info, patience) for info in readings.queues]
     alerts = [_failure_alert(failure) for failure in readings.failures]
     alerts += [alert for queue in queues for alert in _alerts(queue, readings.groups, patience)]
@@ -162,7 +162,7 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
 
 
 def _dead_letters(readings: Readings, queue: str, consumer: str | None = None) -> int | None:
-    """How many a queue has, of all consumers that were ever registered, or of one."""
+    """Count a queue's dead letters, of all consumers that were ever registered, or of one."""
     if readings.dead_letters is None:
         return None
     return sum(
@@ -195,9 +195,9 @@ def _consumer(
     dead_letters: int | None,
     patience: timedelta,
 ) -> ConsumerStatus:
-    # Without a ticker everyone's position gets older; that is not the consumers' fault.
+    # Without a ticker all positions get older; that is not the consumers' fault.
     behind = (info.lag or timedelta()) - (tick_age or timedelta()) > patience
-    # It is seen when it opens or finishes a batch; one may take longer than that.
+    # A consumer is seen when it opens or finishes a batch; a batch may take longer than that.
     away = info.last_seen is not None and info.last_seen > patience and progress is None
     state = ConsumerState.OK
     if behind:
@@ -283,7 +283,7 @@ def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus])
 def _failing_alert(
     queue: QueueStatus, consumers: list[ConsumerStatus], patience: timedelta
 ) -> Alert:
-    """What is wrong with a consumer, or with the partition of a group that failed last."""
+    """Describe what is wrong with a consumer, or with the group's partition that failed last."""
     failures = [(each, each.failing) for each in consumers if each.failing is not None]
     consumer, failing = min(failures, key=lambda pair: pair[1].last_attempt)
     others = len(consumers) - 1
@@ -301,7 +301,7 @@ def _failing_alert(
 
 
 def _behind(queue: QueueStatus, consumers: list[ConsumerStatus]) -> str:
-    """When they were last seen, and how far the last of them is behind."""
+    """Describe when they were last seen, and how far the last of them is behind."""
     seen = min((each.last_seen for each in consumers if each.last_seen is not None), default=None)
     events = max((each.pending_events or 0 for each in consumers), default=0)
     holds = any(each.consumer in queue.rotation_held_by for each in consumers)

@@ -1,9 +1,9 @@
-"""What ``pgqpy status`` knows: read in one go, as plain values.
+"""The readings for ``pgqpy status``: read in one go, as plain values.
 
-Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). What they do not tell
-is read here and nowhere else: when each queue rotates and who holds that up, how many events
-wait for a retry or were given up, how far the batches are that consumers tell of, and why they
-fail, which transactions are old, and what the ticker cannot do.
+Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). The rest is read
+here and nowhere else: when each queue rotates and what blocks that, how many events wait for a
+retry or were given up, the progress of batches that consumers report, and why they fail, which
+transactions are old, and which of the ticker's duties fail.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ select current_database() as database,
                             where datname = current_database())) as ticker_pid
 """
 
-# A rotation empties the oldest table, so it waits for everyone whose position does not lie behind
-# the last switch. Positions are snapshots: one is behind the switch when no transaction that was
-# open at the switch was open at it. If that fails for the newest tick as well, then it is not the
-# consumers that are late but a transaction that is still open. A switch in the future was made
-# before the clock was set back; the next is due.
+# A rotation empties the oldest table, so it waits for every consumer whose position is not past the
+# last switch. Positions are snapshots: one is past the switch if no transaction that was open at
+# the
+# switch was open at it. If that fails for the newest tick as well, then a transaction is still
+# open,
+# and the consumers are not late. A switch in the future was made before the clock was set back; the
+# next is due.
 ROTATION: LiteralString = """
 select q.queue_name as queue,
        least(q.queue_switch_time, now()) as rotated_at,
@@ -65,7 +67,7 @@ select q.queue_name as queue,
   from pgq.queue q
 """
 
-# Not everybody may know what waits; everybody may ask whether they may.
+# Not every role may read what waits; every role may ask whether it may.
 MAY_COUNT_DELAYED: LiteralString = """
 select has_function_privilege('pgq.get_delayed_info(text)', 'execute')
 """
@@ -94,7 +96,7 @@ select queue_name as queue, group_name as name, partitions,
   from pgq.get_group_info(%s)
 """
 
-# A consumer that has a batch for long tells by the name of its session how far it is.
+# A consumer with a long batch publishes its progress in the name of its session.
 BATCHES: LiteralString = """
 select application_name
   from pg_catalog.pg_stat_activity
@@ -125,8 +127,8 @@ FOREIGN_LOCKS: LiteralString = """
 select pid, holder, role_name as username, lock_name as lock from pgq.get_foreign_locks()
 """
 
-# Only those that have written, or are prepared: a tick must wait for these. Other users' sessions
-# show their age only to members of pg_monitor.
+# Only transactions that have written, or are prepared: a tick must wait for these. Other users'
+# sessions show their age only to members of pg_monitor.
 TRANSACTIONS: LiteralString = """
 select 'session' as kind, pid::text as name, usename::text as username, state,
        application_name as application, now() - xact_start as age
@@ -146,7 +148,7 @@ select 'prepared', gid, owner::text, null, null, now() - prepared
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Which database was asked, and when."""
+    """The database that was read, and the time."""
 
     database: str
     server_version: str
@@ -156,7 +158,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a queue's tables were switched, and what keeps them from being switched again."""
+    """When a queue's tables were switched, and what blocks the next switch."""
 
     queue: str
     rotated_at: datetime
@@ -167,8 +169,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """How many events of a queue wait for their time, when the next one is due, and how many
-    consumers want again."""
+    """The number of a queue's delayed events, the time of the next, and the number of retries."""
 
     queue: str
     delayed_events: int
@@ -178,7 +179,7 @@ class Delayed:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group, and how many of its parked keys are not tried again by themselves."""
+    """A consumer group, and how many of its parked keys are not retried automatically."""
 
     queue: str
     name: str
@@ -205,8 +206,8 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLock:
-    """A lock of ours that is held by a role that is no member of ours; ``pid`` is None if it is a
-    prepared transaction, ``holder`` its name then."""
+    """A pgq lock held by a role that is not a member of pgq's roles; ``pid`` is None for a prepared
+    transaction, and ``holder`` is its name then."""
 
     pid: int | None
     holder: str
@@ -216,7 +217,7 @@ class ForeignLock:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A duty of the ticker, or an operation of maintenance, that failed when it was last tried."""
+    """A duty of the ticker, or an operation of maintenance, whose last run failed."""
 
     operation: str
     argument: str | None
@@ -226,8 +227,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A consumer whose open batch failed when it was last tried, and the event that raised, if it
-    is known; since when, how often, and how long ago the last time was."""
+    """A consumer whose open batch failed, and the event that raised, if known; since when, how
+    often,
+    and how long ago the last time was."""
 
     queue: str
     consumer: str
@@ -241,7 +243,7 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Everything that was read, before anyone judges it."""
+    """Everything that was read, before it is judged."""
 
     server: Server
     queues: list[QueueInfo]
@@ -260,7 +262,7 @@ class Readings:
 def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Readings:
     """Read the state of all queues, or of one, and the transactions older than an age.
 
-    Raises pgqpy.errors.QueueNotFound when that one does not exist.
+    Raises pgqpy.errors.QueueNotFound if that queue does not exist.
     """
     admin = Admin(conn)
     queues = admin.get_queue_info() if queue is None else [one_queue(conn, queue)]
@@ -305,7 +307,7 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
 
 
 def read_groups(conn: pgqpy.Connection, queue: str | None) -> list[Group]:
-    """The groups of all queues, or of one; none for who may not know."""
+    """Return the groups of all queues, or of one; none if the role may not read them."""
     if conn.execute(MAY_SEE_GROUPS).fetchone() != (True,):
         return []
     with conn.cursor(row_factory=class_row(Group)) as cursor:
@@ -313,7 +315,7 @@ def read_groups(conn: pgqpy.Connection, queue: str | None) -> list[Group]:
 
 
 def read_delayed(conn: pgqpy.Connection, queue: str | None) -> dict[str, Delayed]:
-    """What waits in all queues, or in one, by queue; nothing for who may not know."""
+    """Return the delayed events of all queues, or of one, by queue; nothing without the right."""
     if conn.execute(MAY_COUNT_DELAYED).fetchone() != (True,):
         return {}
     with conn.cursor(row_factory=class_row(Delayed)) as cursor:

@@ -1,4 +1,4 @@
-"""How a status looks on a terminal: one table of queues and their consumers, then what is wrong."""
+"""A status on a terminal: one table of queues and their consumers, then the problems."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STYLES = {
 
 
 def render(status: Status) -> RenderableType:
-    """The whole status, as narrow as its names allow."""
+    """Draw the whole status, as narrow as its names allow."""
     parts: list[RenderableType] = [_heading(status), ""]
     if status.queues:
         parts.append(_table(status.queues))

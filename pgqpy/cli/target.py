@@ -1,4 +1,4 @@
-"""Which database a connection string points at, in words that never include the password."""
+"""The database of a connection string, in words that never include the password."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pgqpy.dsn
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Host, port, database and user as libpq will resolve them."""
+    """Host, port, database and user, resolved like libpq does."""
 
     host: str
     port: str
@@ -41,7 +41,7 @@ class Target:
 
     @property
     def uri(self) -> str:
-        """The same as a connection string that can be shown and typed again."""
+        """The target as a connection string that can be shown and typed again."""
         user, dbname = quote(self.user, safe=""), quote(self.dbname, safe="")
         if self.host.startswith(("/", "@")):
             where = urlencode({"host": self.host, "port": self.port}, safe="/")

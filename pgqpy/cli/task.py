@@ -29,7 +29,7 @@ from pgqpy.cli.wording import shown
 from pgqpy.tasks.queues import TaskQueues
 from pgqpy.tasks.task import TaskQueueInfo
 
-#: What pgq_task.set_queue_config() takes, in the order in which people want to read it.
+#: The parameters of pgq_task.set_queue_config(), in the order of their use to readers.
 PARAMETERS = {
     "lease": "how long a claim holds",
     "max_attempts": "then a task goes to the error queue (null: never)",
@@ -40,7 +40,7 @@ PARAMETERS = {
 
 @click.group(cls=Group)
 def task() -> None:
-    """Push tasks, work on them, look at them, and put them right."""
+    """Push tasks, work on them, look at them, and repair them."""
 
 
 @task.command(
@@ -64,8 +64,8 @@ def task() -> None:
 def create(dsn: str, queue: str, settings: tuple[str, ...]) -> None:
     """Create a task queue.
 
-    It takes tasks at once. If the queue exists nothing is changed but what --set says. Queues of
-    tasks and of events do not know of each other: they may have the same name.
+    It takes tasks at once. If the queue exists, only the settings of --set are changed. Task queues
+    and event queues are independent: they may have the same name.
     """
     pairs = [_pair(setting) for setting in settings]
     with connect(dsn) as conn, conn.transaction():
@@ -110,8 +110,9 @@ def drop(dsn: str, queue: str, force: bool) -> None:
 def list_queues(dsn: str, as_json: bool) -> None:
     """List the task queues, and how many tasks they have.
 
-    Waiting is how long the task waits that has waited longest. Large numbers are only counted up to
-    10,000. The keys of the JSON objects are the columns of pgq_task.get_queue_info().
+    Waiting is the time that the oldest task has waited. Large numbers are only counted up to
+    10,000.
+    The keys of the JSON objects are the columns of pgq_task.get_queue_info().
     """
     with connect(dsn) as conn:
         queues = TaskQueues(conn).queues()
@@ -138,7 +139,7 @@ def list_queues(dsn: str, as_json: bool) -> None:
 
 
 def _size(info: TaskQueueInfo, number: int | None) -> int | str | None:
-    """A size; one that was not counted to the end says so."""
+    """Return a size; one that was not counted to the end is marked."""
     if number is None or info.exact or number < 10_000:
         return number
     return f"{number:,}+"
@@ -166,8 +167,8 @@ def _since(time: datetime | None) -> timedelta | None:
 def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_json: bool) -> None:
     """Show a task queue's parameters, show one, or set one to a value.
 
-    Intervals are written as PostgreSQL takes them ('3 seconds', '2h'); null takes a limit away.
-    Claims that are made from then on obey.
+    Intervals are written like PostgreSQL's ('3 seconds', '2h'); null removes a limit. Claims made
+    from then on obey.
     """
     with connect(dsn) as conn:
         queues = TaskQueues(conn)
@@ -189,10 +190,10 @@ def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_js
 @dsn_option
 @click.argument("queue", type=TASK_QUEUE)
 def pause(dsn: str, queue: str) -> None:
-    """Let nobody claim tasks of a queue until `pgqpy task resume`.
+    """Stop claims of a queue's tasks until `pgqpy task resume`.
 
-    What is claimed already is finished as usual, and tasks are pushed as usual. It holds for all
-    workers, also those that are started later.
+    Claimed tasks are finished as usual, and tasks are pushed as usual. It holds for all workers,
+    including those that are started later.
     """
     with connect(dsn) as conn:
         TaskQueues(conn).pause(queue)
@@ -205,7 +206,7 @@ def pause(dsn: str, queue: str) -> None:
 def resume(dsn: str, queue: str) -> None:
     """End a pause: tasks of the queue are claimed again.
 
-    Workers that wait hear of it at once. A queue that is not paused stays as it is.
+    Waiting workers are notified at once. A queue that is not paused stays as it is.
     """
     with connect(dsn) as conn:
         TaskQueues(conn).resume(queue)
@@ -221,11 +222,11 @@ def resume(dsn: str, queue: str) -> None:
 @click.argument("queue", type=TASK_QUEUE, required=False)
 @json_option
 def stats(dsn: str, queue: str | None, as_json: bool) -> None:
-    """Show how often each thing was done with tasks.
+    """Show how often each operation was done on tasks.
 
-    They are counted since the queue was made. Buried are tasks that went to the error queue,
-    released those given back untried. The counters cost nearly nothing: they count what was rolled
-    back, too, and may jump when the server crashes.
+    The counts start when the queue is created. Buried tasks went to the error queue, released tasks
+    were given back untried. The counters cost nearly nothing: they also count what was rolled back,
+    and may jump when the server crashes.
     """
     with connect(dsn) as conn:
         rows = read_stats(conn, queue)

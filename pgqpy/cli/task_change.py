@@ -1,4 +1,4 @@
-"""Putting tasks right: one, or all that a filter finds, in one transaction."""
+"""Repair of tasks: one, or all that a filter finds, in one transaction."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _do(
     lost: str = "they are claimed, or were finished just now",
     **which: Any,
 ) -> None:
-    """Do it to all that are chosen, or to none, and say to how many."""
+    """Change all chosen tasks, or none, and print their number."""
     number = 0
     with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
         choices = choose(conn, claimed=claimed, **which)
@@ -64,8 +64,8 @@ def _do(
 def retry(dsn: str, dry_run: bool, **which: Any) -> None:
     """Send tasks of an error queue back to where they failed.
 
-    They are available there at once, with no attempts, and with the headers and the unique key that
-    they had. Where another task has that key now, they stay.
+    They are available there at once, with no attempts, and with their old headers and unique key.
+    If another task has that key now, they stay.
     """
     _do(
         dsn,
@@ -94,8 +94,8 @@ def retry(dsn: str, dry_run: bool, **which: Any) -> None:
 def move(dsn: str, target: str, dry_run: bool, claimed: bool, **which: Any) -> None:
     """Move tasks to the queue TO.
 
-    They begin there with no attempts; those that are scheduled or stopped stay so, the others are
-    available at once.
+    They begin there with no attempts; scheduled or stopped tasks stay so, the others are available
+    at once.
     """
     _change(dsn, "moved", {"queue": target}, dry_run=dry_run, claimed=claimed, **which)
 
@@ -110,9 +110,9 @@ def move(dsn: str, target: str, dry_run: bool, claimed: bool, **which: Any) -> N
 @choice_options
 @claimed_option
 def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
-    """Let nobody claim these tasks, until `pgqpy task start`.
+    """Exclude these tasks from claims, until `pgqpy task start`.
 
-    They stay in their queue. `pgqpy task pause` does it for a whole queue, and for tasks that are
+    They stay in their queue. `pgqpy task pause` does it for a whole queue, including tasks that are
     pushed later.
     """
     _change(dsn, "stopped", {"stop": True}, dry_run=dry_run, claimed=claimed, **which)
@@ -132,7 +132,7 @@ def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
 @choice_options
 @claimed_option
 @click.option("--at", type=Moment(), metavar="TIME", help="Not now, but at this time.")
-@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Not now, but after so long.")
+@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Not now, but after this time.")
 @click.option(
     "--set-priority",
     type=PRIORITY,
@@ -150,8 +150,8 @@ def start(
 ) -> None:
     """Make tasks available now, or at another time.
 
-    That is for tasks that are stopped or scheduled, or wait for another attempt. With --claimed it
-    takes tasks from their workers, who cannot finish them then.
+    For tasks that are stopped or scheduled, or wait for a retry. With --claimed it takes tasks
+    from their workers, which cannot finish them then.
     """
     if at is not None and delay is not None:
         raise click.UsageError("Give --at or --in, not both.")
@@ -175,10 +175,10 @@ def start(
 @choice_options
 @claimed_option
 def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
-    """Delete tasks. There is no way back, unless the queue keeps what is finished.
+    """Delete tasks. This cannot be undone, unless the queue keeps finished tasks.
 
-    Which ones is said by ids, or by --queue with options or --all. `list` takes the same options,
-    and --dry-run tells how many they find.
+    Choose them by ids, or by --queue with options or --all. `list` takes the same options, and
+    --dry-run prints how many they find.
     """
     _do(
         dsn,
@@ -202,8 +202,8 @@ def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
 def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
     """Finish tasks that were done by other means.
 
-    They must not be claimed. Tasks that wait for them by their order key come next, and the history
-    has them as finished, with the result.
+    They must not be claimed. Tasks behind them by their order key become available, and the history
+    shows them as finished, with the result.
     """
     with connect(dsn) as conn, conn.transaction():
         for choice in choose(conn, ids=ids):

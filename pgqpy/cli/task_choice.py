@@ -1,4 +1,4 @@
-"""Which tasks: the options that all commands have which look at many."""
+"""The options by which commands choose tasks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def filter_options(function: Function) -> Function:
 
 
 def read_filter(conn: pgqpy.Connection, which: dict[str, Any]) -> dict[str, Any]:
-    """The options as the server takes them."""
+    """Return the options in the server's form."""
     given = {name: value for name, value in which.items() if value not in (None, ())}
     if "status" in given:
         given["status"] = list(given["status"])
@@ -77,7 +77,7 @@ def read_filter(conn: pgqpy.Connection, which: dict[str, Any]) -> dict[str, Any]
 
 
 def choice_options(function: Function) -> Function:
-    """Add what says which tasks are changed: ids, or a queue with a filter, or all of it."""
+    """Add the choice of the tasks to change: ids, or a queue with a filter, or all of it."""
     for option in (
         click.option(
             "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
