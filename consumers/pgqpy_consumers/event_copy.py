@@ -1,4 +1,4 @@
-"""Events into a queue of another database, by COPY, with the times that they have."""
+"""Events into a queue of another database, by COPY; they keep their times."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ COLUMNS = ("ev_time", *NEW_EVENT_COLUMNS)
 TYPES = ["timestamptz", *["text"] * len(NEW_EVENT_COLUMNS)]
 
 Timed: TypeAlias = tuple[pgqpy.Event, pgqpy.NewEvent]
-"""The event that was read, whose time is kept, and what is written."""
+"""The event that was read, whose time is kept, and the event to write."""
 
 
 def current_table(target: pgqpy.Connection, queue: str) -> str:
-    """Where a queue's events go now. Raises QueueNotFound, InsertDisabled, PermissionDenied."""
+    """The table that receives a queue's events now.
+
+    Raises QueueNotFound, InsertDisabled, PermissionDenied.
+    """
     with translate_errors():
         row = target.execute(call("current_event_table", 1), (queue,)).fetchone()
     assert row is not None
@@ -28,7 +31,7 @@ def current_table(target: pgqpy.Connection, queue: str) -> str:
 
 
 def is_same_database(consumer: pgqpy.RemoteConsumer, target: pgqpy.Connection) -> bool:
-    """Whether a consumer's target is where its queue is."""
+    """Whether the consumer's queue is in its target database."""
     with pgqpy.connect(consumer.dsn) as source:
         return source.execute(_DATABASE).fetchall() == target.execute(_DATABASE).fetchall()
 
@@ -57,7 +60,7 @@ def write_events(target: pgqpy.Connection, queue: str, events: Iterable[Timed]) 
 def copy_events(
     source: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection, queue: str
 ) -> None:
-    """Write a batch's events as they are; nothing here looks at them."""
+    """Write a batch's events unchanged, without decoding them."""
     table = current_table(target, queue)
     query = copy_out(batch.sql, batch.event_types, COLUMNS).as_bytes(source)
     with translate_errors(), target.cursor() as cursor, closing(CopyReader(source)) as reader:

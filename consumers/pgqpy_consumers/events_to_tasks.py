@@ -1,4 +1,4 @@
-"""Events as tasks: what every consumer hears becomes work that one worker does."""
+"""Events as tasks: an event that every consumer receives becomes work for one worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgqpy.tasks import Tasks
 from pgqpy.tasks.statements import changes_json, jsonb
 from pgqpy_consumers.settings import setting
 
-#: So many tasks are pushed at once.
+#: The number of tasks that are pushed at once.
 _PIECE = 1000
 #: The most bytes of a key.
 _MAX_KEY = 1000
@@ -28,14 +28,14 @@ Key = Literal["none", "id", "type", "extra1", "extra2", "extra3", "extra4"]
 
 
 class JsonText(str):
-    """A text that is JSON, to be taken as it is written: numbers keep their digits."""
+    """A text that is JSON and is stored as written: numbers keep their digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTask:
     """A task to be pushed. ``payload`` is a JSON value, or a `JsonText`; the rest is as for
-    `pgqpy.tasks.Tasks.push`, but ``at`` may have passed: the consumer may have been away.
-    ``queue`` None: the consumer's ``target_queue``."""
+    `pgqpy.tasks.Tasks.push`, but ``at`` may be in the past: the consumer may have been away.
+    If ``queue`` is None, the consumer's ``target_queue`` is used."""
 
     payload: Any = None
     queue: str | None = None
@@ -50,8 +50,8 @@ class NewTask:
 class EventsToTasks(pgqpy.RemoteConsumer):
     """Pushes a task for each event of a queue, exactly once, in the order of the events.
 
-    The tasks of a batch are committed with the note that the batch is done, or none of them. To
-    make other tasks of events, or none of some, subclass it and override `task_of`.
+    The tasks of a batch are committed together with the consumer's position, or not at all. To
+    make other tasks, or to leave out events, subclass it and override `task_of`.
     """
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +71,20 @@ class EventsToTasks(pgqpy.RemoteConsumer):
             "Only events of these types; none: all of them.", default=(), example=["order.paid"]
         )
         payload: Payload = setting(  # noqa: RUF009
-            "json: the event's data, which must be JSON; text: the same as a text; event: an "
+            "json: the event's data, which must be JSON; text: the data as a text; event: an "
             "object with all of the event.",
             default="json",
         )
         priority: int = setting("The tasks' priority; higher ones come first.", default=0)
         order_key: Key = setting(  # noqa: RUF009
-            "Tasks with the same value here are worked off one after the other.", default="none"
+            "Tasks with the same value of this field are processed one after the other.",
+            default="none",
         )
         unique_key: Key = setting(  # noqa: RUF009
-            "No task is pushed while the queue has one with the same value here.", default="none"
+            "No task is pushed while the queue has one with the same value of this field.",
+            default="none",
         )
-        batch_size: int = setting("About so many events a transaction.", default=10_000)
+        batch_size: int = setting("The approximate number of events a transaction.", default=10_000)
 
         def __post_init__(self) -> None:
             if self.batch_size < 1:
@@ -94,9 +96,9 @@ class EventsToTasks(pgqpy.RemoteConsumer):
     target_queue: str
     """The task queue, for tasks that name none."""
     types: tuple[str, ...] = ()
-    """Only events of these types; empty: all of them."""
+    """The event types to process; empty: all."""
     payload: Payload = "json"
-    """What of an event is the payload."""
+    """The part of an event that becomes the payload."""
     priority: int = 0
     order_key: Key = "none"
     """The field that is the tasks' order key."""
@@ -150,7 +152,7 @@ class EventsToTasks(pgqpy.RemoteConsumer):
                 target.execute(_PUSH, [self.consumer_name, f"[{','.join(piece)}]"])
 
     def _insert_of(self, event: pgqpy.Event, task: NewTask) -> str:
-        """A task as an insert of pgq_task.modify()."""
+        """The arguments for a task as an insert of pgq_task.modify()."""
         insert: dict[str, Any] = {
             "queue": task.queue or self.target_queue,
             "at": None if _has_passed(task.at) else task.at,
@@ -213,7 +215,7 @@ def _json_of(payload: Any) -> str:
     if not isinstance(payload, JsonText):
         return jsonb(payload)
     if "\\u" in payload:
-        # JSON has escapes of what jsonb has not.
+        # JSON has escapes that jsonb lacks.
         jsonb(json.loads(payload, parse_float=str))
     return payload
 

@@ -1,4 +1,4 @@
-"""A name that an event keeps however often it comes, for those outside who must know it again."""
+"""A name of an event that stays the same at each delivery, for systems outside the database."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pgqpy import Event
 
 
 def identity(event: Event, *scope: str) -> str:
-    """The event's id and a digest of it, its time and ``scope``: of which queue it is, for whom.
+    """The event's id and a digest of id, time and ``scope`` (the queue and the receiver).
 
-    The time tells databases apart, and a queue from one that had its name before.
+    The time tells databases apart, and a queue from an earlier one of the same name.
     """
     text = "\n".join((*scope, str(event.id), event.time.isoformat()))
     return f"{event.id}.{hashlib.sha256(text.encode()).hexdigest()[:20]}"

@@ -1,4 +1,4 @@
-"""A queue into another database's queue, each event exactly once."""
+"""Moving a queue's events into another database's queue, each exactly once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from pgqpy_consumers.settings import setting
 class QueueMover(pgqpy.RemoteConsumer):
     """Writes a queue's events into another database's queue, each exactly once.
 
-    They keep type, data, extra fields, time and order, and get ids of their own there. To change
-    or leave out events, subclass it and override `convert`.
+    Events keep type, data, extra fields, time and order, and get new ids. To change or leave
+    out events, subclass it and override `convert`.
     """
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class QueueMover(pgqpy.RemoteConsumer):
         target_queue: str = setting("The queue to write.")
         create_queue: bool = setting("Create the queue to write if there is none.", default=False)
         event_types: tuple[str, ...] = setting("Only events of these types; none: all.", default=())
-        batch_size: int = setting("About so many events a transaction.", default=50_000)
+        batch_size: int = setting("The approximate number of events a transaction.", default=50_000)
 
         def __post_init__(self) -> None:
             if self.batch_size < 1:
@@ -51,7 +51,7 @@ class QueueMover(pgqpy.RemoteConsumer):
     target_queue: str = ""
     """The queue to write."""
     create_queue: bool = False
-    """Create it if there is none."""
+    """Create the queue to write if it does not exist."""
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
@@ -69,12 +69,12 @@ class QueueMover(pgqpy.RemoteConsumer):
         return made
 
     def convert(self, event: pgqpy.Event) -> pgqpy.NewEvent | None:
-        """What to write for an event; None: nothing. While nobody overrides it, nobody looks at
-        the events, which is quicker."""
+        """The event to write; None to leave it out. Unless it is overridden, events are copied
+        without decoding, which is quicker."""
         return event.new()
 
     def prepare_target(self, target: pgqpy.Connection) -> None:
-        """Raises QueueNotFound if there is no queue to write, and none is to be created, and
+        """Raises QueueNotFound if the queue to write is missing and is not to be created,
         InvalidParameter if it is the queue to read."""
         if self.target_queue == self.queue_name and is_same_database(self, target):
             raise endless(self.queue_name)

@@ -1,4 +1,4 @@
-"""Events of a queue into other queues, by one of their fields."""
+"""Splitting a queue's events into other queues, by one of their fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgqpy.errors import PgqError, QueueNotFound
 from pgqpy_consumers.event_copy import Timed, endless, is_same_database, write_events
 from pgqpy_consumers.settings import setting
 
-#: So many events are in memory.
+#: The number of events held in memory.
 _PIECE = 10_000
 
 Field = Literal["type", "extra1", "extra2", "extra3", "extra4"]
@@ -21,8 +21,8 @@ Field = Literal["type", "extra1", "extra2", "extra3", "extra4"]
 class QueueSplitter(pgqpy.RemoteConsumer):
     """Writes each event of a queue into the queue that a field of it names, exactly once.
 
-    They keep type, data, extra fields and time, and in each queue their order, and get ids of
-    their own there. To choose otherwise, subclass it and override `choose`.
+    Events keep type, data, extra fields and time, and in each queue their order, and get new
+    ids. To choose the queue in another way, subclass it and override `choose`.
     """
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class QueueSplitter(pgqpy.RemoteConsumer):
             default=None,
         )
         create_queues: bool = setting("Create the queues that are missing.", default=False)
-        batch_size: int = setting("About so many events a transaction.", default=10_000)
+        batch_size: int = setting("The approximate number of events a transaction.", default=10_000)
 
         def __post_init__(self) -> None:
             if self.batch_size < 1:
@@ -59,11 +59,11 @@ class QueueSplitter(pgqpy.RemoteConsumer):
     field: Field = "extra1"
     """The field that says where an event goes."""
     queues: Mapping[str, str] = MappingProxyType({})
-    """Which value means which queue; others are queues' names."""
+    """The queue for each value; a value that is not here is a queue's name."""
     default_queue: str | None = None
-    """For events without a value, and values that name no queue. None: they are errors."""
+    """The queue for events without a value, and for values that name no queue. None: an error."""
     create_queues: bool = False
-    """Create queues that are missing; then every value names one."""
+    """Create missing queues; then every value names a queue."""
 
     @classmethod
     def from_config(cls, config: Config) -> Self:
@@ -87,8 +87,8 @@ class QueueSplitter(pgqpy.RemoteConsumer):
         return self.queues.get(value, value) or None
 
     def prepare_target(self, target: pgqpy.Connection) -> None:
-        """Raises QueueNotFound if a queue that the settings name is missing, and not to be
-        created; InvalidParameter if it is the queue to read."""
+        """Raises QueueNotFound if a queue that the settings name is missing and is not to be
+        created, InvalidParameter if it is the queue to read."""
         self._own = {self.queue_name} if is_same_database(self, target) else set()
         self._look(target)
         named = {*self.queues.values()}
@@ -110,7 +110,7 @@ class QueueSplitter(pgqpy.RemoteConsumer):
         self._write(target, pieces)
 
     def _write(self, target: pgqpy.Connection, pieces: dict[str, list[Timed]]) -> None:
-        # In one order, so that two splitters cannot wait for each other.
+        # In sorted order, so that two splitters cannot deadlock.
         for queue in sorted(pieces):
             write_events(target, queue, pieces[queue])
         pieces.clear()

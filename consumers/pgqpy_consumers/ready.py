@@ -23,7 +23,7 @@ from pgqpy_consumers.settings import ConfigError, setting
 
 __all__ = ["READY", "ConfigError", "Ready", "ready", "setting"]
 
-#: What ``pgqpy run`` knows by name: the module and the class.
+#: The names that ``pgqpy run`` knows, with module and class.
 READY: dict[str, str] = {
     "email_sender": "pgqpy_consumers.email_sender:EmailSender",
     "events_to_tasks": "pgqpy_consumers.events_to_tasks:EventsToTasks",
@@ -37,7 +37,7 @@ READY: dict[str, str] = {
 
 
 class Ready(Protocol):
-    """What ``pgqpy run`` can run. `pgqpy.Consumer` has ``run`` and ``stop``."""
+    """A class that ``pgqpy run`` can run. `pgqpy.Consumer` has ``run`` and ``stop``."""
 
     Config: ClassVar[type[Any]]
 

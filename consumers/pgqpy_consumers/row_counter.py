@@ -1,4 +1,4 @@
-"""``count(*)`` made cheap: the numbers of rows of captured tables, kept up to date."""
+"""``count(*)`` made cheap: row counts of captured tables, kept up to date."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Connection = psycopg.Connection[Any]
 
 
 class RowCounter(pgqpy.Consumer):
-    """Keeps the numbers of rows of captured tables, for `select pgq.row_count('flight')`.
+    """Keeps the row counts of captured tables, for `select pgq.row_count('flight')`.
 
-    A number is that of the rows at the last batch's tick, exactly. A table is counted once, when
-    it is new here; from then on what its capture tells of is added, in the batch's transaction.
-    It is counted again when changes may have gone unseen: its capture or its partitions are not
-    the same as before, a partition was truncated, or the consumer was moved.
+    A count is exact as of the last batch's tick. A table is counted once, when it is new here;
+    from then on captured changes are added in the batch's transaction. The table is counted
+    again if changes may have been missed: its capture or its partitions changed, a partition
+    was truncated, or the consumer was moved.
 
     The tables must be captured into the queue, with inserts, deletes and truncates and without a
     condition; the consumer's role may select from them.
@@ -56,7 +56,7 @@ class RowCounter(pgqpy.Consumer):
         return made
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
-        """Count what was not counted yet, then process batches as `pgqpy.Consumer` does.
+        """Count new tables, then process batches as `pgqpy.Consumer` does.
 
         Raises RowsNotCountable if a table is missing or not captured as it has to be.
         """
@@ -66,8 +66,8 @@ class RowCounter(pgqpy.Consumer):
         super().run(until_empty=until_empty, handle_signals=handle_signals)
 
     def start(self, conn: Connection) -> None:
-        """Count the tables that were not, or that have to be counted anew, so that there are
-        numbers before the first batch. The consumer is registered."""
+        """Count tables that are new or must be counted again, so that counts exist before the
+        first batch. The consumer is registered."""
         with translate_errors(), conn.transaction():
             names = conn.execute(
                 "select schema_name, table_name"
@@ -79,7 +79,7 @@ class RowCounter(pgqpy.Consumer):
                 self.count(conn, schema, name)
 
     def process_batch(self, conn: Connection, batch: pgqpy.Batch) -> None:
-        """Add the batch's changes, in the database, where they are."""
+        """Add the batch's changes, inside the database."""
         batch.events_read = batch.seq_end - batch.seq_start
         with translate_errors():
             again = conn.execute(
@@ -93,9 +93,9 @@ class RowCounter(pgqpy.Consumer):
     def count(
         self, conn: Connection, schema: str, name: str, batch: pgqpy.Batch | None = None
     ) -> None:
-        """Begin with a table: how many rows it has now, and which transactions that has seen."""
+        """Start counting a table: its rows now, and the transactions that this count has seen."""
         table = sql.Identifier(schema, name)
-        # One statement, so that both are of one snapshot.
+        # One statement, so that both come from one snapshot.
         statement = sql.SQL(
             "select pgq.start_row_count(%s, %s, %s::regclass, n, seen, %s), n"
             " from (select count(*) as n, txid_current_snapshot() as seen from {}) counted"

@@ -20,7 +20,7 @@ _DOC = "setting"
 _EXAMPLE = "example"
 _SHOWN = "shown"
 
-#: What examples show for the settings that most consumers have.
+#: Example values of the settings that most consumers have.
 _USUAL = {
     "dsn": "postgresql:///shop",
     "queue": "orders",
@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 
 
 class ConfigError(Exception):
-    """A configuration cannot be used; the message says which key, and what would be right."""
+    """A configuration cannot be used; the message names the key and a correct value."""
 
 
 def setting(
@@ -43,11 +43,11 @@ def setting(
     secret: bool = False,
     shown: bool = False,
 ) -> Any:
-    """A field of a ``Config`` dataclass, which one key of the file sets.
+    """A field of a ``Config`` dataclass, set by one key of the file.
 
-    ``doc`` says in a short sentence what it is. Without ``default`` the key is required.
-    ``example`` is what the example file shows, if it is not the default; with ``shown`` it is not
-    commented out there. What is ``secret`` does not appear in the dataclass's repr.
+    ``doc`` describes it in a short sentence. Without ``default`` the key is required.
+    ``example`` is the value in the example file, if it is not the default; with ``shown`` it is not
+    commented out there. A ``secret`` does not appear in the dataclass's repr.
 
     Fields may be str, int, float, bool, one of these or None, a Literal of texts, a tuple
     (``tuple[str, ...]``: an array of the file), or a ``Mapping[str, ...]`` (a table of it).
@@ -60,11 +60,11 @@ def setting(
 
 
 def load(cls: type[T], path: Path, overrides: Mapping[str, object] | None = None) -> T:
-    """The settings that a file holds; ``overrides`` win over it.
+    """Read the settings from a file; ``overrides`` win over it.
 
     ``${NAME}`` in a text is the environment variable of that name.
 
-    Raises ConfigError: there is no such file, it is no TOML, or a key is missing, unknown, of the
+    Raises ConfigError if the file is missing or is no TOML, or if a key is missing, unknown, of the
     wrong type, or has a value that the class refuses (a ValueError of its ``__post_init__``).
     """
     try:
@@ -77,7 +77,7 @@ def load(cls: type[T], path: Path, overrides: Mapping[str, object] | None = None
 
 
 def build(cls: type[T], document: Mapping[str, object], source: str = "the settings") -> T:
-    """The settings that a dictionary holds, as `load` does; ``source`` is named in errors."""
+    """Read the settings from a dictionary, like `load`; ``source`` is named in errors."""
     known = _settings(cls)
     for key in document:
         if key not in known:
@@ -104,7 +104,7 @@ def required(cls: type) -> list[str]:
 
 
 def example(cls: type) -> str:
-    """A file with all settings and what they are; most that have a default are commented out."""
+    """A file with all settings and their descriptions; most with a default are commented out."""
     plain: list[str] = []
     tables: list[str] = []
     for key, each in _settings(cls).items():
@@ -119,7 +119,7 @@ def example(cls: type) -> str:
             lines += [f"{mark}{_key(name)} = {_toml(value)}" for name, value in shown.items()]
         else:
             lines = [f"{mark}{key} = {_toml(_USUAL.get(key, '') if shown is None else shown)}"]
-        # Keys after a table's heading would be the table's.
+        # Keys after a table's heading would belong to the table.
         (tables if isinstance(shown, Mapping) else plain).append(
             "\n".join([*_comment(each.metadata[_DOC]), *lines])
         )
@@ -135,7 +135,7 @@ def _required(each: Field[Any]) -> bool:
 
 
 def _typed(value: object, hint: Any, where: str) -> Any:
-    """The value as the field's type has it."""
+    """The value converted to the field's type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (hint,) = [each for each in arguments if each is not type(None)]

@@ -1,6 +1,6 @@
 """Changes of captured tables applied to tables elsewhere, in bulk.
 
-The way of a batch::
+Usage for a batch::
 
     latest = Latest()
     for event in batch:
@@ -12,8 +12,8 @@ The way of a batch::
 PostgreSQL wrote, so no type loses anything on its way: numbers are never floats here. Only
 ``row_json`` nests arrays, composites and JSON; say ``nested=True`` to `merge` for it.
 
-`merge` wants the target's transaction and leaves it open; an error leaves it broken, so give it a
-savepoint if there is to be an after. With foreign keys among several tables `apply_all` finds the
+`merge` runs in the target's transaction and leaves it open. An error aborts that transaction: use a
+savepoint to go on in it. If foreign keys bind several tables, `apply_all` finds the
 order.
 """
 

@@ -25,9 +25,9 @@ class Change(NamedTuple):
     """Schema and name in the source."""
     key_columns: tuple[str, ...]
     values: dict[str, Value]
-    """The row: the new one, of a DELETE the old one; empty for TRUNCATE."""
+    """The row: the new one, for a DELETE the old one; empty for TRUNCATE."""
     txid: int
-    """Of the transaction that made it."""
+    """The id of the transaction that made the change."""
 
 
 _OPERATIONS = frozenset(OPERATIONS.values())
@@ -35,9 +35,10 @@ _decode = json.JSONDecoder(parse_int=Number, parse_float=Number).decode
 
 
 def change_of(event: Event) -> Change | None:
-    """The change that an event holds; None if no trigger wrote it.
+    """The change that an event holds; None if no trigger wrote the event.
 
-    Raises BadEvent if a trigger wrote it, but not a row, or not in a format that can be applied.
+    Raises BadEvent if a trigger wrote the event, but not a row, or in a format that cannot be
+    applied.
     """
     return change_from(event.id, event.txid, event.type, event.data, event.extra1)
 
@@ -45,7 +46,7 @@ def change_of(event: Event) -> Change | None:
 def change_from(
     event_id: int, txid: int, event_type: str | None, data: str | None, table: str | None
 ) -> Change | None:
-    """The same, from the fields of the event."""
+    """Like `change_of`, from the fields of the event."""
     kind = _kind(event_type, table)
     if kind is None:
         return None
@@ -75,7 +76,7 @@ def change_from(
 def _kind(
     event_type: str | None, table: str | None
 ) -> tuple[str, tuple[str, str], tuple[str, ...]] | None:
-    """Operation, table and key; the same few texts come over and over."""
+    """Operation, table and key. Cached, because the same few texts are repeated."""
     if not event_type or not table:
         return None
     if event_type.startswith("{"):

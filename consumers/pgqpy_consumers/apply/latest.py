@@ -1,4 +1,4 @@
-"""Of many changes of a table the last state of each key."""
+"""The last state of each key, from many changes of a table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Row: TypeAlias = dict[str, Value]
 
 
 class Latest:
-    """Add changes in the order of their events; what is left is applied at once.
+    """Collects changes, added in the order of their events; the last states are applied at once.
 
-    ``rows`` holds for each key the row that it has at last, or, of one that was deleted, its key
-    columns alone, in ``gone``. After a TRUNCATE (``truncated``) there is nothing but ``rows``.
+    ``rows`` holds the last row of each key. ``gone`` holds the key columns of deleted rows.
+    After a TRUNCATE (``truncated``) the table has no rows other than ``rows``.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Latest:
         self.changes = 0
 
     def add(self, change: Change) -> None:
-        """The next change. Changes of another key than before start a new `Latest` instead."""
+        """Add the next change. For a change that does not fit, start a new `Latest`."""
         self.changes += 1
         if change.operation == "TRUNCATE":
             self.truncated = True

@@ -1,4 +1,4 @@
-"""The last states of many keys brought into a table: COPY, then one statement for all."""
+"""Merging the last states of many keys into a table: COPY, then one statement for all."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pgqpy.errors import NoPrimaryKey
 from pgqpy_consumers.apply.latest import Latest, Row
 from pgqpy_consumers.apply.table import Column, Table
 
-#: Another row has the value now. In a batch rows can exchange them.
+#: Another row has the value now: rows of a batch can exchange unique values.
 _CONFLICTS = (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation)
 
 
 def merge(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool = False) -> None:
     """Bring a table to its last state, in the caller's transaction.
 
-    ``nested`` if the values are of the format ``row_json``. Raises ColumnMissing, NoPrimaryKey,
-    and psycopg.Error for what the table refuses.
+    ``nested``: whether the values have the format ``row_json``. Raises ColumnMissing, NoPrimaryKey,
+    and psycopg.Error if the table refuses a row.
     """
     clear(conn, table, latest)
     delete(conn, table, latest)
@@ -29,7 +29,7 @@ def merge(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool 
 
 
 def clear(conn: pgqpy.Connection, table: Table, latest: Latest) -> None:
-    """Do the TRUNCATE, if there was one."""
+    """Execute the TRUNCATE, if there was one."""
     if latest.truncated:
         statement = "delete from {}" if table.referenced else "truncate {}"
         conn.execute(sql.SQL(statement).format(_name(table)))
@@ -40,8 +40,8 @@ def delete(
 ) -> None:
     """Remove the rows that were deleted.
 
-    ``after_upsert``: but none whose key equals that of a new one. Equal keys need not be the same:
-    1.0 and 1.00, or 'a' and 'A' in a case-insensitive text.
+    ``after_upsert``: keep rows whose key equals that of a new one. Equal keys may be written
+    differently: 1.0 and 1.00, or 'a' and 'A' in a case-insensitive text.
     """
     if not latest.gone:
         return
@@ -59,7 +59,7 @@ def delete(
 
 
 def upsert(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool = False) -> None:
-    """Insert the rows that are new, update those that are there."""
+    """Insert the new rows and update the existing ones."""
     if not latest.rows:
         return
     key = _key(table, latest)
@@ -71,7 +71,7 @@ def upsert(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool
         columns = table.writable(names)
         staged = stage(conn, columns, rows, nested=nested)
         try:
-            # One row cannot be in its own way.
+            # A single row cannot conflict with another one of the batch.
             if len(latest.rows) + len(latest.gone) == 1:
                 conn.execute(_insert_or_update(table, columns, key, staged))
             else:
@@ -104,9 +104,9 @@ def _insert_or_update(
 def _replace(
     table: Table, columns: Sequence[Column], key: Sequence[str], staged: sql.Identifier
 ) -> sql.Composed:
-    """The same when rows have exchanged values of a unique index: out with all, in with all.
+    """The upsert for rows that have exchanged unique values: delete all, insert all.
 
-    In one statement, so that foreign keys are looked at when all is in again.
+    In one statement, so that foreign keys are checked when all rows are back.
     """
     keys = [each for each in columns if each.name in key]
     return sql.SQL(
@@ -130,8 +130,8 @@ def stage(
     nested: bool = False,
     what: str = "",
 ) -> sql.Identifier:
-    """A temporary table with the rows, kept for the session: made anew it would leave dead rows in
-    the catalog with every batch.
+    """A temporary table with the rows. It is kept for the session: creating it for each batch would
+    leave dead rows in the catalog.
     """
     shape = repr((what, [(each.name, each.type) for each in columns]))
     name = sql.Identifier(

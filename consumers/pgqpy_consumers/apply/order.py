@@ -1,4 +1,4 @@
-"""Several tables at once: which goes first when foreign keys bind them."""
+"""Merging several tables at once, in the order that their foreign keys require."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pgqpy_consumers.apply.latest import Latest
 from pgqpy_consumers.apply.merge import clear, delete, upsert
 from pgqpy_consumers.apply.table import Table
 
-#: Classes of SQLSTATEs that are about rows and tables: data, constraints, names and rights, and
-#: what triggers raise. All others are about the server.
+#: Classes of SQLSTATEs about rows and tables: data, constraints, names, rights and errors raised
+#: by triggers. All others are about the server.
 _ABOUT_TABLES = ("21", "22", "23", "27", "42", "44", "P0")
 
 _FOREIGN_KEYS: LiteralString = """
@@ -28,13 +28,13 @@ select conrelid, confrelid
 
 
 class ApplyError(PgqError):
-    """A table refuses its changes, or lacks something for them."""
+    """A table refuses its changes, or lacks something that they need."""
 
     table: Table
 
 
 def is_about_tables(error: psycopg.Error) -> bool:
-    """Whether a table or its rows are to blame, and not the server or the connection."""
+    """Whether the table or its rows caused the error, and not the server or the connection."""
     return (error.sqlstate or "").startswith(_ABOUT_TABLES)
 
 
@@ -47,8 +47,8 @@ def apply_all(
 ) -> None:
     """Merge the changes of several tables, in the caller's transaction.
 
-    ``foreign_keys=False`` where the session's ``session_replication_role`` is ``replica``, so that
-    none is enforced. Raises ApplyError, which says for which table.
+    Use ``foreign_keys=False`` if the session's ``session_replication_role`` is ``replica``, which
+    enforces none. Raises ApplyError, which names the table.
     """
     order = _parents_first(conn, [table for table, _ in work]) if foreign_keys else None
     if order is None:
@@ -59,7 +59,7 @@ def apply_all(
                 upsert(conn, table, latest, nested=nested)
         return
     sorted_work = sorted(work, key=lambda each: order[each[0].oid])
-    # Who points somewhere comes after it when it comes, and before it when it goes.
+    # Referencing rows are inserted after the referenced ones and deleted before them.
     for table, latest in reversed(sorted_work):
         with naming(table):
             clear(conn, table, latest)
@@ -72,7 +72,7 @@ def apply_all(
 
 
 def _parents_first(conn: pgqpy.Connection, tables: Iterable[Table]) -> Mapping[int, int] | None:
-    """For each table its place; None if no order is needed, for nothing is checked at once."""
+    """The place of each table; None if no foreign key is checked before the commit."""
     oids = [table.oid for table in tables]
     conn.execute("set constraints all deferred")
     parents: dict[int, set[int]] = {oid: set() for oid in oids}
@@ -92,7 +92,7 @@ def _parents_first(conn: pgqpy.Connection, tables: Iterable[Table]) -> Mapping[i
 
 @contextmanager
 def naming(table: Table) -> Iterator[None]:
-    """Errors inside the block that are about the table name it."""
+    """Add the table's name to errors inside the block that are about the table."""
     try:
         yield
     except (psycopg.Error, PgqError) as error:

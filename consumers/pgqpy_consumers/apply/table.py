@@ -1,4 +1,4 @@
-"""What the target's catalog says of a table."""
+"""Description of a target's table, from the catalog."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class TableMissing(PgqError):
 
 
 class NestedJson(PgqError):
-    """A value's JSON cannot be told from what it is in."""
+    """A value's JSON cannot be told apart from the JSON around it."""
 
 
 class ColumnMissing(PgqError):
-    """The target's table lacks a column that changes have."""
+    """The target's table lacks a column that the changes have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,19 @@ class Column:
 
     name: str
     type: str
-    """The type below all domains, without length: what does not fit is found by the table."""
+    """The type below all domains, without length: the table itself checks lengths."""
     is_json: bool
     is_json_array: bool
     has_json_inside: bool
-    """It is a composite, or an array of them, with JSON somewhere in it."""
+    """Whether it is a composite, or an array of them, with JSON somewhere in it."""
     generated: bool
-    """It is computed, so nothing is written to it."""
+    """Whether it is a generated column, which cannot be written."""
     always_identity: bool
 
     def writer(self, *, nested: bool) -> Callable[[Value], str | None]:
-        """Makes a captured value the text that the column reads; ``nested`` as for `merge`.
+        """The function that converts captured values to texts for this column.
 
-        Raises NestedJson if that cannot be told.
+        ``nested`` as for `merge`. Raises NestedJson if the JSON of the column would be ambiguous.
         """
         if not nested:
             return text
@@ -60,16 +60,16 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A target."""
+    """A table of the target."""
 
     oid: int
     schema: str
     name: str
     columns: dict[str, Column]
     keys: frozenset[frozenset[str]]
-    """Columns of its unique indexes that can tell whether a row is there."""
+    """Columns of the unique indexes that can identify a row."""
     referenced: bool
-    """Whether foreign keys point to it, so that it cannot be truncated."""
+    """Whether foreign keys point to it; then it cannot be truncated."""
     quoted: str
     """Schema and name as in SQL."""
 
@@ -77,7 +77,7 @@ class Table:
         return self.quoted
 
     def writable(self, names: tuple[str, ...]) -> list[Column]:
-        """These columns, without those that are computed. Raises ColumnMissing."""
+        """The named columns without generated ones. Raises ColumnMissing."""
         found = []
         for name in names:
             column = self.columns.get(name)

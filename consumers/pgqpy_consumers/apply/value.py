@@ -13,11 +13,11 @@ class Number(str):
 
 
 Value: TypeAlias = Union[str, bool, "list[Value]", "dict[str, Value]", None]
-"""What JSON can hold; numbers are `Number`."""
+"""Any JSON value; numbers are `Number`."""
 
 
 def text(value: Value) -> str | None:
-    """The text of a value that is no JSON; lists are arrays, dicts are composites."""
+    """The text of a value that is not JSON; lists are arrays, dicts are composites."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, bool):
@@ -31,7 +31,7 @@ def text(value: Value) -> str | None:
 
 def json_text(value: Value) -> str | None:
     """The text of a JSON value that was nested in a row's JSON."""
-    # What is null there may have been a JSON null; nobody can tell.
+    # A null here may have been a JSON null; the two cannot be told apart.
     return None if value is None else _json(value)
 
 

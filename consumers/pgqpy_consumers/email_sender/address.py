@@ -1,7 +1,7 @@
-"""Addresses of mails: a text is exactly one, whatever is in it.
+"""Addresses of mails: a text is exactly one address, whatever it contains.
 
-What comes from an event must not become a second address, a comment that hides one, or a header of
-its own. So the parsers of the standard library, which take all that, are not asked.
+A value from an event must not become a second address, a comment that hides one, or a header.
+The parsers of the standard library accept all of these, so they are not used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from string import Formatter
 
 _FIRST_HOLE = 0xE000
 _HOLE = re.compile("[\ue000-\uf8ff]")
-#: What a template itself has of these is left out.
+#: Placeholder characters; they are removed if a template contains them.
 _HOLES = dict.fromkeys(range(_FIRST_HOLE, 0xF900))
 
 
@@ -40,9 +40,9 @@ _PART = re.compile(
 
 
 def one_address(text: str) -> Address:
-    """The address that a text is: `ann@shop.example` or `Ann <ann@shop.example>`.
+    """Parse a single address: `ann@shop.example` or `Ann <ann@shop.example>`.
 
-    Raises InvalidMail for a text that is not, or that is more than one, a group, or has a comment.
+    Raises InvalidMail if the text is no address, several, a group, or has a comment.
     """
     if len(text) > _LONGEST:
         raise InvalidMail(f"an address has at most {_LONGEST} characters, this one {len(text)}")
@@ -57,12 +57,12 @@ def one_address(text: str) -> Address:
 
 
 class AddressTemplate:
-    """Addresses with ``{column}`` in them, of which each stays one whatever the columns hold."""
+    """Addresses with ``{column}`` in them; each stays one address whatever the columns hold."""
 
     def __init__(self, template: str) -> None:
-        """Raises InvalidMail if it is no list of addresses."""
+        """Raises InvalidMail if the template is no list of addresses."""
         self.template = template
-        # Columns become single characters that no address has, and is any part of.
+        # Columns become single characters that no address has and that fit in any part of one.
         self._columns: list[str] = []
         text = ""
         for literal, column, form, conversion in Formatter().parse(template):
@@ -74,9 +74,9 @@ class AddressTemplate:
         self._parts = [found.groupdict() for found in self._split(text)]
 
     def fill(self, value_of: Callable[[str], str]) -> tuple[str, ...]:
-        """The addresses; ``value_of`` gives the value of a column, which comes as ``{column}``.
+        """The addresses; ``value_of`` gives the value of a column, named as ``{column}``.
 
-        Raises InvalidMail if one is no address, or more than one.
+        Raises InvalidMail if a result is not exactly one address.
         """
         return tuple(str(self._filled(value_of, **part)) for part in self._parts)
 

@@ -1,4 +1,4 @@
-"""The consumer."""
+"""The email sender: a consumer that sends a mail for each event."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pgqpy_consumers.ready import setting
 
 
 class EmailSender(pgqpy.TrackedConsumer):
-    """Sends a mail for each event, and remembers which are sent.
+    """Sends a mail for each event, and remembers which events are sent.
 
-    An event's data is a JSON object with `to`, `subject`, `body`, and if you like `html`, `cc`,
+    An event's data is a JSON object with `to`, `subject`, `body`, and optionally `html`, `cc`,
     `bcc`, `reply_to` and `headers`; or the event is a captured row, and templates in the settings
     make the mail. Override `mail` to make mails of other events.
 
-    A mail that the server refuses for now comes again later; one that it refuses for good, and an
-    event that makes no mail, becomes a dead letter. While the server is away all mails wait. None
-    is lost, and killing the sender sends at most one twice: with the same Message-ID.
+    A mail that the server refuses temporarily is retried. A mail that it refuses permanently, and
+    an event that makes no mail, becomes a dead letter. While the server is away all mails wait.
+    None is lost, and killing the sender sends at most one mail twice: with the same Message-ID.
     """
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class EmailSender(pgqpy.TrackedConsumer):
         )
         queue: str = setting("The queue with the mails.", example="mails")
         consumer: str = setting("The consumer's name.", default="email_sender")
-        sender: str = setting("Who the mails are from.", example="The shop <noreply@shop.example>")
+        sender: str = setting("The sender's address.", example="The shop <noreply@shop.example>")
         host: str = setting("The mail server.", example="smtp.shop.example")
         port: int | None = setting(
             "Its port; without it 587 for starttls, 465 for tls, 25 for none.",
@@ -63,12 +63,13 @@ class EmailSender(pgqpy.TrackedConsumer):
         )
         timeout: float = setting("Seconds that the server may take for a step.", default=30.0)
         attempts: int = setting(
-            "After so many a mail that was refused for now becomes a dead letter.", default=15
+            "The attempts before a mail that is refused temporarily becomes a dead letter.",
+            default=15,
         )
         first_pause: float = setting("Seconds before its second attempt.", default=10.0)
         longest_pause: float = setting("The most seconds between two attempts.", default=3600.0)
         to: str | None = setting(
-            "For captured rows: who gets the mail, {column} being a column.",
+            "For captured rows: the recipients, {column} being a column.",
             default=None,
             example="{email}",
         )

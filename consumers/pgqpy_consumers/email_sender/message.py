@@ -1,4 +1,4 @@
-"""What a mail says: made from an event's JSON, or from a captured row by a template."""
+"""The text of a mail: from an event's JSON, or from a captured row and a template."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pgqpy_consumers.email_sender.address import (
     one_address,
 )
 
-#: Headers that the mail's other fields make, or that are the sender's business.
+#: Headers that the mail's other fields set, or that the sender sets.
 _OURS = frozenset(
     {"to", "cc", "bcc", "from", "subject", "date", "message-id", "reply-to", "mime-version"}
 )
 
 
-#: Not every server on the way takes more than seven bits.
+#: Some servers on the way do not accept eight bits.
 _POLICY = policy.SMTP.clone(cte_type="7bit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mail:
-    """What to send to whom. Each text is one address: `Ann <ann@shop.example>`."""
+    """A mail and its recipients. Each text is one address: `Ann <ann@shop.example>`."""
 
     to: tuple[str, ...]
     subject: str
@@ -47,8 +47,8 @@ class Mail:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The mail that an object with these fields describes; for one address "to", "cc" and "bcc"
-        may be a text.
+        """The mail described by an object with these fields; "to", "cc" and "bcc" may be a text
+        instead of a list.
 
         Raises InvalidMail.
         """
@@ -69,14 +69,14 @@ class Mail:
 
     @property
     def recipients(self) -> list[str]:
-        """The plain addresses of all who get it, each once. Raises InvalidMail."""
+        """The plain addresses of all recipients, each once. Raises InvalidMail."""
         found = [one_address(text).addr_spec for text in (*self.to, *self.cc, *self.bcc)]
         return list(dict.fromkeys(found))
 
     def message(self, sender: str, event: Event, unique: str) -> EmailMessage:
-        """The message; the same each time, to the byte.
+        """The message; identical each time, to the byte.
 
-        ``unique`` is the event's name in the Message-ID, by which receivers notice that a mail
+        ``unique`` is the event's name in the Message-ID, by which receivers detect a mail that
         came twice.
 
         Raises InvalidMail, for instance for a line end in a subject.
@@ -114,7 +114,7 @@ class Mail:
 class MailTemplate:
     """Makes mails from captured rows: ``{column}`` is the column's value, escaped in HTML.
 
-    ``to`` may be several addresses, with commas between; a column makes none more.
+    ``to`` may be several addresses, separated by commas; a column's value cannot add one.
     """
 
     to: str
@@ -124,11 +124,11 @@ class MailTemplate:
 
     @cached_property
     def addresses(self) -> AddressTemplate:
-        """What ``to`` is made of. Raises InvalidMail if it is no list of addresses."""
+        """The template of ``to``. Raises InvalidMail if it is no list of addresses."""
         return AddressTemplate(self.to)
 
     def mail(self, row: Mapping[str, Any]) -> Mail:
-        """The mail for a row. Raises InvalidMail if it has not the columns."""
+        """The mail for a row. Raises InvalidMail if the row lacks a column."""
         row = {column: "" if value is None else value for column, value in row.items()}
         escaped = {column: html.escape(str(value)) for column, value in row.items()}
         return Mail(
@@ -148,7 +148,7 @@ class MailTemplate:
 
 
 def captured_row(event: Event) -> dict[str, Any]:
-    """The row of an event, in which prices keep their zeros. Raises ValueError if there is none."""
+    """The row of an event; numbers keep their zeros. Raises ValueError if there is none."""
     if event.data is not None and event.data.startswith("{"):
         row: dict[str, Any] = json.loads(event.data, parse_float=Decimal)
         return row
@@ -156,7 +156,7 @@ def captured_row(event: Event) -> dict[str, Any]:
 
 
 def plain_address(text: str) -> str:
-    """The address in `Ann <ann@shop.example>`. Raises InvalidMail if that is not one."""
+    """The address in `Ann <ann@shop.example>`. Raises InvalidMail if it is not one address."""
     return one_address(text).addr_spec
 
 
@@ -167,7 +167,7 @@ def _one_line(name: str, text: str) -> str:
 
 
 def _check_header(message: EmailMessage) -> None:
-    """Each field is one, whatever its value decodes to, in both forms that a mail is sent in.
+    """Check that no header holds an encoded line end, in either form that a mail is sent in.
 
     Raises InvalidMail.
     """
@@ -176,7 +176,7 @@ def _check_header(message: EmailMessage) -> None:
             try:
                 field = form.fold_binary(name, value)
             except UnicodeEncodeError:
-                # It cannot be sent in this form.
+                # The message cannot be sent in this form.
                 continue
             if _LOOSE_LINE_END.search(field.removesuffix(b"\r\n")):
                 raise InvalidMail(f"{name} holds an encoded line end")

@@ -1,4 +1,4 @@
-"""A mail server, and the one connection to it that is kept."""
+"""A mail server, and the one connection to it that is kept open."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 
 class ServerAway(Exception):
-    """The server cannot be reached, or takes no mail at all now: no mail is to blame."""
+    """The server cannot be reached, or accepts no mail at all now: no mail is to blame."""
 
 
 class MailRefused(Exception):
-    """The server did not take a mail. ``permanent``: it will not, however often it is asked."""
+    """The server refused a mail. ``permanent``: it will refuse it again."""
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(f"{code} {said}")
@@ -28,7 +28,7 @@ class MailRefused(Exception):
 
 
 class MailServer:
-    """Sends mails over a connection that is opened when it is needed and kept."""
+    """Sends mails over a connection that is opened when needed and kept."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class MailServer:
         ca_file: str | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """``timeout`` is in seconds, for each step; ``ca_file`` for certificates of your own."""
+        """``timeout`` is in seconds, for each step; ``ca_file`` has certificates of your own."""
         self.host = host
         self.port = port or PORTS[security]
         self._security = security
@@ -54,8 +54,8 @@ class MailServer:
     def send(self, message: EmailMessage, sender: str, recipients: Sequence[str]) -> None:
         """Send a message to all of the recipients, or to none.
 
-        Raises ServerAway; MailRefused; and OSError or smtplib.SMTPException when the connection
-        is lost on the way: the server may have taken the mail or not.
+        Raises ServerAway; MailRefused; and OSError or smtplib.SMTPException if the connection
+        is lost on the way: the server may have accepted the mail or not.
         """
         try:
             self._transfer(message, sender, recipients)
@@ -124,9 +124,9 @@ class MailServer:
 
 
 def _begun(smtp: smtplib.SMTP, sender: str, options: list[str]) -> bool:
-    """Whether the connection that was kept has taken the sender.
+    """Whether the kept connection accepts the sender.
 
-    If not, a new one will say why. Servers close what is quiet for long: nothing is lost by that.
+    If not, a new connection will say why. Servers close idle connections; nothing is lost by that.
     """
     try:
         return smtp.mail(sender, options)[0] == 250

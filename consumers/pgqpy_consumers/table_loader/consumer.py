@@ -1,4 +1,4 @@
-"""Captured changes in tables of another database."""
+"""The table loader: captured changes in tables of another database."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pgqpy_consumers.table_loader.partitions import Every, make_partitions, part
 Mode = Literal["latest", "plain", "history"]
 BadRows = Literal["stop", "dead_letter"]
 
-#: So many events are in memory, and applied together.
+#: The number of events held in memory and applied together.
 _PIECE = 50_000
 
 
@@ -54,8 +54,8 @@ class TableLoader(pgqpy.RemoteConsumer):
         consumer: str = setting("The consumer's name.", default="table_loader")
         target_dsn: str = setting("The database with the tables to load.")
         tables: Mapping[str, str] = setting(
-            "Which table of the source goes into which of the target, and no others; "
-            "without it, all into those of the same name.",
+            "Tables of the source and those of the target that they go into, and no others; "
+            "without it, all go into tables of the same name.",
             default=MappingProxyType({}),
             example={"public.orders": "reports.orders"},
         )
@@ -76,13 +76,13 @@ class TableLoader(pgqpy.RemoteConsumer):
             example={"changed_at": "event_time", "operation": "operation"},
         )
         bad_rows: BadRows = setting(  # noqa: RUF009
-            "A row that does not fit: stop there, or put the event aside as a dead_letter.",
+            "If a row does not fit: stop, or put the event aside as a dead_letter.",
             default="stop",
         )
         ignore_other_events: bool = setting(
-            "Leave out events that are no changes of tables, which are errors else.", default=False
+            "Leave out events that are no changes of tables, instead of failing.", default=False
         )
-        batch_size: int = setting("About so many events a transaction.", default=50_000)
+        batch_size: int = setting("The approximate number of events a transaction.", default=50_000)
 
         def __post_init__(self) -> None:
             if self.batch_size < 1:
@@ -98,10 +98,10 @@ class TableLoader(pgqpy.RemoteConsumer):
     """``latest`` brings the last state of each key of a batch into the table, in bulk. ``plain``
     makes change after change, so that triggers see them all. ``history`` adds a row for each."""
     partitions: Every | None = None
-    """Make the partitions of tables that are partitioned by time. None: they are there."""
+    """Create the partitions of tables that are partitioned by time. None: they exist already."""
     history_columns: Mapping[str, Source] = MappingProxyType({})
-    """In history, which column gets what is known of the event. Without ``operation``, deletions
-    leave no row."""
+    """In mode history, the columns that receive fields of the event. Without ``operation``,
+    deletions leave no row."""
     bad_rows: BadRows = "stop"
     """``dead_letter``: an event whose row does not fit is put aside, and the others go on."""
     ignore_other_events: bool = False
@@ -130,11 +130,11 @@ class TableLoader(pgqpy.RemoteConsumer):
     # --- to be overridden
 
     def convert(self, change: Change) -> Change | None:
-        """The change to make; None: leave it out. Values are text, as PostgreSQL wrote them; the
-        columns of the key must stay."""
+        """The change to make; None to leave it out. Values are text, as PostgreSQL wrote them; the
+        key columns must stay."""
         return change
 
-    # --- how
+    # --- implementation
 
     def prepare_target(self, target: pgqpy.Connection) -> None:
         """Raises TableMissing if a table that the settings name is missing."""
@@ -190,7 +190,7 @@ class TableLoader(pgqpy.RemoteConsumer):
     def _load(
         self, target: pgqpy.Connection, batch: pgqpy.Batch, changes: Sequence[Loaded]
     ) -> None:
-        """Apply changes; if a row does not fit, halve them until it alone is left."""
+        """Apply changes; if a row does not fit, halve them until only that row is left."""
         try:
             with target.transaction():
                 self._apply(target, changes)
@@ -209,7 +209,7 @@ class TableLoader(pgqpy.RemoteConsumer):
                 return
         else:
             return
-        # Not in the handler: the error of a half does not come from that of the whole.
+        # Outside the except block, so that the error of a half is not chained to that of the whole.
         half = len(changes) // 2
         self._load(target, batch, changes[:half])
         self._load(target, batch, changes[half:])
@@ -221,7 +221,7 @@ class TableLoader(pgqpy.RemoteConsumer):
         rounds: dict[tuple[str, str], list[Latest]] = {}
         for _, change in changes:
             parts = rounds.setdefault(change.table, [Latest()])
-            # The key may have been changed on the way.
+            # convert() may have changed the key.
             if not parts[-1].fits(change):
                 parts.append(Latest())
             parts[-1].add(change)
@@ -285,8 +285,7 @@ def _split(name: str) -> tuple[str, str]:
 def _without_collections() -> Iterator[None]:
     """No garbage collections inside the block.
 
-    A piece is many objects and no cycles; looking through them again and again for some takes half
-    of all the time.
+    A piece has many objects and no cycles; collecting repeatedly would take half of the time.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -298,7 +297,7 @@ def _without_collections() -> Iterator[None]:
 
 
 def _never(attempt: int, error: Exception) -> None:
-    """A retry policy: what does not fit today does not fit tomorrow."""
+    """A retry policy that never retries: a row that does not fit will not fit later."""
 
 
 def _has_nested(conn: pgqpy.Connection, queue: str) -> bool:

@@ -1,4 +1,4 @@
-"""A row that its table refuses, with the event and the column."""
+"""An error for a row that its table refuses, with the event and the column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pgqpy
 from pgqpy.errors import PgqError
 from pgqpy_consumers.apply import ApplyError, Change, Table
 
-#: Data, constraints, and what triggers raise; the rest is about tables, rights and the server.
+#: Data, constraints and errors raised by triggers; the rest is about tables, rights and the server.
 _ABOUT_ROWS = ("22", "23", "P0")
 
 
@@ -18,14 +18,14 @@ class BadRow(PgqError):
 
 
 def is_about_rows(error: ApplyError) -> bool:
-    """Whether a row is to blame, so that the others can do without it."""
+    """Whether a row caused the error, so that the others can be applied without it."""
     return (error.sqlstate or "").startswith(_ABOUT_ROWS)
 
 
 def bad_row(
     target: pgqpy.Connection, event_id: int, change: Change, error: ApplyError, *, nested: bool
 ) -> BadRow:
-    """The error for the one change that is left, which names its event, table and column."""
+    """The error for the one change that is left; it names its event, table and column."""
     column = _refused(target, error.table, change, nested=nested)
     where = f'column "{column}" of table {error.table}' if column else f"table {error.table}"
     said = error.__cause__.diag if isinstance(error.__cause__, psycopg.Error) else None
@@ -41,8 +41,8 @@ def bad_row(
 
 
 def _refused(target: pgqpy.Connection, table: Table, change: Change, *, nested: bool) -> str | None:
-    """The column whose type refuses its value, which PostgreSQL does not always say. (It says which
-    must not be null.)
+    """The column whose type refuses its value. PostgreSQL does not always name it, except for a
+    column that must not be null.
     """
     if not (change.values and table.columns):
         return None

@@ -20,7 +20,7 @@ Loaded = tuple[pgqpy.Event, Change]
 def history_row(
     event: pgqpy.Event, change: Change, extra: Mapping[str, Source]
 ) -> dict[str, Value]:
-    """The row to add; ``extra`` says which column gets what is known of the event."""
+    """The row to add; ``extra`` maps columns to fields of the event."""
     known = {
         "operation": change.operation,
         "event_id": str(event.id),
@@ -37,7 +37,7 @@ def append(
     *,
     nested: bool,
 ) -> None:
-    """Add rows by COPY. Raises ColumnMissing, and psycopg.Error for what the table refuses."""
+    """Add rows by COPY. Raises ColumnMissing, and psycopg.Error if the table refuses a row."""
     # Columns may have been added between two events of a batch.
     shapes: dict[tuple[str, ...], list[Mapping[str, Value]]] = {}
     for row in rows:

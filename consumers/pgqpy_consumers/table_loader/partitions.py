@@ -1,4 +1,4 @@
-"""Partitions of time that are made as rows need them."""
+"""Partitions by time, created when rows need them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgqpy_consumers.apply.value import Value, text
 
 Every = Literal["hour", "day", "month", "year"]
 
-#: In UTC, as the names are; the zone of a session may change.
+#: In UTC, like the names; the zone of a session may change.
 _TIMES = {"timestamp with time zone": "timestamptz", "timestamp without time zone": "timestamp"}
 _TIMES |= {"date": "date"}
 _NAMES = {"hour": "YYYY_MM_DD_HH24", "day": "YYYY_MM_DD", "month": "YYYY_MM", "year": "YYYY"}
@@ -28,7 +28,7 @@ select p.partstrat::text, array(
  where p.partrelid = %s
 """
 
-#: Moments are cut in UTC; what has no zone is cut as it is.
+#: Times with a zone are cut in UTC, those without as they are.
 _NEEDED: LiteralString = """
 with wanted as (
     select distinct date_trunc(%(every)s, {moment}) as start
@@ -45,7 +45,7 @@ select to_char(start, %(name)s),
 def partition_column(target: pgqpy.Connection, table: Table) -> str | None:
     """The column by whose ranges a table is partitioned; None if it is not partitioned.
 
-    Raises InvalidParameter if it is partitioned by something else.
+    Raises InvalidParameter if it is partitioned in another way.
     """
     row = target.execute(_COLUMN, [table.oid]).fetchone()
     if row is None:
@@ -68,7 +68,7 @@ def make_partitions(
     every: Every,
     values: Iterable[Value],
 ) -> None:
-    """Make the partitions that rows with these values need, in the caller's transaction.
+    """Create the partitions that rows with these values need, in the caller's transaction.
 
     They are named ``table_2026_11_21``, in UTC. Readers and writers of the table are not blocked.
     """
@@ -105,7 +105,7 @@ def _make(target: pgqpy.Connection, table: Table, name: str, start: str, end: st
         return
     partition = sql.Identifier(table.schema, name)
     parent = sql.Identifier(table.schema, table.name)
-    # Attaching takes a lock that nobody notices; CREATE TABLE .. PARTITION OF locks out everybody.
+    # Attaching blocks no readers or writers; CREATE TABLE .. PARTITION OF locks out all sessions.
     target.execute(
         sql.SQL(
             "create table {} (like {} including defaults including constraints including generated"

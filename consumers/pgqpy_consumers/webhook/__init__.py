@@ -1,4 +1,4 @@
-"""Events as signed HTTP requests: the Standard Webhooks specification's (standardwebhooks.com)."""
+"""Events as signed HTTP requests, by the Standard Webhooks specification (standardwebhooks.com)."""
 
 try:
     from pgqpy_consumers.webhook.consumer import Webhook

@@ -1,4 +1,4 @@
-"""What a request says of an event."""
+"""The body of a request for an event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgqpy import Event
 
 
 def envelope(event: Event) -> str:
-    """Type, time and data of an event, as JSON. Raises ValueError if it is a row of no format."""
+    """Type, time and data of an event, as JSON. Raises ValueError if a row's format is unknown."""
     changed = event.operation
     kind = f"{event.table}.{changed.lower()}" if changed else event.type
     written = _written({"type": kind, "timestamp": event.time.isoformat()})
@@ -16,7 +16,7 @@ def envelope(event: Event) -> str:
 
 
 def _data(event: Event) -> str:
-    """The event's own JSON, to the letter: decoded, numbers would lose digits."""
+    """The event's own JSON, unchanged: decoding would lose digits of numbers."""
     if event.data is None:
         return "null"
     if is_json(event.data):
@@ -25,7 +25,7 @@ def _data(event: Event) -> str:
 
 
 def is_json(text: str) -> bool:
-    """Whether it is JSON, and not what Python alone takes for it, such as NaN."""
+    """Whether the text is JSON, without Python's extensions such as NaN."""
     try:
         json.loads(text, parse_float=str, parse_int=str, parse_constant=_refuse)
     except ValueError:

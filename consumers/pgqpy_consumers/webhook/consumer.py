@@ -1,4 +1,4 @@
-"""The consumer."""
+"""The webhook: a consumer that posts events to a URL."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from pgqpy_consumers.webhook.signature import Signer
 
 
 class Webhook(pgqpy.AsyncTrackedConsumer):
-    """Posts each event to a URL, signed, those of one key in order.
+    """Posts each event to a URL, signed; events of one key are sent in order.
 
-    Requests are as the Standard Webhooks specification has them: `webhook-id` is the same each
-    time an event is sent, so that receivers can drop what they have; `webhook-timestamp` and
-    `webhook-signature` prove who sent it and when.
+    Requests follow the Standard Webhooks specification: `webhook-id` is the same each time
+    an event is sent, so that receivers can drop duplicates; `webhook-timestamp` and
+    `webhook-signature` prove the sender and the time.
 
-    An event that is not taken is tried again, with growing pauses, and holds back the later
-    events of its key in the batch and no others. After so many attempts, or at once for answers
-    that say so, it becomes a dead letter, and its key goes on. While the endpoint cannot be
-    reached, or says that it is busy, events wait without using up attempts. None is lost; killed,
-    it sends at most the events under way twice.
+    An event that is not accepted is retried, with growing pauses, and holds back only the later
+    events of its key in the batch. After ``attempts`` attempts, or at once for permanent
+    answers, it becomes a dead letter, and its key goes on. While the endpoint cannot be
+    reached, or says that it is busy, events wait without using up attempts. None is lost; if
+    the consumer is killed, at most the events under way are sent twice.
     """
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         consumer: str = setting("The consumer's name: one for each endpoint.", default="webhook")
         url: str = setting("Where to.", example="https://partner.example/hooks/orders")
         secrets: tuple[str, ...] = setting(
-            "What to sign with: whsec_ and 24 to 64 bytes in base64. While receivers change to a "
+            "Keys to sign with: whsec_ and 24 to 64 bytes in base64. While receivers change to a "
             "new one, both.",
             default=(),
             example=("${WEBHOOK_SECRET}",),
@@ -58,22 +58,23 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             shown=True,
         )
         unsigned: bool = setting(
-            "Send without signatures, so that receivers cannot tell who sends: instead of secrets.",
+            "Send without signatures, instead of secrets: receivers cannot verify the sender.",
             default=False,
         )
         key: str = setting(
-            "Events that share it are sent in order: primary_key (of captured rows), type, extra1 "
-            "to extra4, data.FIELD of JSON; id for no order; empty: all are in one order.",
+            "Events with the same key are sent in order: primary_key (of captured rows), type, "
+            "extra1 to extra4, data.FIELD of JSON; id for no order; empty: all are in one order.",
             default="",
             example="data.customer",
         )
         parallel: int = setting("Requests at the same time, for different keys.", default=10)
         body: Literal["envelope", "data"] = setting(
-            "What is sent: an envelope of type, timestamp and data, or the event's data as it is.",
+            "The body of a request: an envelope of type, timestamp and data, or the event's data "
+            "as it is.",
             default="envelope",
         )
         timeout: float = setting("Seconds that a request may take.", default=20.0)
-        attempts: int = setting("After so many an event becomes a dead letter.", default=8)
+        attempts: int = setting("The attempts before an event becomes a dead letter.", default=8)
         first_pause: float = setting(
             "Seconds before the second attempt; each later pause is twice as long.", default=1.0
         )
@@ -118,7 +119,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
 
     batch_size = 1_000
     window = 1_000
-    """Events of a batch that may wait for others of their key, before reading goes on."""
+    """Events of a batch that may wait for others of their key before reading pauses."""
 
     config: Config
     _told_to_stop: asyncio.Event | None = None
@@ -136,27 +137,27 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         return key_function(self.config.key)(event)
 
     def body(self, event: pgqpy.Event) -> bytes:
-        """What is sent for an event. Raises ValueError to make it a dead letter."""
+        """The request body for an event. Raises ValueError to make the event a dead letter."""
         if self.config.body == "data":
             return (event.data or "").encode()
         return envelope(event).encode()
 
     def stop(self) -> None:
-        """As of every consumer; requests under way are waited for."""
+        """Stop as every consumer does; requests under way are waited for."""
         super().stop()
         if self._told_to_stop is not None:
             self._told_to_stop.set()
 
-    # --- how
+    # --- implementation
 
     async def process_batch(self, conn: pgqpy.AsyncConnection, batch: pgqpy.AsyncBatch) -> None:
         """Send the events that are not sent yet; not to be overridden."""
-        # What was sent is remembered on one connection, a statement at a time.
+        # Sent events are recorded on one connection, one statement at a time.
         self._batch, self._memory = batch, await self._working_target()
         lanes = Lanes(self._send_once, window=self.window)
         await lanes.run(self._keyed(batch))
         if self._stopping:
-            # The batch stays open; what was sent of it is known.
+            # The batch stays open; its sent events are recorded.
             raise Stopped
         self._target_lost.reset()
 
@@ -167,7 +168,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             yield self.key(event), event
 
     async def _send_once(self, event: pgqpy.Event) -> None:
-        """Send an event unless it was sent, and remember that it is."""
+        """Send an event unless it was sent, and record it."""
         if self._stopping:
             return
         if await self._begin(self._memory, self._batch, event):
@@ -178,7 +179,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             await self.fail_event(self._batch, event, error)
 
     async def _send(self, event: pgqpy.Event) -> None:
-        """Send it and remember that, however long it takes, unless told to stop meanwhile.
+        """Send an event and record it, however long it takes, unless told to stop meanwhile.
 
         Raises DeadLetter, EndpointGone.
         """
@@ -186,7 +187,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         attempt = 0
         while True:
             try:
-                # Until it is remembered: so many at most come twice when this process dies.
+                # Held until it is recorded: limits how many are sent twice if this process dies.
                 async with self._slots:
                     await self.process_tracked_event(self._memory, event)
                     await self._set_done(self._memory, self._batch, event)

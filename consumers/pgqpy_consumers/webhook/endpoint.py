@@ -1,4 +1,4 @@
-"""The URL that gets the requests, and what its answers mean."""
+"""The URL that receives the requests, and the meaning of its answers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from pgqpy import PgqError
 #: The most characters of an answer that a reason quotes.
 QUOTED = 500
 
-#: It says so itself: not now.
+#: Answers by which the endpoint says "not now".
 BUSY = frozenset({408, 425, 429, 502, 503, 504})
 
 
 class EndpointGone(PgqError):
-    """The endpoint answered 410: it wants no requests any more."""
+    """The endpoint answered 410: it accepts no requests any more."""
 
     default_hint = "Nothing is lost: correct the URL and start again, or unregister the consumer."
 
 
 class Refused(Exception):
-    """A request was not taken.
+    """A request was not accepted.
 
-    ``status`` is None when there was no answer. ``after`` are the seconds that the endpoint asked
-    to be left alone. ``counts``: whether the event may be to blame; it is not when the endpoint
+    ``status`` is None if there was no answer. ``after`` is the number of seconds that the endpoint
+    asked to wait. ``counts``: whether the event may be to blame; it is not if the endpoint
     cannot be reached, or says that it is busy.
     """
 
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 class Endpoint:
-    """Sends requests over connections that are kept. Redirects are not followed."""
+    """Sends requests over connections that are kept open. Redirects are not followed."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Endpoint:
         connections: int,
         ca_file: str | None = None,
     ) -> None:
-        """``timeout`` is in seconds, for all of a request."""
+        """``timeout`` is in seconds, for a whole request."""
         self._url = url
         self._timeout = timeout
         self._client = httpx.AsyncClient(
@@ -104,7 +104,7 @@ class Endpoint:
 
 
 async def _beginning(answer: httpx.Response) -> str:
-    """The beginning of what it says, on one line; an answer may be of any length."""
+    """The beginning of the answer, on one line; an answer may be of any length."""
     said = b""
     async for piece in answer.aiter_bytes():
         said += piece

@@ -1,4 +1,4 @@
-"""The key of an event: events that share one are sent in order."""
+"""The key of an event: events with the same key are sent in order."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _COLUMNS: dict[str, Key] = {
 
 
 def key_function(text: str) -> Key:
-    """What gives the key that a setting describes; see `Webhook.Config`.
+    """The function that computes the key a setting describes; see `Webhook.Config`.
 
-    Raises ValueError for a setting that describes none. An event without the field has the key of
-    all such events: they stay in order.
+    Raises ValueError for an unknown setting. All events without the field have the same key:
+    they stay in order.
     """
     if not text:
         return lambda event: ""

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Lanes(Generic[T]):
     """Runs ``process`` for each item; at most ``window`` are waiting or being processed.
 
-    A key whose item takes long holds up its own later items only, until the window is full of
+    A key whose item takes long delays only its own later items, until the window is full of
     them. The first error ends all.
     """
 
@@ -23,7 +23,7 @@ class Lanes(Generic[T]):
         self._waiting: dict[str, deque[T]] = {}
 
     async def run(self, items: AsyncIterator[tuple[str, T]]) -> None:
-        """Process all items. Raises what ``process`` raises first, when the others have ended."""
+        """Process all items. Raises the first error of ``process``, when the others have ended."""
         try:
             async with asyncio.TaskGroup() as group:
                 async for key, item in items:

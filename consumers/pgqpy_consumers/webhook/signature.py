@@ -1,4 +1,4 @@
-"""Signatures by which a receiver knows who sent a request, and that nobody changed it.
+"""Signatures by which a receiver verifies the sender of a request and that it is unchanged.
 
 Standard Webhooks: HMAC-SHA256 of "id.timestamp.body", in base64, after "v1,".
 """
@@ -15,10 +15,10 @@ PREFIX = "whsec_"
 
 
 class Signer:
-    """Signs with all of several secrets, so that a secret can be replaced while requests go on."""
+    """Signs with each of several secrets, so that a secret can be replaced while requests go on."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        """Each is ``whsec_`` and 24 to 64 bytes in base64. Raises ValueError, quoting none."""
+        """Each is ``whsec_`` and 24 to 64 bytes in base64. Raises ValueError, which quotes none."""
         self._keys = [_key(secret) for secret in secrets]
 
     def headers(self, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
