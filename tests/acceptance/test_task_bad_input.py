@@ -388,7 +388,6 @@ def test_the_error_of_a_program_that_cannot_be_loaded_is_its_own(cli: Cli, tmp_p
     ("arguments", "said"),
     [
         (["push", "nosuch", "1"], "pgqpy task create"),
-        (["push", Q, "1", "--at", "2020-01-01"], "is in the past"),
         (["list", Q, "--older-than", "a while"], "a while"),
         (["finish", "4711"], "there is no task 4711"),
         (["config", Q, "error_queue", Q], "would come back"),

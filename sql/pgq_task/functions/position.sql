@@ -50,38 +50,32 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.position_at(2)
 --
---      The place of a task that shall be available at a time, or after a delay.
+--      The place of a task that shall be available at a time, or after a delay. A time in the past is now. One that is
+--      farther away than places go is the year 2500.
 -- Errors:
---      PQ072 both given, infinite, or more than a minute ago (clocks differ; what is less counts as now)
+--      PQ072 both given, a time that is infinity, a delay that is negative or of more than 200 years
 --      Internal.
 -- ----------------------------------------------------------------------
 declare
     -- An id first, then the clock: see pgq_task.position_now().
     v_xid   constant xid8 := pg_current_xact_id();
     v_now   constant timestamptz := clock_timestamp();
+    v_last  constant timestamptz := '2500-01-01 00:00:00+00';
     v_at    timestamptz := i_at;
 begin
     if i_at is not null and i_delay is not null then
         perform pgq_task.raise_invalid('both a time and a delay are given', 'Give one of them.');
+    elsif i_delay < '0' then
+        perform pgq_task.raise_invalid(format('delay %s is negative', i_delay), 'Give an interval that is not, or none.');
+    elsif i_delay > '200 years' then
+        perform pgq_task.raise_invalid(format('delay %s is too long', i_delay), 'Give an interval of less than 200 years.');
     elsif i_delay is not null then
-        if i_delay < '0' then
-            perform pgq_task.raise_invalid(format('delay %s is negative', i_delay), 'Give an interval that is not, or none.');
-        end if;
-        if i_delay > '200 years' then
-            perform pgq_task.raise_invalid(format('delay %s is too long', i_delay), 'Give an interval of less than 200 years.');
-        end if;
         v_at := v_now + i_delay;
-    end if;
-    if not isfinite(v_at) then
-        perform pgq_task.raise_invalid(format('a task cannot be available at %s', v_at),
+    elsif i_at = 'infinity' then
+        perform pgq_task.raise_invalid('a task cannot be available at infinity',
                                        'Give a time, or stop the task with pgq_task.stop(id, version).');
-    elsif v_at < v_now - interval '1 minute' then
-        perform pgq_task.raise_invalid(format('%s is in the past: it is %s', v_at, v_now),
-                                       'Leave the time out for a task that is available at once.');
-    elsif v_at > v_now + interval '200 years' then
-        perform pgq_task.raise_invalid(format('%s is too far in the future', v_at), 'Give a time in the next 200 years.');
     end if;
-    return pgq_task.position_of(greatest(v_at, v_now));
+    return pgq_task.position_of(least(greatest(v_at, v_now), v_last));
 end;
 $$;
 

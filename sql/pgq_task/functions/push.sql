@@ -16,7 +16,7 @@ as $$
 -- Parameters:
 --      queue       - name of the queue
 --      payload     - what is to be done, JSON
---      at          - not before this time
+--      at          - not before this time; one in the past is now, one after the year 2500 counts as its beginning
 --      delay       - not before so long from now
 --      priority    - higher ones are claimed first; a smallint
 --      headers     - what is to be known of it besides, a JSON object
