@@ -93,7 +93,20 @@ JSON = Json()
     help="Higher ones are claimed first; default: 0.",
 )
 @click.option(
-    "--key", type=TEXT, metavar="TEXT", help="Only if the queue has no task with this unique key."
+    "--key",
+    type=TEXT,
+    metavar="TEXT",
+    help="Only if no task with this unique key waits in the queue.",
+)
+@click.option("--unique-running", is_flag=True, help="Or if a worker has one.")
+@click.option(
+    "--unique-for",
+    type=TEXT,
+    metavar="INTERVAL",
+    help="Or if one was pushed so, less than this before, whatever has become of it.",
+)
+@click.option(
+    "--replace", is_flag=True, help="The one that waits gets what is given here, time included."
 )
 @click.option(
     "--order-key",
@@ -111,6 +124,9 @@ def push(
     delay: str | None,
     priority: int,
     key: str | None,
+    unique_running: bool,
+    unique_for: str | None,
+    replace: bool,
     order_key: str | None,
     headers: str | None,
 ) -> None:
@@ -123,6 +139,8 @@ def push(
         raise click.UsageError("Give --at or --in, not both.")
     if headers is not None and not isinstance(json.loads(headers), dict):
         raise click.UsageError("--headers is no JSON object.")
+    if key is None and (unique_running or unique_for is not None or replace):
+        raise click.UsageError("--unique-running, --unique-for and --replace are for a --key.")
     if file is not None:
         if payload is not None or key is not None:
             raise click.UsageError("PAYLOAD and --key are for one task, not for --file.")
@@ -142,13 +160,19 @@ def push(
             raise CliError(f"standard input: {error}", HINT) from None
     if payload is None:
         payload = "null"
+    inserted = True
     with connect(dsn) as conn:
-        arguments = [queue, payload, at, delay, priority, headers, key, order_key]
-        ((task_id,),) = conn.execute(sql.PUSH, arguments).fetchall()
-    if key is None:
+        if key is None:
+            arguments = [queue, payload, at, delay, priority, headers, None, order_key]
+            ((task_id,),) = conn.execute(sql.PUSH, arguments).fetchall()
+        else:
+            unique = [key, "running" if unique_running else "waiting", unique_for, replace]
+            arguments = [queue, payload, *unique, at, delay, priority, headers, order_key]
+            ((task_id, inserted),) = conn.execute(sql.PUSH_UNIQUE, arguments).fetchall()
+    if inserted:
         say(f"pushed 1 task into {queue}: {task_id}")
     else:
-        say(f"the task with this key in {queue}, pushed now or before: {task_id}")
+        say(f"a task with this key stands for it in {queue}: {task_id}")
 
 
 def _payloads(path: str) -> Iterator[str]:

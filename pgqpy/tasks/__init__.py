@@ -17,7 +17,7 @@ from pgqpy.tasks.stations_async import AsyncPipelineWorker
 from pgqpy.tasks.table.columns import TaskColumnNames
 from pgqpy.tasks.table.worker import TableWorker
 from pgqpy.tasks.table.worker_async import AsyncTableWorker
-from pgqpy.tasks.task import Modified, Task, TaskInfo, TaskQueueInfo
+from pgqpy.tasks.task import Modified, Pushed, Task, TaskInfo, TaskQueueInfo
 from pgqpy.tasks.worker.worker import TaskWorker
 from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
@@ -28,6 +28,7 @@ __all__ = [
     "AsyncTasks",
     "FinishedTask",
     "Modified",
+    "Pushed",
     "Move",
     "Pipeline",
     "PipelineWorker",

@@ -114,7 +114,7 @@ class Job(Generic[P, R]):
     def push(self, conn: Any, /, *args: P.args, **kwargs: P.kwargs) -> int | Awaitable[int]:
         """Put a call into the queue, in the connection's transaction; the task's id.
 
-        With an AsyncConnection, await it. While a task with the same ``unique_key`` is in the
+        With an AsyncConnection, await it. While a task with the same ``unique_key`` waits in the
         queue, none is pushed, and the id is that one's. Raises TypeError for arguments that the
         function does not take, InvalidPayload for those that do not fit its annotations.
         """

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, translate_errors
@@ -21,7 +21,7 @@ from pgqpy.retries import interval
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.jobs import TaskJobs
 from pgqpy.tasks.statements import Duration
-from pgqpy.tasks.task import Modified, Task, TaskInfo
+from pgqpy.tasks.task import Modified, Pushed, Task, TaskInfo
 
 _Taken: TypeAlias = list[Task]
 
@@ -69,8 +69,9 @@ class Tasks(TaskJobs):
         """Put a task into a queue; its id.
 
         It is available ``at`` a time, or ``delay`` seconds from now, or at once; higher priorities
-        come first. While the queue has a task with the same ``unique_key``, none is pushed, and the
-        id is that one's. Tasks with the same ``order_key`` are worked off one after the other.
+        come first. While a task with the same ``unique_key`` waits in the queue, none is pushed,
+        and the id is that one's; `push_unique` has other rules, and says which it was. Tasks with
+        the same ``order_key`` are worked off one after the other.
         """
         value = self._value(
             sql.PUSH,
@@ -83,6 +84,44 @@ class Tasks(TaskJobs):
             order_key,
         )
         return int(value)
+
+    def push_unique(
+        self,
+        queue: str,
+        payload: Any,
+        unique_key: str,
+        *,
+        unique_while: Literal["waiting", "running"] = "waiting",
+        unique_for: Duration | None = None,
+        replace: bool = False,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        order_key: str | None = None,
+    ) -> Pushed:
+        """Put a task into a queue, unless another one with its key stands for it.
+
+        One stands for it while it waits, also for its next attempt; one that a worker has may not
+        know what is new, so then a task is inserted. ``unique_while="running"`` is for those that
+        need not run again. ``unique_for`` seconds after a push there is no other one, whatever has
+        become of the task. With ``replace`` the one that waits gets this payload, headers, priority
+        and time, and no attempts: with a ``delay``, tasks wait until it is quiet.
+        """
+        ((task_id, inserted),) = self._rows(
+            sql.PUSH_UNIQUE,
+            queue,
+            sql.jsonb(payload),
+            unique_key,
+            unique_while,
+            sql.duration(unique_for, "unique_for"),
+            replace,
+            *sql.when(at, delay),
+            sql.smallint(priority),
+            sql.headers_json(headers),
+            order_key,
+        )
+        return Pushed(task_id, inserted)
 
     def push_many(
         self,

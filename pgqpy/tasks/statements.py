@@ -22,6 +22,11 @@ PUSH = b"""
 select pgq_task.push(%s::text, %s::jsonb, %s::timestamptz, %s::interval, %s::int4, %s::jsonb,
                      %s::text, %s::text)
 """
+PUSH_UNIQUE = b"""
+select id, inserted
+  from pgq_task.push_unique(%s::text, %s::jsonb, %s::text, %s::text, %s::interval, %s::boolean,
+                            %s::timestamptz, %s::interval, %s::int4, %s::jsonb, %s::text)
+"""
 PUSH_MANY = b"""
 select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
                           %s::jsonb, %s::text[])

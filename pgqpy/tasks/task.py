@@ -33,6 +33,14 @@ class Task:
     order_key: str | None
 
 
+class Pushed(NamedTuple):
+    """A push with a unique key: the task's ``id`` if it was ``inserted``, or the id of the one that
+    stands for it."""
+
+    id: int
+    inserted: bool
+
+
 class Modified(NamedTuple):
     """What became of a task: ``kind`` is insert, skip, change or delete; ``number`` its place, from
     1, among what was given of its kind; ``version`` its new one, None if it is gone."""

@@ -22,6 +22,7 @@ ONE: LiteralString = "jsonb_build_array(jsonb_build_object('id', %(task)s, 'vers
 DENIED: dict[str, tuple[LiteralString, ...]] = {
     "push": ("push('closed', '1')",),
     "push_slowly": ("push_slowly('closed', '1', null, null, 0, null, null, null)",),
+    "push_unique": ("push_unique('closed', '1', 'k')",),
     "push_many": ("push_many('closed', array['1'::jsonb])",),
     "wake": ("wake(%(queue)s, 'closed')",),
     "run_periodic": ("run_periodic('p')",),

@@ -119,10 +119,36 @@ begin
         -- To leave runs out is as much as to push them.
         perform pgq_task.require_right(p.queue_id, 'insert');
     end if;
-    perform pgq_task.push(p.queue_name, p.payload, priority => p.priority, unique_key => p.unique_key, order_key => p.order_key,
-                          headers => coalesce(p.headers, '{}') || jsonb_build_object('periodic', push_periodic.name, 'due', d))
-       from unnest(push_periodic.due) d;
+    perform pgq_task.push_run(push_periodic.name, d) from unnest(push_periodic.due) d;
     return true;
+end;
+$$;
+
+create or replace function pgq_task.push_run(i_name text, i_due timestamptz)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.push_run(2)
+--
+--      Pushes a run of a periodic task; with a unique_key only if no run before it waits, or is under way. Internal.
+-- ----------------------------------------------------------------------
+declare
+    p           record;
+    v_headers   jsonb;
+begin
+    select t.*, q.queue_name into p
+      from pgq_task.periodic t
+      join pgq_task.queue q using (queue_id)
+     where t.periodic_name = i_name;
+    v_headers := coalesce(p.headers, '{}') || jsonb_build_object('periodic', i_name, 'due', i_due);
+    if p.unique_key is null then
+        return pgq_task.push(p.queue_name, p.payload, priority => p.priority, order_key => p.order_key, headers => v_headers);
+    end if;
+    return u.id
+      from pgq_task.push_unique(p.queue_name, p.payload, p.unique_key, 'running', priority => p.priority, order_key => p.order_key,
+                                headers => v_headers) u;
 end;
 $$;
 
@@ -145,18 +171,11 @@ as $$
 -- Tables:
 --      reads pgq_task.periodic, inserts into pgq_task.task
 -- ----------------------------------------------------------------------
-declare
-    p   record;
 begin
-    select t.*, q.queue_name into p
-      from pgq_task.periodic t
-      join pgq_task.queue q using (queue_id)
-     where t.periodic_name = run_periodic.name;
-    if not found then
+    if not exists (select from pgq_task.periodic t where t.periodic_name = run_periodic.name) then
         perform pgq_task.raise_no_periodic(name);
     end if;
-    return pgq_task.push(p.queue_name, p.payload, priority => p.priority, unique_key => p.unique_key, order_key => p.order_key,
-                         headers => coalesce(p.headers, '{}') || jsonb_build_object('periodic', name, 'due', now()));
+    return pgq_task.push_run(name, now());
 end;
 $$;
 

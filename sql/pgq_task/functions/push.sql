@@ -20,10 +20,11 @@ as $$
 --      delay       - not before so long from now
 --      priority    - higher ones are claimed first; a smallint
 --      headers     - what is to be known of it besides, a JSON object
---      unique_key  - while the queue has a task with the same key, this one is not inserted
+--      unique_key  - while a task with the same key waits in the queue, this one is not inserted: see
+--                    pgq_task.push_unique(11)
 --      order_key   - tasks with the same key are worked off one after the other, in the order of their ids
 -- Returns:
---      The task's id; of the task that is there already, if that has the unique_key.
+--      The task's id; of the task that waits already, if that has the unique_key.
 -- Errors:
 --      PQ070 no such queue, 42501 no right to insert into it, PQ072 a time, priority, headers or key that make no sense
 -- Tables:
@@ -80,7 +81,9 @@ begin
         perform pgq_task.require_priority(priority);
     end if;
     if push_slowly.unique_key is not null then
-        return pgq_task.push_once(queue, payload, at, delay, priority, headers, unique_key, order_key);
+        return u.id from pgq_task.push_unique(queue, payload, unique_key, at => push_slowly.at, delay => push_slowly.delay,
+                                              priority => push_slowly.priority, headers => push_slowly.headers,
+                                              order_key => push_slowly.order_key) u;
     elsif push_slowly.order_key is not null or push_slowly.headers is not null then
         perform pgq_task.require_attributes(headers, null, order_key);
     end if;
@@ -112,57 +115,125 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.push_once(
-    queue text, payload jsonb, at timestamptz, delay interval,
-    priority int4, headers jsonb, unique_key text, order_key text)
-returns bigint
+create or replace function pgq_task.push_unique(
+    queue text, payload jsonb, unique_key text, unique_while text default 'waiting', unique_for interval default null,
+    replace boolean default false, at timestamptz default null, delay interval default null,
+    priority int4 default 0, headers jsonb default null, order_key text default null)
+returns table (id bigint, inserted boolean)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.push_once(8)
+-- Function: pgq_task.push_unique(11)
 --
---      As pgq_task.push(8), for tasks with a unique_key. Internal.
+--      Puts a task with a unique_key into a queue, unless another one stands for it.
+--
+-- Parameters:
+--      unique_while    - waiting: a task with the same key stands for this one while it waits to be claimed, also for its
+--                        next attempt. One that a worker has may not know what is new: this one is inserted, and has the
+--                        key from then on.
+--                        running: also while a worker has it
+--      unique_for      - also after it is done: no other one for so long after this push
+--      replace         - what waits gets the payload, headers, priority and time of this one, and no attempts; its order_key
+--                        stays
+--      others          - as in pgq_task.push(8)
+-- Returns:
+--      id              - of the task; if it was not inserted, of the one that stands for it
+--      inserted        - whether it was
+-- Errors:
+--      PQ070 no such queue, 42501 no right to insert into it, PQ072 a time, priority, headers, key or mode that make no sense
+-- Tables:
+--      inserts into or updates pgq_task.task, inserts into or updates pgq_task.unique_period
+-- Notes:
+--      The task that stands for this one is claimed only after this transaction has ended, so that it sees what that has
+--      done.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_id    bigint;
     v_queue int4;
+    v_pos   bigint;
+    h       record;
 begin
+    if push_unique.unique_key is null then
+        perform pgq_task.raise_invalid('the unique_key is NULL', 'Give a key, or use pgq_task.push().');
+    elsif (push_unique.unique_while in ('waiting', 'running')) is not true then
+        perform pgq_task.raise_invalid(format('unique_while is %L', push_unique.unique_while), 'One of waiting, running.');
+    elsif push_unique.unique_for <= interval '0' or push_unique.unique_for > interval '10 years' then
+        perform pgq_task.raise_invalid(format('unique_for is %s', push_unique.unique_for),
+                                       'Give an interval of more than 0 and at most 10 years.');
+    end if;
+    perform pgq_task.require_priority(priority), pgq_task.require_attributes(headers, push_unique.unique_key, order_key);
     select q.queue_id into v_queue
       from pgq_task.queue q
-     where q.queue_name = push_once.queue
+     where q.queue_name = push_unique.queue
        and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
     end if;
-    perform pgq_task.require_attributes(headers, unique_key, order_key);
+    if push_unique.at is not null or push_unique.delay is not null then
+        v_pos := pgq_task.position_at(push_unique.at, push_unique.delay);
+    else
+        v_pos := pgq_task.position_now();
+    end if;
+    id := nextval('pgq_task.task_id_seq');
+    if push_unique.unique_for is not null then
+        insert into pgq_task.unique_period as u (queue_id, unique_key, id, until)
+        values (v_queue, push_unique.unique_key, push_unique.id, clock_timestamp() + push_unique.unique_for)
+        on conflict on constraint unique_period_pkey do update
+           set id = excluded.id, until = excluded.until
+         where u.until <= clock_timestamp();
+        if not found then
+            select u.id, false into id, inserted
+              from pgq_task.unique_period u where u.queue_id = v_queue and u.unique_key = push_unique.unique_key;
+            return next;
+            return;
+        end if;
+    end if;
     loop
         insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
-        select nextval('pgq_task.task_id_seq'), v_queue, push_once.priority,
-               case when push_once.at is null and push_once.delay is null then pgq_task.position_now()
-                    else pgq_task.position_at(push_once.at, push_once.delay) end,
-               push_once.payload, push_once.headers, push_once.unique_key, push_once.order_key
-        on conflict (queue_id, unique_key) where unique_key is not null do nothing
-        returning id into v_id;
-        if v_id is not null then
+        values (push_unique.id, v_queue, push_unique.priority, v_pos, push_unique.payload, push_unique.headers,
+                push_unique.unique_key, push_unique.order_key)
+        on conflict (queue_id, unique_key) where unique_key is not null do nothing;
+        inserted := found;
+        exit when inserted;
+        -- No worker takes it before this transaction ends; if one is about to, this waits for that.
+        select t.id, t.lease is not null as running into h
+          from pgq_task.task t
+         where t.queue_id = v_queue and t.unique_key = push_unique.unique_key
+           for share;
+        if not found then
+            -- It was finished in between; a snapshot of before would show neither.
+            perform pgq.require_read_committed('push() with a unique_key that was finished meanwhile');
+        elsif h.running and push_unique.unique_while = 'waiting' then
+            update pgq_task.task t set unique_key = null where t.id = h.id;
+        else
+            id := h.id;
+            if push_unique.replace and not h.running then
+                update pgq_task.task t
+                   set version = t.version + 1, payload = push_unique.payload, headers = push_unique.headers,
+                       priority = push_unique.priority, attempts = 0, error = null, lease = null, claimant = null,
+                       -- Held back, parked or stopped it stays.
+                       pos = case when t.pos < 4611686018427387904 then v_pos else t.pos end
+                 where t.id = h.id;
+            end if;
             exit;
         end if;
-        select t.id into v_id from pgq_task.task t
-         where t.queue_id = v_queue and t.unique_key = push_once.unique_key;
-        if found then
-            return v_id;
-        end if;
-        -- It was finished in between; a snapshot of before would show neither.
-        perform pgq.require_read_committed('push() with a unique_key that was finished meanwhile');
     end loop;
-    -- In the order in which drop_queue() has it.
-    perform pgq_task.count_up('pushed', v_queue);
-    perform pgq_task.wake_workers(v_queue, queue, v_id);
-    if priority <> 0 then
-        perform pgq_task.add_lane(v_queue, priority::int2);
+    if not inserted and push_unique.unique_for is not null then
+        update pgq_task.unique_period u set id = push_unique.id
+         where u.queue_id = v_queue and u.unique_key = push_unique.unique_key;
     end if;
-    return v_id;
+    -- In the order in which drop_queue() has it.
+    if inserted then
+        perform pgq_task.count_up('pushed', v_queue);
+    end if;
+    if inserted or push_unique.replace then
+        perform pgq_task.wake_workers(v_queue, queue, id);
+        if priority <> 0 then
+            perform pgq_task.add_lane(v_queue, priority::int2);
+        end if;
+    end if;
+    return next;
 end;
 $$;
 

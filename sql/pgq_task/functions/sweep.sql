@@ -36,7 +36,8 @@ as $$
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- Tables:
---      inserts into and deletes from pgq_task.sweep, deletes from pgq_task.cancellation; updates pgq_task.task
+--      inserts into and deletes from pgq_task.sweep, deletes from pgq_task.cancellation, pgq_task.unique_period;
+--      updates pgq_task.task
 -- ----------------------------------------------------------------------
 declare
     v_now       timestamptz;
@@ -211,6 +212,8 @@ begin
      where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
     if v_id % 20 = 0 then
         perform pgq_task.expire_finished();
+        delete from pgq_task.unique_period u
+         where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= v_now limit 10000 for update skip locked));
     end if;
     return true;
 end;

@@ -27,7 +27,7 @@ create table pgq_task.task (
     headers             jsonb,
     -- of the last attempt that failed
     error               text,
-    -- at most one task of a queue has it at a time
+    -- At most one task of a queue has it at a time. One that a worker has gives it away: see pgq_task.push_unique(11).
     unique_key          text,
     -- tasks of a queue with the same one are worked off in the order of their ids
     order_key           text,
@@ -38,6 +38,17 @@ create table pgq_task.task (
 create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
 create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
 create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
+
+-- Until when no task with a key is pushed again, whatever has become of the one that was.
+create table pgq_task.unique_period (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    unique_key          text            not null,
+    -- the task
+    id                  bigint          not null,
+    until               timestamptz     not null,
+    constraint unique_period_pkey primary key (queue_id, unique_key)
+);
+create index unique_period_until_idx on pgq_task.unique_period (until);
 
 -- Where pgq_task.push(8) puts tasks with its caller's rights; as long as no queue is restricted, see
 -- pgq_task.settle_inbox(0). The condition is for those who put them there themselves: it is a queue's number, and
