@@ -33,7 +33,7 @@ def test_the_page(
     tasks = Tasks(conn)
     # without, classes in the page would be of no module
     page: dict[str, Any] = {"__name__": __name__}
-    first, pushing, ways, outcomes, alone = blocks(PAGE)
+    first, pushing, unique, ways, outcomes, alone = blocks(PAGE)
 
     run(first, page)
     assert capsys.readouterr().out == "mail to ann@example.org\n"
@@ -43,6 +43,10 @@ def test_the_page(
     (info,) = tasks.queues("mails", max_count=None)
     assert (info.available, info.scheduled) == (10_003, 2)
     assert tasks.try_claim("mails")[0].payload == {"to": "bob@example.org"}
+
+    run(unique, page)
+    assert capsys.readouterr().out.endswith(" True\n")
+    assert [len(tasks.list(queue)) for queue in ("reindex", "reports", "search")] == [1, 1, 1]
 
     conn.execute("create table invoice (order_id int)")
     conn.execute("create table counter as select 0 as n")

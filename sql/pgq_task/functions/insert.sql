@@ -62,13 +62,7 @@ begin
       from jsonb_array_elements(i_inserts) with ordinality i (v, nr);
 
     if i_skip_collisions and exists (select from jsonb_array_elements(i_inserts) v where v ->> 'unique_key' is not null) then
-        -- As pgq_task.push_unique(11): what a worker has may not know what is new, what waits is not claimed meanwhile.
-        perform from pgq_task.task t
-           join pgq_task.queue q using (queue_id)
-           join (select distinct v ->> 'queue' as name, v ->> 'unique_key' as key from jsonb_array_elements(i_inserts) v) i
-             on i.name = q.queue_name and i.key = t.unique_key
-          order by t.id
-            for share of t;
+        -- As pgq_task.push_unique(11) has it: a worker may not know what is new.
         update pgq_task.task t
            set unique_key = null
           from pgq_task.queue q, (select distinct v ->> 'queue' as name, v ->> 'unique_key' as key from jsonb_array_elements(i_inserts) v) i
