@@ -62,7 +62,7 @@ declare
         'ticker_round(boolean, integer, integer[], bigint[])', 'ticker_sleep()', 'ticker_awake()',
         'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
         'maint_operations()', 'maint_own_operations()', 'maint_function(text)', 'maint_refused(text)',
-        'trusts_owner(oid)', 'require_trusted(text, text, text)',
+        'trusts_owner(oid)', 'require_trusted(text, text, boolean)',
         'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',
         'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',
@@ -101,10 +101,11 @@ grant select on pgq.event_template, pgq.registration, pgq.tick_log, pgq.dead_let
 grant select on pgq.consumer_group, pgq.group_member, pgq.group_partition, pgq.parked_key, pgq.parked_event to pgq_reader;
 grant select on pgq.stream_writer to pgq_reader, pgq_writer;
 grant select, insert, update, delete on pgq.consumer, pgq.subscription, pgq.tick, pgq.retry_queue to pgq_admin;
--- Settings only: the other columns name relations that definer functions work on.
+-- Settings only: the other columns name relations that definer functions work on, and functions that the ticker
+-- calls with its own rights and a queue's name, which may be any text.
 grant update (queue_rotation_period, queue_external_ticker, queue_disable_insert, queue_ticker_paused,
               queue_ticker_max_count, queue_ticker_max_lag, queue_ticker_idle_period, queue_ticker_latency,
-              queue_per_tx_limit, queue_extra_maint) on pgq.queue to pgq_admin;
+              queue_per_tx_limit) on pgq.queue to pgq_admin;
 grant select on pgq.event, pgq.log, pgq.late_write, pgq.spare_slots, pgq.waiting_event to pgq_admin;
 grant update (log_rotate_bytes) on pgq.log to pgq_admin;
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
 
 from tests.fixtures.fix_capture import changes, short
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import eventually
 from tests.integration.test_capture_rights import MakeRole, as_role, make_role, shop
 
 __all__ = ["as_role", "make_role", "shop"]
@@ -271,3 +273,97 @@ def test_default_privileges_give_no_right_on_the_function(
             "create trigger t after insert on mallory.t"
             f" for each statement execute function {function_of(conn)}()"
         )
+
+
+def test_options_that_cannot_be_read_are_no_capture_and_stop_nothing(
+    conn: Connection, connect: Connect, queue: str
+) -> None:
+    """Any role that may connect can make them, if only in its temporary schema."""
+    conn.execute("create table t (id int primary key) partition by list (id)")
+    conn.execute("select pgq.capture_table('t', %s)", [queue])
+    conn.execute("create table t_1 partition of t for values in (1)")
+    stranger = connect()
+    stranger.execute("create role test_stranger_deep")
+    try:
+        stranger.execute("set role test_stranger_deep; create temp table x (id int)")
+        for n, text in enumerate(
+            ('{"a":' + "[" * 100_000, '{"a":"\\u0000"}', '{"table_oid":1e99999}')
+        ):
+            stranger.execute(
+                f"create function pg_temp.f{n}() returns trigger language plpgsql as"
+                f" $$-- pgq.capture {text}\nbegin return null; end$$"
+            )
+            stranger.execute(
+                f"create trigger t{n} after insert on x execute function pg_temp.f{n}()"
+            )
+        assert conn.execute("select table_name from pgq.capture_info()").fetchall() == [
+            ("public.t",)
+        ]
+        assert conn.execute("select pgq.capture_new_partitions()").fetchall() == [(1,)]
+        conn.execute(
+            "select pgq.maint_capture(), pgq.release_table('t'), pgq.drop_queue('{}')".replace(
+                "{}", queue
+            )
+        )
+    finally:
+        stranger.execute("drop table x cascade; discard temp; reset role")
+        stranger.execute("drop owned by test_stranger_deep; drop role test_stranger_deep")
+
+
+def test_a_table_that_its_owner_keeps_locked_holds_up_no_other(
+    conn: Connection, queue: str, shop: str, mallory: Connection, as_role: As
+) -> None:
+    owner = as_role(shop)
+    owner.execute("create table shop.p (id int primary key) partition by list (id)")
+    owner.execute("select pgq.capture_table('shop.p', %s)", [queue])
+    owner.execute("create table shop.p_1 partition of shop.p for values in (1)")
+    mallory.execute(
+        "create table mallory.p (id int) partition by list (id);"
+        "create table mallory.p_1 partition of mallory.p for values in (1);"
+    )
+    forge(mallory, "mallory.forged", queue)
+    mallory.execute("create trigger x after insert on mallory.p execute function mallory.forged()")
+    mallory.execute("begin; lock table mallory.p, mallory.p_1")
+    conn.execute("set statement_timeout = '3 s'")
+    listed = conn.execute("select table_name from pgq.capture_info()").fetchall()
+    assert ("shop.p",) in listed
+    maintained = conn.execute("select pgq.capture_new_partitions()").fetchall()
+    mallory.execute("rollback")
+    assert maintained == [(1,)]
+    owner.execute("insert into shop.p_1 values (1)")
+    assert short(conn) == [("I", 1)]
+
+
+def test_a_name_that_its_owner_changes_meanwhile_gives_no_other_table_a_trigger(
+    conn: Connection, connect: Connect, queue: str, shop: str, mallory: Connection
+) -> None:
+    """A statement that waits for a table's lock looks for its name again: then it may be another
+    role's table, and its owner, or a superuser, would run the trigger."""
+    [(me,)] = mallory.execute("select current_user").fetchall()
+    conn.execute(f"create schema app authorization {me}; create table app.p_1 (id int)")
+    conn.execute(f"grant create on database {conn.info.dbname} to {me}")
+    mallory.execute(
+        "create table mallory.p (id int) partition by list (id);"
+        "create table mallory.p_1 partition of mallory.p for values in (1);"
+        "create function app.forged() returns trigger language plpgsql as 'begin return null; end'"
+    )
+    forge(mallory, "mallory.forged", queue)
+    mallory.execute("create trigger x after insert on mallory.p execute function mallory.forged()")
+    mallory.execute("begin; lock table mallory.p_1 in row exclusive mode")
+    with ThreadPoolExecutor(1) as pool:
+        maintenance = connect()
+        done = pool.submit(maintenance.execute, "select pgq.capture_new_partitions()")
+        eventually(
+            conn,
+            "select exists (select from pg_locks where pid = %s and not granted)",
+            maintenance.info.backend_pid,
+        )
+        mallory.execute(
+            "create trigger forged_insert after insert on mallory.p_1"
+            " execute function mallory.forged();"
+            "alter schema mallory rename to before; alter schema app rename to mallory; commit"
+        )
+        assert done.result().fetchall() == [(0,)]
+    assert conn.execute(
+        "select tgrelid::regclass::text from pg_trigger where tgname = 'forged_insert'"
+    ).fetchall() == [("before.p_1",)]

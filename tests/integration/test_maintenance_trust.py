@@ -161,7 +161,7 @@ def test_an_admin_cannot_make_a_superuser_run_a_function_of_his_own(
         "create function mine.evil(text) returns int language sql as"
         " $$ insert into public.ran values (current_user) returning 1 $$"
     )
-    name_extra(attacker, queue, "mine.evil", "pg_catalog.lower")
+    name_extra(conn, queue, "mine.evil", "pg_catalog.lower")
     run_all(conn)
     assert ran(conn) == []
     # Last, for tickers that do not go on after an operation that fails.
@@ -172,6 +172,54 @@ def test_an_admin_cannot_make_a_superuser_run_a_function_of_his_own(
     # As that admin there is nothing to gain by it.
     run_all(attacker)
     assert ran(conn) == [("test_attacker",)]
+
+
+def test_an_admin_does_not_choose_what_the_ticker_calls_with_a_text_of_his_own(
+    conn: Connection, attacker: Connection
+) -> None:
+    """Also functions of PostgreSQL's run what they are given: ts_stat() a query, and a queue's name
+    may be one."""
+    conn.execute("grant pgq_admin to test_attacker")
+    attacker.execute("create schema mine")
+    attacker.execute(
+        "create function mine.evil() returns tsvector language sql as"
+        " $$ insert into public.ran values (current_user) returning ''::tsvector $$"
+    )
+    attacker.execute("select pgq.create_queue('select mine.evil()')")
+    with pytest.raises(errors.InsufficientPrivilege):
+        name_extra(attacker, "select mine.evil()", "pg_catalog.ts_stat")
+    run_all(conn)
+    assert ran(conn) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "create function shared.job(varchar) returns int return shared.evil($1)::int",
+        "create function shared.job(anyelement) returns int language sql as 'select 1'",
+        "create function shared.job(text, int default 1) returns int return shared.evil($1)::int",
+        "create domain shared.job as text check (shared.evil(value))",
+    ],
+)
+def test_all_that_a_functions_name_may_mean_counts(
+    conn: Connection, attacker: Connection, queue: str, planted: str
+) -> None:
+    """Created while the schema still let him."""
+    conn.execute("create schema shared")
+    conn.execute("grant create, usage on schema shared to test_attacker")
+    attacker.execute(
+        "create function shared.evil(text) returns bool language sql as"
+        " $$ insert into public.ran values (current_user) returning true $$"
+    )
+    attacker.execute(planted)
+    conn.execute("revoke create on schema shared from test_attacker")
+    if "domain" in planted:
+        conn.execute("create function shared.job(text) returns int return 1")
+    name_extra(conn, queue, "shared.job")
+    run_all(conn)
+    assert ran(conn) == []
+    (reason,) = refused(conn)
+    assert "it belongs to test_attacker" in reason
 
 
 def test_a_role_that_may_act_as_the_tickers_is_trusted_by_it(

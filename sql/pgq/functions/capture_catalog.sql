@@ -44,7 +44,8 @@ begin
     end if;
     return null;
 exception
-    when data_exception then
+    -- Also JSON that is too deep, or too much of it.
+    when others then
         return null;
 end;
 $$;

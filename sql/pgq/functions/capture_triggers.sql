@@ -10,10 +10,21 @@ as $$
 --      The partitions of a table, at all levels, that can have triggers with
 --      transition tables: all but foreign tables.
 -- ----------------------------------------------------------------------
-    select p.relid
-      from pg_partition_tree(i_table) p
-      join pg_class c on c.oid = p.relid
-     where p.relid <> i_table and c.relkind in ('r', 'p');
+    -- Not pg_partition_tree(), which waits for locks on all of them: one owner's must not hold up the others.
+    with recursive tree (relid, relkind) as (
+        select c.oid, c.relkind
+          from pg_class c
+         where c.oid = i_table
+         union all
+        select c.oid, c.relkind
+          from tree t
+          join pg_inherits i on i.inhparent = t.relid
+          join pg_class c on c.oid = i.inhrelid
+         where t.relkind = 'p'
+    )
+    select relid
+      from tree
+     where relid <> i_table and relkind in ('r', 'p');
 $$;
 
 create or replace function pgq.capture_missing_partitions(i_table regclass, i_function oid)
@@ -53,6 +64,7 @@ as $$
 declare
     v_schema    text;
     v_name      text;
+    v_planted   boolean;
     t           record;
 begin
     select n.nspname, p.proname
@@ -68,11 +80,21 @@ begin
                        ('truncate', '')) o (operation, tables)
          where o.operation = any (i_operations)
     loop
+        v_planted := exists (select from pg_trigger g where g.tgrelid = i_table and g.tgname = t.name);
         execute format('create trigger %I after %s on %s %s for each statement execute function %I.%I(%s)',
             t.name, t.operation, i_table::regclass, t.tables, v_schema, v_name, quote_literal(i_argument));
-        -- Owners may rename what is theirs while this runs, and names may have meant something else by then.
-        if not exists (select from pg_trigger g
-                        where g.tgrelid = i_table and g.tgname = t.name and g.tgfoid = i_function)
+        -- Owners may rename what is theirs while this waits, and then the names meant something else, perhaps another
+        -- role's table. So this table must have the trigger, and not from its owner: it was not there before, and
+        -- since we have the lock that creating one takes, no other session has made it.
+        if v_planted
+           or not exists (select from pg_trigger g
+                           where g.tgrelid = i_table and g.tgname = t.name and g.tgfoid = i_function)
+           or not exists (select from pg_locks l
+                           where l.locktype = 'relation'
+                             and l.database = (select d.oid from pg_database d where d.datname = current_database())
+                             and l.relation = i_table
+                             and l.mode = 'ShareRowExclusiveLock'
+                             and l.pid = pg_backend_pid())
         then
             raise exception using
                 errcode = 'object_in_use',

@@ -61,8 +61,8 @@ begin
                           and oidvectortypes(f.proargtypes) = p.arguments)
     loop
         begin
-            perform pgq.require_trusted(v_part.schema, v_part.func, v_part.arguments);
-            perform pgq.require_trusted(split_part(r, '.', 1), split_part(r, '.', 2)) from unnest(v_part.relations) r;
+            perform pgq.require_trusted(v_part.schema, v_part.func, true);
+            perform pgq.require_trusted(split_part(r, '.', 1), split_part(r, '.', 2), false) from unnest(v_part.relations) r;
             func_name := format('%s.%s', v_part.schema, v_part.func);
             for func_arg in execute v_part.query loop
                 return next;
@@ -100,7 +100,7 @@ as $$
              where d.datname = current_database()) o;
 $$;
 
-create or replace function pgq.require_trusted(i_schema text, i_name text, i_arguments text default null)
+create or replace function pgq.require_trusted(i_schema text, i_name text, i_is_function boolean)
 returns void
 language plpgsql
 stable
@@ -110,13 +110,13 @@ as $$
 -- Function: pgq.require_trusted(3)
 --
 --      Raises 42501 unless the current role may run what a name that is not ours means. Its schema counts, too: the
---      schema's owner may put something else there; and a type of a function's name, which anyone may create who may
---      create there, is what a call with an untyped constant means. If there is no such schema, the database
---      counts. Internal.
+--      schema's owner may put something else there. Of a function's name all functions count, whatever their
+--      arguments, and a type, since a call with an untyped constant may mean these. If there is no such schema, the
+--      database counts. Internal.
 --
 -- Parameters:
 --      i_schema, i_name    - the name, as in the catalog
---      i_arguments         - types of the arguments of a function; null for a relation
+--      i_is_function       - false for a relation
 -- ----------------------------------------------------------------------
 declare
     v_schema    constant oid := (select oid from pg_namespace where nspname = i_schema);
@@ -128,13 +128,19 @@ begin
               from pg_proc p
              where p.pronamespace = v_schema
                and p.proname = i_name
-               and oidvectortypes(p.proargtypes) = i_arguments
+               and i_is_function
+             union all
+            select 1, 'it belongs to ', t.typowner
+              from pg_type t
+             where t.typnamespace = v_schema
+               and t.typname = i_name
+               and i_is_function
              union all
             select 1, 'it belongs to ', c.relowner
               from pg_class c
              where c.relnamespace = v_schema
                and c.relname = i_name
-               and i_arguments is null
+               and not i_is_function
              union all
             select 2, 'its schema belongs to ', n.nspowner
               from pg_namespace n
@@ -192,10 +198,10 @@ begin
     end if;
     if v_parts is not null then
         perform pgq.require_trusted(case cardinality(v_parts) when 1 then 'public' else v_parts[1] end,
-                                    v_parts[cardinality(v_parts)], 'text');
+                                    v_parts[cardinality(v_parts)], true);
     end if;
     perform pgq.require_trusted(case strpos(i_name, '.') when 0 then 'public' else split_part(i_name, '.', 1) end,
-                                substr(i_name, strpos(i_name, '.') + 1), 'text');
+                                substr(i_name, strpos(i_name, '.') + 1), true);
     return i_name;
 end;
 $$;
