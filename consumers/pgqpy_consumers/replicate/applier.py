@@ -1,4 +1,4 @@
-"""Changes of replicated tables brought into the target."""
+"""Applying changes of replicated tables to the target."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from pgqpy_consumers.replicate.state import Replica
 
 
 class Applier:
-    """Knows the target's tables. One for each thread."""
+    """Applies changes, and caches descriptions of the target's tables. One for each thread."""
 
     def __init__(self) -> None:
         self._tables: dict[int, Table] = {}
         self._may_silence: bool | None = None
 
     def prepare(self, target: pgqpy.Connection) -> None:
-        """Prepare a transaction that has begun, so that values and triggers are as they must be."""
+        """Prepare a transaction that has begun: formats of values, and no triggers if allowed."""
         if self._may_silence is None:
             self._may_silence = may_silence(target)
         silent(target, self._may_silence)
 
     def table(self, target: pgqpy.Connection, replica: Replica) -> Table:
-        """The target's table as it was when it was looked at. Raises TableMissing."""
+        """The cached description of the target's table. Raises TableMissing."""
         found = self._tables.get(replica.id)
         if found is None:
             found = self._tables[replica.id] = describe(target, *replica.target)
         return found
 
     def forget(self, replica: Replica) -> None:
-        """Look at the table again."""
+        """Remove the table from the cache."""
         self._tables.pop(replica.id, None)
 
     def apply(
         self, target: pgqpy.Connection, changes: Iterable[tuple[Replica, Change]]
     ) -> dict[int, Exception]:
-        """Apply what can be applied; the tables that cannot, by their ids, with the reason.
+        """Apply the changes of each table; returns the errors of tables that failed, by their ids.
 
-        All or nothing of each table. What has nothing to do with a table is raised.
+        A table gets all of its changes or none. Errors unrelated to a table are raised.
         """
         rounds = _rounds(changes)
         failed: dict[int, Exception] = {}
@@ -51,7 +51,7 @@ class Applier:
                         self._apply_round(target, work, failed)
             except _Failure as failure:
                 replica = failure.replica
-                # It may have been altered since it was looked at.
+                # The table may have been altered since it was cached.
                 self.forget(replica)
                 if replica.id in looked_again:
                     failed[replica.id] = failure.error
@@ -90,7 +90,7 @@ _Round = dict[int, tuple[Replica, Latest]]
 
 
 def _rounds(changes: Iterable[tuple[Replica, Change]]) -> Sequence[_Round]:
-    """All changes of a table at once, unless its key was altered between them."""
+    """Group all changes of a table, unless its key was altered between them."""
     rounds: list[_Round] = [{}]
     for replica, change in changes:
         if replica.columns is not None and change.values:

@@ -1,9 +1,8 @@
-"""Whether a copy is what it should be, while both sides go on.
+"""Comparing a copy with its source while both sides go on.
 
-The source is read in one snapshot, S. The target is read at some tick m that comes later. What it
-should hold then is what the source had at S, and for the keys that changes between S and m have
-touched, what the last of these changes says. These changes are still in the queue. Nobody is
-locked out for that.
+The source is read in one snapshot, S. The target is read at some tick m that comes later. It
+should then hold the rows of S; but for keys that were changed between S and m, the result of the
+last of these changes. These changes are still in the queue. No session is locked out.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from pgqpy_consumers.replicate.session import alike, may_silence, silent
 from pgqpy_consumers.replicate.snapshot import Snapshot
 from pgqpy_consumers.replicate.state import Replica, State
 
-#: Seconds between looks at how far the target is.
+#: Seconds between checks of the target's position.
 _POLL = 0.02
-#: Rows in a piece, about, and the most pieces there are.
+#: The approximate rows of a piece, and the most pieces.
 _PIECE, _PIECES = 16, 131_072
 
 _NEWEST: LiteralString = """
@@ -54,21 +53,21 @@ MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row of the target that is not what it should be."""
+    """A row of the target that is not as it should be."""
 
     key: str
     """The values of the key's columns, as PostgreSQL writes a row."""
     kind: str
-    """missing, extra or different: seen from the target."""
+    """missing, extra or different, as seen from the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What comparing a table has found."""
+    """The result of comparing a table."""
 
     replica: Replica
     rows: int
-    """In the source."""
+    """The number of rows in the source."""
     tick: int
     """The target was compared as of this tick of the queue."""
     differences: list[Difference]
@@ -83,7 +82,7 @@ class _Tick:
 
 @dataclass(slots=True)
 class _Found:
-    """What is known after comparing, and what repairing needs."""
+    """The result of a comparison, with what repairing needs."""
 
     rows: int
     at: _Tick
@@ -91,7 +90,7 @@ class _Found:
     columns: list[str]
     differences: list[Difference]
     right: dict[str, Row] = field(default_factory=dict)
-    """What missing and different rows should be."""
+    """The correct contents of missing and different rows."""
 
 
 class Comparer:
@@ -107,9 +106,9 @@ class Comparer:
         self._patience = patience
 
     def compare(self, replica: Replica, *, repair: bool = False) -> Comparison:
-        """Compare one table; with ``repair`` make its rows what they should be.
+        """Compare one table; with ``repair``, also correct its rows.
 
-        Raises NotComparable if the table is not in step, or the target does not get on.
+        Raises NotComparable if the table is not in step, or the target makes no progress.
         """
         with (
             pgqpy.connect(self._dsn, autocommit=True) as asking,
@@ -176,7 +175,7 @@ class Comparer:
         return None if row is None else int(row[0])
 
     def _reached(self, asking: pgqpy.Connection, target: pgqpy.Connection) -> _Tick:
-        """The tick that the target's transaction sees it at."""
+        """The tick at which the target's transaction sees the target."""
         tick = self._progress(target)
         row = asking.execute(_BY_ID, [self._names[0], tick]).fetchone()
         if row is None:
@@ -192,7 +191,7 @@ class Comparer:
         upto: _Tick,
         seen: Snapshot | None,
     ) -> Latest:
-        """What changes between two ticks, without those that were seen, have made of rows."""
+        """The last states of rows changed between two ticks, without changes that S has seen."""
         latest = Latest()
         if after.id >= upto.id:
             return latest
@@ -299,9 +298,9 @@ class Comparer:
         replica: Replica,
         found: _Found,
     ) -> int:
-        """Make rows what they should be at the point at which no batch can be applied meanwhile.
+        """Correct rows, at a point at which no batch can be applied meanwhile.
 
-        What changed after the comparison has been set right by its change: that is the whole row.
+        A row that changed after the comparison is correct already: a change holds the whole row.
         """
         quiet = may_silence(target)
         with target.transaction():

@@ -16,8 +16,8 @@ class Replicate(RemoteConsumer):
     """Copies tables into another database and keeps them in step.
 
     Tables are added, removed, compared and repaired with `pgqpy replicate`, while it runs or not.
-    A batch is applied in one transaction of the target, so that this is at any time as the source
-    was at some tick.
+    A batch is applied in one transaction of the target, so the target always shows the source
+    as it was at some tick.
     """
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Replicate(RemoteConsumer):
         sequences_period: float = 10.0,
         **options: Any,
     ) -> None:
-        """The settings of `Config`; further options are those of `RemoteConsumer`."""
+        """Settings as in `Config`; further options are those of `RemoteConsumer`."""
         super().__init__(dsn, target_dsn=target_dsn, **options)
         self._plan = Plan(
             dsn=self.dsn,
@@ -85,8 +85,8 @@ class Replicate(RemoteConsumer):
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Copy and follow until `stop`.
 
-        With ``until_empty`` until all tables that were added are copied and the queue is empty.
-        Raises then ReplicaError if a table fails; otherwise its changes wait, and the others go on.
+        With ``until_empty``, until all added tables are copied and the queue is empty; then raises
+        ReplicaError if a table fails. Otherwise its changes wait, and the others go on.
         """
         self._until_empty = until_empty
         self._workers = workers = Workers(self._plan)
@@ -99,7 +99,7 @@ class Replicate(RemoteConsumer):
             workers.stop()
 
     def stop(self) -> None:
-        """Make `run` return after the batch it is at; copies that are not done begin anew."""
+        """Make `run` return after the current batch; unfinished copies begin anew."""
         super().stop()
         if self._workers is not None:
             self._workers.interrupt()
@@ -111,7 +111,7 @@ class Replicate(RemoteConsumer):
         self._stream.process(conn, batch, target)
 
     def _join(self, conn: pgqpy.Connection) -> bool:
-        # A copy that begins before there is a position might miss what comes right after it.
+        # A copy that begins before there is a position might miss the changes right after it.
         new = super()._join(conn)
         assert self._workers is not None
         if self._until_empty:

@@ -1,4 +1,4 @@
-"""The copy of a table, and the way from there to being in step."""
+"""Copying a table, and catching up until it is in step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pgqpy_consumers.replicate.session import alike
 from pgqpy_consumers.replicate.snapshot import Snapshot
 from pgqpy_consumers.replicate.state import CATCHING_UP, COPYING, Replica, State
 
-#: So many waiting changes are applied in one transaction.
+#: The number of waiting changes applied in one transaction.
 CHUNK = 20_000
 
 _POSITION: LiteralString = """
@@ -37,11 +37,11 @@ select t.tick_snapshot::text,
 
 
 class Stopped(Exception):
-    """The process is to end; what was begun comes again."""
+    """The process is to end; unfinished work is repeated."""
 
 
 class _Unwanted(Exception):
-    """Nobody wants the copy any more."""
+    """The table was removed, or is to be copied again."""
 
 
 def copy_table(
@@ -54,7 +54,7 @@ def copy_table(
 ) -> bool:
     """Copy all rows, in one transaction of the target; False if it was removed meanwhile.
 
-    What the copy has seen is told by its snapshot. Changes wait from before it was taken, so that
+    The copy's snapshot tells what the copy has seen. Changes wait from before it was taken, so that
     each change is either in the copy or waits, or is still in the queue.
     """
     with suppress(_Unwanted):
@@ -90,7 +90,7 @@ def _copy(
             table = applier.table(target, replica)
             columns = [each.name for each in table.writable(names)]
             name = sql.Identifier(table.schema, table.name)
-            # Readers keep what they have until the copy is there; TRUNCATE would lock them out.
+            # Readers keep the old rows until the copy is there; TRUNCATE would lock readers out.
             with naming(table):
                 target.execute(sql.SQL("delete from {}").format(name))
             rows = _pipe(
@@ -117,9 +117,9 @@ def catch_up(
     applier: Applier,
     check_stop: Callable[[], None],
 ) -> None:
-    """Apply the changes that have waited; with the last of them the stream takes over.
+    """Apply the changes that have waited; after the last of them the stream takes over.
 
-    Raises what hinders it.
+    Raises the error that prevents it.
     """
     while True:
         check_stop()
@@ -127,7 +127,7 @@ def catch_up(
             if _apply_waiting(target, state, replica, applier) == CHUNK:
                 continue
         with target.transaction():
-            # What the stream keeps meanwhile is applied under the lock.
+            # Under this lock the stream cannot add changes.
             state.own()
             while (done := _apply_waiting(target, state, replica, applier)) == CHUNK:
                 pass
@@ -139,7 +139,7 @@ def catch_up(
 def _apply_waiting(
     target: pgqpy.Connection, state: State, replica: Replica, applier: Applier
 ) -> int | None:
-    """A piece of them; how many. None if the table is not waiting any more."""
+    """Apply a piece of them; returns how many. None if the table is not waiting any more."""
     applier.prepare(target)
     now = state.now(replica)
     if now is None or not now.waiting or not now.copied or now.state == COPYING:
@@ -160,7 +160,7 @@ def _apply_waiting(
 
 
 def settle(source: pgqpy.Connection, state: State) -> None:
-    """Tables whose copy the queue has passed are in step."""
+    """Set tables in step whose copy the queue has passed."""
     pending = [
         (each, snapshot)
         for each in state.tables()
@@ -177,7 +177,7 @@ def settle(source: pgqpy.Connection, state: State) -> None:
             state.in_step(replica)
             logger.info("table %s is in step", replica)
     if not all(newest.covers(snapshot) for _, snapshot in pending):
-        # A queue in which nothing happens would be ticked in a minute.
+        # An idle queue would be ticked only once a minute.
         source.execute("select pgq.force_tick(%s)", state.names[:1])
 
 
@@ -189,7 +189,7 @@ def _pipe(
     table: Table,
     check_stop: Callable[[], None],
 ) -> int:
-    """From one server to the other as it comes; how many rows."""
+    """Stream the rows from one server to the other; returns how many."""
     with target.cursor() as writing:
         try:
             with writing.copy(copy_in) as copy:

@@ -11,17 +11,17 @@ import pgqpy
 from pgqpy_consumers.apply.latest import Row
 
 Piece: TypeAlias = tuple[int, int]
-"""How many rows, and the sum of their digests."""
+"""The number of rows, and the sum of their digests."""
 
-#: md5, for PostgreSQL's own hash functions may differ between versions; 60 bits fit a bigint.
+#: md5, because PostgreSQL's own hash functions may differ between versions; 60 bits fit a bigint.
 _DIGEST = "('x' || left(md5({}), 15))::bit(60)::int8"
 
 
 class Rows:
-    """The rows of a table, or of what is like one, as texts: the same on both sides.
+    """The rows of a table, or of something like one, as texts: the same on both sides.
 
-    A row's key is the text of all its key columns. Pieces are made by the digest of the key, so
-    that they do not depend on how a database sorts.
+    A row's key is the text of all its key columns. A row's piece depends on the digest of its key,
+    not on how a database sorts.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What can go wrong with a copy of a table."""
+"""Errors about the copy of a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pgqpy.errors import PgqError
 
 
 class ReplicaError(PgqError):
-    """A table cannot be replicated, or is not."""
+    """A table cannot be replicated, or is not replicated."""
 
 
 class NotComparable(PgqError):

@@ -19,7 +19,7 @@ from pgqpy_consumers.replicate.state import Replica, State
 
 
 class Manager:
-    """What `pgqpy replicate` does, on connections to both databases in autocommit."""
+    """The actions of `pgqpy replicate`, on connections to both databases in autocommit."""
 
     def __init__(
         self, source: pgqpy.Connection, target: pgqpy.Connection, queue: str, consumer: str
@@ -37,10 +37,11 @@ class Manager:
         columns: list[str] | None = None,
         overwrite: bool = False,
     ) -> Relation:
-        """Capture a table of the source, and have it copied; or a sequence.
+        """Capture a table of the source and have it copied; or add a sequence.
 
-        ``target`` is its name there if it is another. Without ``overwrite`` the target's must be
-        empty. Raises ReplicaError, NoPrimaryKey, and what `describe` and capturing raise.
+        ``target`` is its name in the target, if it differs. Without ``overwrite`` the target's
+        table must be empty. Raises ReplicaError, NoPrimaryKey, and what `describe` and capturing
+        raise.
         """
         relation = catalog.find(self._source, name)
         names = self._target_names(relation, target)
@@ -61,7 +62,7 @@ class Manager:
         wanted = catalog.chosen(self._source, relation, columns)
         with comes_from(self._target_dsn):
             self._check_target(relation, names, key, wanted, overwrite)
-        # Captured first: what is in the target's list has its changes in the queue.
+        # Captured first: a table in the target's list must have its changes in the queue.
         self._capture(relation, key, None if columns is None else list(wanted))
         with comes_from(self._target_dsn), self.state.conn.transaction():
             id_ = self.state.add(relation.names, names, None if columns is None else list(wanted))
@@ -76,7 +77,7 @@ class Manager:
         wanted: tuple[str, ...],
         overwrite: bool,
     ) -> None:
-        """Raises if the copy cannot be there."""
+        """Raises an error if the copy cannot be stored there."""
         table = describe(self.state.conn, *names)
         table.writable(wanted)
         if frozenset(key) not in table.keys:
@@ -93,9 +94,9 @@ class Manager:
             )
 
     def remove(self, name: str) -> bool:
-        """Not any more; the copy stays as it is. False if the capture had to stay.
+        """Stop replicating; the copy stays as it is. False if the capture had to stay.
 
-        That is when others read the queue. Raises ReplicaError.
+        The capture stays if other consumers read the queue. Raises ReplicaError.
         """
         names = self._names(name)
         if sequences.remove(self.state, names):
@@ -104,7 +105,7 @@ class Manager:
             self.state.own()
             replica = self.state.table(names)
             self.state.remove(replica)
-        # Releasing waits for whoever reads the table, and writers wait behind it.
+        # Releasing waits for sessions that read the table, and writers wait behind it.
         self.state.interrupt_copy(replica)
         [others] = self._source.execute(
             "select count(*) from pgq.get_consumer_info(%s) where consumer_name <> %s",
@@ -112,7 +113,7 @@ class Manager:
         )
         if others[0]:
             return False
-        # It may be gone, and its capture with it.
+        # The table may be gone, and its capture with it.
         self._source.execute(
             "select pgq.release_table(r.oid, c.queue_name)"
             "  from pg_catalog.to_regclass(%s) r (oid), pgq.capture_info(r.oid) c"
@@ -136,7 +137,7 @@ class Manager:
         pgqpy.Admin(self._source).get_queue_info(self._queue)
 
     def what_is_wrong(self, replica: Replica) -> str | None:
-        """Why no changes come, if that can be told from the source."""
+        """The reason why no changes arrive, if the source shows one."""
         try:
             relation = catalog.by_names(self._source, replica.source)
         except ReplicaError as error:
@@ -148,7 +149,7 @@ class Manager:
         return None if captured is not None else f"it is not captured into {self._queue} any more"
 
     def _names(self, name: str) -> tuple[str, str]:
-        """Schema and name; of a table that is gone, as they are written."""
+        """Schema and name; for a missing table, as they are written."""
         row = self._source.execute(
             "select n.nspname, c.relname from pg_catalog.pg_class c"
             " join pg_catalog.pg_namespace n on n.oid = c.relnamespace"

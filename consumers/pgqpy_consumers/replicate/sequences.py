@@ -1,4 +1,4 @@
-"""Sequences: where they stand is carried over now and then, always some way ahead."""
+"""Sequences: their positions are copied now and then, always some way ahead."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ select pg_catalog.parse_ident(pg_catalog.pg_get_serial_sequence(%(table)s, a.att
 
 
 def sequences(state: State) -> list[Sequence]:
-    """All of a replication."""
+    """All sequences of a replication."""
     with state.conn.cursor(row_factory=class_row(Sequence)) as cursor:
         return cursor.execute(_LIST, state.names).fetchall()
 
@@ -66,7 +66,7 @@ def sequences(state: State) -> list[Sequence]:
 def add(
     state: State, source: tuple[str, str], target: tuple[str, str], table: int | None = None
 ) -> bool:
-    """One more; False if it is there already. ``table`` is the replica that it came with."""
+    """Add a sequence; False if it is there already. ``table`` is the replica that it came with."""
     done = state.conn.execute(
         "insert into pgq_ext.replica_sequence values (%s, %s, %s, %s, %s, %s, %s)"
         " on conflict do nothing",
@@ -76,7 +76,7 @@ def add(
 
 
 def remove(state: State, source: tuple[str, str]) -> bool:
-    """Not any more; False if it was not there."""
+    """Remove a sequence; False if it was not there."""
     done = state.conn.execute(
         "delete from pgq_ext.replica_sequence where rps_queue = %s and rps_consumer = %s"
         " and rps_source_schema = %s and rps_source_sequence = %s",
@@ -97,8 +97,8 @@ def owned(conn: pgqpy.Connection, table: tuple[str, str]) -> dict[str, tuple[str
 def carry_over(source: pgqpy.Connection, state: State, ahead: int) -> None:
     """Set each so that the next ``ahead`` values of the source's stay behind it.
 
-    It is left alone as long as half of that is left: nothing is written for a sequence that
-    nobody uses.
+    A sequence is left alone while half of that distance is left: nothing is written for an unused
+    sequence.
     """
     for each in sequences(state):
         found = position(source, each.source)

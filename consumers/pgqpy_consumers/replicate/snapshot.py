@@ -1,4 +1,4 @@
-"""Snapshots of the source: which transactions they see."""
+"""Snapshots of the source: the transactions that they see."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What ``txid_snapshot`` is: all below ``xmin`` and none from ``xmax`` on are visible."""
+    """A ``txid_snapshot``: all below ``xmin`` and none from ``xmax`` on are visible."""
 
     xmin: int
     xmax: int
@@ -24,5 +24,5 @@ class Snapshot:
         return txid < self.xmin or (txid < self.xmax and txid not in self.running)
 
     def covers(self, earlier: Snapshot) -> bool:
-        """Whether it sees all that the other one does."""
+        """Whether it sees all that the other one sees."""
         return self.xmax >= earlier.xmax and not any(map(earlier.sees, self.running))

@@ -1,4 +1,4 @@
-"""What the source's catalog says."""
+"""Tables and sequences in the source's catalog."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Relation:
     schema: str
     name: str
     kind: str
-    """As in pg_class: r, p (partitioned), S (sequence), ..."""
+    """The relkind of pg_class: r, p (partitioned), S (sequence), ..."""
     quoted: str
     """Schema and name as in SQL."""
 
@@ -57,7 +57,7 @@ select array(select a.attname::text
 
 
 def find(conn: pgqpy.Connection, name: str) -> Relation:
-    """What is called so, as in SQL. Raises ReplicaError."""
+    """The relation of this name, as in SQL. Raises ReplicaError."""
     row = conn.execute(_FIND + "where c.oid = pg_catalog.to_regclass(%s)", [name]).fetchone()
     if row is None:
         raise ReplicaError(
@@ -68,7 +68,7 @@ def find(conn: pgqpy.Connection, name: str) -> Relation:
 
 
 def quoted(conn: pgqpy.Connection, names: Sequence[str]) -> str:
-    """Columns as in SQL, with commas."""
+    """Columns as in SQL, separated by commas."""
     [(text,)] = conn.execute(
         "select string_agg(pg_catalog.quote_ident(n), ', ' order by i)"
         "  from pg_catalog.unnest(%s::text[]) with ordinality u (n, i)",

@@ -1,4 +1,4 @@
-"""Which tables are replicated and how far each is; kept in the target, in ``pgq_ext``."""
+"""The state of each replicated table; kept in the target, in ``pgq_ext``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ADDED, COPYING, CATCHING_UP, IN_STEP, FAILED = (
 class Replica:
     """A table and its copy.
 
-    ``state``: ``added`` (nothing is done with its changes yet), ``copying`` (they wait),
+    ``state``: ``added`` (its changes are still ignored), ``copying`` (they wait),
     ``catching_up`` (they wait to be applied, or the queue has not yet passed the copy),
     ``in_step`` (they are applied as they come), ``failed`` (they wait until ``error`` is mended).
     """
@@ -61,17 +61,17 @@ class Replica:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """What the copy has seen; None when all that is to come was not in it."""
+        """The copy's snapshot; None if no change to come is in the copy."""
         return None if self.snapshot_text is None else _snapshot(self.snapshot_text)
 
     def __str__(self) -> str:
         return f"{self.source_schema}.{self.source_table}"
 
 
-#: It is asked for with each event.
+#: Needed for each event.
 _snapshot = lru_cache(maxsize=256)(Snapshot.parse)
 
-#: Seconds between looks whether somebody has ended.
+#: Seconds between checks whether a session has ended.
 _POLL = 0.05
 
 
@@ -97,11 +97,11 @@ class State:
         self.names = (queue, consumer)
 
     def share(self) -> None:
-        """Until the transaction ends no table changes hands. For whoever applies a batch."""
+        """Block changes of states until the transaction ends. For sessions that apply a batch."""
         self._lock("pg_advisory_xact_lock_shared")
 
     def own(self) -> None:
-        """Until the transaction ends no batch is applied, and nobody else changes states."""
+        """Block batches and other changes of states until the transaction ends."""
         self._lock("pg_advisory_xact_lock")
 
     def _lock(self, function: LiteralString) -> None:
@@ -111,14 +111,14 @@ class State:
         )
 
     def tables(self) -> list[Replica]:
-        """All, by name."""
+        """All tables, by name."""
         with self.conn.cursor(row_factory=class_row(Replica)) as cursor:
             return cursor.execute(
                 _COLUMNS + "where rpt_queue = %s and rpt_consumer = %s order by 2, 3", self.names
             ).fetchall()
 
     def table(self, source: tuple[str, str]) -> Replica:
-        """One. Raises ReplicaError."""
+        """One table. Raises ReplicaError."""
         for each in self.tables():
             if each.source == source:
                 return each
@@ -128,14 +128,14 @@ class State:
         )
 
     def now(self, replica: Replica) -> Replica | None:
-        """It as it is now; None if it is removed."""
+        """Its current state; None if it is removed."""
         with self.conn.cursor(row_factory=class_row(Replica)) as cursor:
             return cursor.execute(_COLUMNS + "where rpt_id = %s", [replica.id]).fetchone()
 
     def add(
         self, source: tuple[str, str], target: tuple[str, str], columns: Sequence[str] | None
     ) -> int:
-        """One more, to be copied. Raises ReplicaError."""
+        """Add a table, to be copied. Raises ReplicaError."""
         row = self.conn.execute(
             "insert into pgq_ext.replica_table (rpt_queue, rpt_consumer, rpt_source_schema,"
             " rpt_source_table, rpt_target_schema, rpt_target_table, rpt_columns)"
@@ -153,10 +153,10 @@ class State:
         self.forget_events(replica)
         self.conn.execute("delete from pgq_ext.replica_table where rpt_id = %s", [replica.id])
 
-    # --- who copies
+    # --- claims on tables to copy
 
     def claim(self, replica: Replica) -> bool:
-        """Take a table to copy it, for as long as the session lives; False if somebody has it."""
+        """Claim a table to copy, until the session ends; False if it is claimed already."""
         row = self.conn.execute(
             "select pg_catalog.pg_try_advisory_lock(%s, pg_catalog.hashtext(%s))",
             [LOCK, _claim(replica)],
@@ -164,7 +164,7 @@ class State:
         return row is not None and bool(row[0])
 
     def interrupt_copy(self, replica: Replica) -> None:
-        """Cancel what the session does that has claimed the table, and wait until it has ended."""
+        """Cancel the query of the session that claimed the table, and wait until it has ended."""
         while not self.claim(replica):
             self.conn.execute(
                 "select pg_catalog.pg_cancel_backend(l.pid) from pg_catalog.pg_locks l"
@@ -180,10 +180,10 @@ class State:
             [LOCK, _claim(replica)],
         )
 
-    # --- from one state to the next
+    # --- transitions between states
 
     def begin_copy(self, replica: Replica) -> None:
-        """From now on changes wait. `own` the state."""
+        """Set the state copying: from now on changes wait. `own` the state first."""
         self.forget_events(replica)
         self._set(
             replica,
@@ -192,7 +192,7 @@ class State:
         )
 
     def end_copy(self, replica: Replica, snapshot: str) -> bool:
-        """The copy is there, as of the snapshot; false if nobody wants it any more."""
+        """Set the state catching_up, with the copy's snapshot; False if the copy was called off."""
         return self._set(
             replica,
             "rpt_state = 'catching_up', rpt_snapshot = %s, rpt_copied = true",
@@ -201,11 +201,11 @@ class State:
         )
 
     def applied(self, replica: Replica, nr: int) -> None:
-        """Waiting changes have been applied up to this one."""
+        """Record that waiting changes have been applied up to this one."""
         self._set(replica, "rpt_applied = %s", nr)
 
     def caught_up(self, replica: Replica) -> None:
-        """Nothing waits any more. `own` the state."""
+        """Record that no changes wait any more. `own` the state first."""
         self.forget_events(replica)
         self._set(
             replica,
@@ -214,7 +214,7 @@ class State:
         )
 
     def in_step(self, replica: Replica) -> None:
-        """The queue has passed the copy."""
+        """Set the state in_step: the queue has passed the copy."""
         self._set(
             replica,
             "rpt_state = 'in_step', rpt_snapshot = null, rpt_error = null",
@@ -222,11 +222,11 @@ class State:
         )
 
     def failed(self, replica: Replica, error: Exception) -> None:
-        """Its changes wait from now on."""
+        """Set the state failed: its changes wait from now on."""
         self._set(replica, "rpt_state = 'failed', rpt_waiting = true, rpt_error = %s", str(error))
 
     def copy_again(self, replica: Replica) -> None:
-        """`own` the state."""
+        """Copy the table anew. `own` the state first."""
         self.forget_events(replica)
         self._set(
             replica,

@@ -1,4 +1,4 @@
-"""A batch of the queue, applied to the tables that are there for it."""
+"""Applying a batch of the queue to the tables that are ready for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgqpy_consumers.apply import BadEvent, Change, change_of
 from pgqpy_consumers.replicate.applier import Applier
 from pgqpy_consumers.replicate.state import ADDED, Replica, State
 
-#: So many events are held in memory; a transaction may have made any number.
+#: The number of events held in memory; a transaction may have made any number.
 CHUNK = 20_000
 
 _ROOT: LiteralString = """
@@ -35,7 +35,7 @@ class Stream:
     def process(
         self, source: pgqpy.Connection, events: Iterable[Event], target: pgqpy.Connection
     ) -> None:
-        """Apply a batch, or keep what has to wait. A table that fails does not stop the others."""
+        """Apply a batch, or keep changes for later. A failing table does not stop the others."""
         self._applier.prepare(target)
         state = State(target, *self._names)
         state.share()
@@ -109,7 +109,7 @@ class Stream:
         replicas: dict[tuple[str, str], Replica],
         truncated: set[tuple[int, int]],
     ) -> None:
-        """The target need not have the same partitions: the table is copied again."""
+        """Copy the table again, because the target need not have the same partitions."""
         root = source.execute(_ROOT, change.table).fetchone()
         replica = None if root is None else replicas.get((root[0], root[1]))
         if replica is None or replica.state == ADDED or (replica.id, change.txid) in truncated:
@@ -132,7 +132,7 @@ class Stream:
 
 
 def _counting(replicas: dict[tuple[str, str], Replica]) -> list[Replica]:
-    """Those whose changes count."""
+    """The replicas whose changes are not ignored."""
     return [each for each in replicas.values() if each.state != ADDED]
 
 

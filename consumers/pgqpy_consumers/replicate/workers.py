@@ -1,4 +1,4 @@
-"""What goes on beside the stream: copies, catching up, sequences."""
+"""Threads beside the stream: copying, catching up, sequences."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from pgqpy_consumers.replicate.errors import ReplicaError
 from pgqpy_consumers.replicate.sequences import carry_over
 from pgqpy_consumers.replicate.state import ADDED, COPYING, FAILED, Replica, State
 
-#: Seconds between looks for what there is to do.
+#: Seconds between checks for work.
 _POLL = 0.5
-#: Seconds before a table that failed is tried again: these, then twice as many, up to the second.
+#: Seconds before a failed table is retried: first and longest pause; it doubles in between.
 _RETRY = (5.0, 300.0)
-#: Seconds that asking a server to cancel may take.
+#: Seconds to wait for a server to cancel a query.
 _CANCEL = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a replication is about."""
+    """The settings of a replication."""
 
     dsn: str
     target_dsn: str
@@ -44,7 +44,7 @@ class Plan:
 
 
 class Workers:
-    """One thread that looks for work, and as many that copy as the plan allows at once."""
+    """One thread that looks for work, and as many copying threads as the plan allows."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -58,11 +58,11 @@ class Workers:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Do all this until `stop`."""
+        """Start the threads; they run until `stop`."""
         self._keeper.start()
 
     def finish(self) -> None:
-        """Do what there is to do now. Raises ReplicaError if a table fails."""
+        """Do the work there is now. Raises ReplicaError if a table fails."""
         with suppress(Stopped):
             self._finish()
 
@@ -94,14 +94,14 @@ class Workers:
             self._check_stop()
 
     def interrupt(self) -> None:
-        """Begin nothing any more. For signal handlers: takes no lock."""
+        """Begin no more work. For signal handlers: takes no lock."""
         self._stop.set()
 
     def stop(self) -> None:
-        """End all that goes on: what was begun comes again."""
+        """End all work; unfinished work is repeated later."""
         self.interrupt()
         if self._keeper.is_alive():
-            # It looks at the sequences once more, if nothing keeps it.
+            # It updates the sequences once more, if nothing blocks it.
             self._keeper.join(_CANCEL)
         with self._lock:
             opened = list(self._open)
@@ -156,10 +156,10 @@ class Workers:
         if _needs_work(replica) and monotonic() >= self._due.get(replica.id, 0.0):
             self._busy[replica.id] = self._pool.submit(self._work, replica)
 
-    # --- those that copy
+    # --- threads that copy
 
     def _work(self, replica: Replica) -> bool:
-        """Copy a table if that is to be done, and let it catch up. False if it is to wait."""
+        """Copy a table if needed, and let it catch up. False if it must wait."""
         try:
             with self._connections() as (source, target):
                 return self._work_on(source, target, replica)
@@ -175,7 +175,7 @@ class Workers:
     ) -> bool:
         state = State(target, self._plan.queue, self._plan.consumer)
         applier = Applier()
-        # For the session: a process that is killed leaves no lock.
+        # For the session: if the process is killed, no lock is left.
         if not state.claim(replica):
             return False
         try:

@@ -105,7 +105,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             Signer(self.secrets)
             if not self.secrets and not self.unsigned:
                 raise ValueError(
-                    "there are no secrets, so receivers could not tell who sends: "
+                    "there are no secrets, so receivers could not verify the sender: "
                     "name one in secrets, or set unsigned to true"
                 )
             if self.secrets and self.unsigned:
