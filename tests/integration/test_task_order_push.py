@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import LiteralString
+from uuid import uuid4
 
 import pytest
 from psycopg import IsolationLevel
@@ -69,7 +70,34 @@ def many(conn: Connection) -> None:
     )
 
 
-@pytest.mark.parametrize("way", [one_by_one, in_a_transaction, in_one_statement, many])
+def with_modify(conn: Connection) -> None:
+    tasks.modify(conn, inserts=[{"queue": Q, "order_key": key} for key in "aaabbb"])
+
+
+def with_unique_keys(conn: Connection) -> None:
+    for key in "aaabbb":
+        tasks.push(conn, Q, order_key=key, unique_key=str(uuid4()))
+
+
+def moved_there(conn: Connection) -> None:
+    conn.execute("select pgq_task.create_queue('others')")
+    for key in "aaabbb":
+        tasks.push(conn, "others", order_key=key)
+    conn.execute("""select pgq_task.change_tasks('others', '{}', '{"queue": "orders"}')""")
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        one_by_one,
+        in_a_transaction,
+        in_one_statement,
+        many,
+        with_modify,
+        with_unique_keys,
+        moved_there,
+    ],
+)
 def test_only_the_first_of_each_key_stands_in_the_lane(
     conn: Connection, way: Callable[[Connection], None]
 ) -> None:

@@ -128,6 +128,7 @@ declare
     v_queues    int4[];
     v_lanes     int4[];
     v_left      int4[];
+    v_keyed     bigint[];
     v_released  jsonb;
 begin
     with changed as (
@@ -165,13 +166,18 @@ begin
                               case when d.c ? 'order_key' then d.c ->> 'order_key' else o.order_key end as new_order_key) n) o
          where t.id = o.id
         returning t.id, t.version, t.queue_id, t.priority, nullif(o.queue_id, t.queue_id) as left_queue,
+                  case when t.order_key is not null and t.pos is not null then t.id end as keyed,
                   case when o.moved and o.order_key is not null then
                       jsonb_build_object('queue_id', o.queue_id, 'order_key', o.order_key, 'id', t.id) end as released)
     select array_agg(c.id), array_agg(c.version), array_agg(c.queue_id), array_agg(c.priority::int4), array_agg(c.left_queue),
+           array_agg(c.keyed) filter (where c.keyed is not null),
            jsonb_agg(c.released order by c.id) filter (where c.released is not null)
-      into v_ids, v_versions, v_queues, v_lanes, v_left, v_released
+      into v_ids, v_versions, v_queues, v_lanes, v_left, v_keyed, v_released
       from changed c;
     perform pgq_task.count_each('moved', v_left), pgq_task.forget_cancelled(v_ids);
+    if v_keyed is not null then
+        perform pgq_task.hold_back_all(v_keyed);
+    end if;
     if v_released is not null then
         perform pgq_task.release_after(array(
             select jsonb_populate_record(null::pgq_task.task, r) from jsonb_array_elements(v_released) r));

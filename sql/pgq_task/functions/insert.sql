@@ -87,6 +87,9 @@ begin
             on conflict do nothing
             returning id, queue_id, priority)
         select array_agg(d.id), array_agg(d.queue_id), array_agg(d.priority::int4) into v_done, v_queues, v_lanes from done d;
+        if exists (select from jsonb_array_elements(i_inserts) v where v ->> 'order_key' is not null) then
+            perform pgq_task.hold_back_all(v_done);
+        end if;
         perform pgq_task.count_each('pushed', v_queues);
         perform pgq_task.show_tasks(v_queues, v_lanes);
         return query

@@ -28,6 +28,36 @@ begin
 end;
 $$;
 
+create or replace function pgq_task.hold_back_all(i_ids bigint[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.hold_back_all(1)
+--
+--      Takes those of these tasks out of their lanes that have an earlier one with the same order_key, and are due. The
+--      caller has locked them, or just inserted them. As in pgq_task.is_behind(2) nothing else is locked, and a sweep is told
+--      to look at their keys. Internal.
+-- ----------------------------------------------------------------------
+declare
+    v_now   constant bigint := pgq_task.position_now();
+begin
+    with held as (
+        update pgq_task.task t
+           set pos = null
+         where t.id = any (i_ids)
+           and t.order_key is not null
+           and t.lease is null
+           and t.pos <= v_now
+           and not pgq_task.is_first(t.queue_id, t.order_key, t.id)
+        returning t.queue_id, t.order_key, t.id)
+    insert into pgq_task.to_release (queue_id, order_key, id)
+    select h.queue_id, h.order_key, max(h.id) from held h group by h.queue_id, h.order_key;
+end;
+$$;
+
 create or replace function pgq_task.release_next(i_queue_id int4, i_order_key text, i_id bigint)
 returns void
 language plpgsql

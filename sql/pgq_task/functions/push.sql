@@ -223,6 +223,9 @@ begin
         update pgq_task.unique_period u set id = push_unique.id
          where u.queue_id = v_queue and u.unique_key = push_unique.unique_key;
     end if;
+    if inserted and push_unique.order_key is not null then
+        perform pgq_task.hold_back_all(array[push_unique.id]);
+    end if;
     -- In the order in which drop_queue() has it.
     if inserted then
         perform pgq_task.count_up('pushed', v_queue);

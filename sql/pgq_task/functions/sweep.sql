@@ -183,6 +183,14 @@ begin
             elsif t.lease is not null and not pgq_task.comes_again(t, l.max_attempts) then
                 exit when not pgq_task.bury_lost(t.id);
             elsif t.order_key is not null and pgq_task.hold_back(t.id) then
+                -- Where one is held back others are to be: those that were scheduled, mostly.
+                perform pgq_task.hold_back_all(array(
+                    select k.id from pgq_task.task k
+                     where k.queue_id = l.queue_id and k.priority = l.priority and k.pos > c.pos and k.pos < v_bound
+                       and k.order_key is not null and k.lease is null
+                     order by k.queue_id, k.priority, k.pos
+                     limit at_once * 20
+                       for no key update skip locked));
                 -- It is not to take long, and most are held back when they are pushed: the next sweep goes on here.
                 exit when clock_timestamp() > v_now + interval '200 milliseconds';
             else
