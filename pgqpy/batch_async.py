@@ -30,8 +30,7 @@ class AsyncBatch:
     difference estimates the number of events. ``lag`` is the age of ``tick`` when the batch was
     opened. ``sql`` is a self-contained query for the events that gives the same rows on any
     connection (pgq.batch_event_sql). ``tick_snapshot`` is the snapshot of ``tick``, or None if it
-    is
-    not needed. ``events_read`` counts the events that iteration has fetched so far.
+    is not needed. ``events_read`` counts the events that iteration has fetched so far.
     """
 
     id: int

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/connection_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Connections: psycopg's, with settings that notice a dead peer and errors that say what to do."""
+"""Connections: psycopg's, with settings that detect a dead peer and errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Connection: TypeAlias = psycopg.Connection[Any]
 
 C = TypeVar("C", bound=psycopg.Connection[tuple[Any, ...]])
 
-#: Unless the connection string says otherwise. A peer whose machine is gone is noticed within a
-#: minute and not, as the system would have it, after two hours.
+#: Unless the connection string says otherwise. A dead peer is detected within a minute; the
+#: system's default is two hours.
 DEFAULTS: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -38,10 +38,10 @@ def connect(
     prepare_threshold: int | None = 5,
     **settings: Any,
 ) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a psycopg connection; ``dsn`` as for `pgqpy.dsn.resolve`.
+    """Open a psycopg connection; ``dsn`` is read by `pgqpy.dsn.resolve`.
 
     ``settings`` are libpq's; they win over the DSN. ``prepare_threshold=None`` prepares no
-    statements, for a PgBouncer that does not know them.
+    statements, for a PgBouncer without support for them.
 
     Raises InvalidDsn, ConnectionFailed; neither shows the password.
     """
@@ -62,7 +62,7 @@ def connect_as(
     prepare_threshold: int | None,
     **settings: Any,
 ) -> C:
-    """Open a connection of that class; the rest as for `connect`."""
+    """Open a connection of this class; otherwise like `connect`."""
     dsn = dsns.resolve(dsn)
     told = dsns.parse(dsn) | settings
     defaults = {key: value for key, value in DEFAULTS.items() if key not in told}
@@ -80,7 +80,7 @@ def connect_as(
 
 
 def read_committed(conn: psycopg.Connection[Any]) -> None:
-    """Have statements see what others have just done, whatever the database or the role says."""
+    """Use READ COMMITTED, whatever the default of the database or the role."""
     cursor = conn.execute(b"show default_transaction_isolation", prepare=False)
     if cursor.fetchone() != ("read committed",):
         conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)

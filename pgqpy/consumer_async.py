@@ -45,9 +45,9 @@ from pgqpy.values import BatchStats
 
 
 class AsyncConsumer:
-    """Takes a queue's events in batches and remembers how far it has come.
+    """Takes a queue's events in batches and stores its position.
 
-    Subclass it, name the queue and the consumer, and say what to do with events::
+    Subclass it, name the queue and the consumer, and process events::
 
         class DelayCounter(AsyncConsumer):
             queue_name = "flights"
@@ -56,62 +56,60 @@ class AsyncConsumer:
             async def process_event(self, conn, event):
                 ...
 
-    Each batch is processed and finished in one transaction: what ``process_batch`` writes on
-    ``conn`` commits exactly when the batch counts as done, so effects in this database happen
-    exactly once. If it raises, all is rolled back and the same batch comes again, after pauses
-    that double up to ``backoff_cap``. Effects elsewhere happen at least once.
+    Each batch is processed and finished in one transaction: the writes of ``process_batch`` on
+    ``conn`` commit exactly when the batch is finished, so effects in this database happen exactly
+    once. If it raises, all is rolled back and the same batch is retried, after pauses that double
+    up to ``backoff_cap``. Effects elsewhere happen at least once.
 
-    With a ``retry_policy`` an event for which ``process_event`` raises does not hold up the others:
-    what it wrote is rolled back, and in the same transaction in which the others' effects commit
-    it is put aside, to come again later or as a dead letter.
+    With a ``retry_policy`` an event for which ``process_event`` raises does not block the others:
+    its writes are rolled back, and it is scheduled for a retry, or becomes a dead letter, in the
+    transaction that commits the others' effects.
 
-    The batch is opened in a transaction of its own before, so that it stays the same batch, with
-    the same id, across failures; while ``process_batch`` has not used ``conn`` that holds no
-    snapshot.
+    The batch is opened in a transaction of its own, so that it stays the same batch, with the same
+    id, across failures. Until ``process_batch`` uses ``conn``, its transaction holds no snapshot.
     """
 
     queue_name: str = ""
     """The queue to read."""
     consumer_name: str = ""
-    """The name under which the position in it is kept."""
+    """The name under which the queue stores its position."""
 
     batch_size: int | None = 10_000
-    """Take as many ticks at once as hold about so many events. None: one tick at a time."""
+    """Take ticks together as one batch up to about this many events. None: one tick at a time."""
     event_types: Collection[str] | None = None
     """Only events of these types; the server does not send the others. None: all."""
     min_lag: timedelta | None = None
-    """Keep so far behind: only events that have been there for so long."""
+    """The minimum age of events: younger ones wait. None: no minimum."""
     max_lag: timedelta | None = None
-    """Call `on_lag` for batches that are older than this when they are opened."""
+    """The age of a batch, when it is opened, above which `on_lag` is called."""
 
     listen: bool = True
-    """Hear of new ticks by LISTEN, where that is possible."""
+    """Whether to be notified of new ticks by LISTEN, if that is possible."""
     poll_interval: float = 1.0
-    """Seconds between looks for a batch; a hundred times that while LISTEN is known to work."""
+    """Seconds between polls for a batch; a hundred times that while LISTEN is known to work."""
 
     retry_policy: RetryPolicy | None = None
-    """What becomes of an event for which `process_event` raises: a `FixedDelay`, an
-    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that gives
-    the seconds until the event comes again, or None for a dead letter; in a class that is a
-    method, or a staticmethod. None: the whole batch comes again until the event succeeds."""
+    """The action for an event for which `process_event` raises: a `FixedDelay`, an
+    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that
+    returns the seconds until the retry, or None for a dead letter; in a class, a method or a
+    staticmethod. None: the whole batch is retried until the event succeeds."""
     outages: tuple[type[Exception], ...] = ()
-    """Errors of `process_event` that say nothing against the event: all of the batch waits, and
-    comes again. Lost connections, deadlocks, serialization failures, locks that could not be had
-    and full disks of PostgreSQL are always taken so."""
+    """Errors of `process_event` that are not the event's fault: the whole batch waits and is
+    retried. Lost connections, deadlocks, serialization failures, unavailable locks and full disks of
+    PostgreSQL always count as such."""
     concurrency: int = 1
-    """With asyncio only: call `process_event` for so many events of a batch at once, in no
-    order. On ``conn`` each event is alone from its first statement until it returns, so use it
-    late."""
+    """With asyncio only: the number of events of a batch to process concurrently, in no order. On
+    ``conn`` each event is alone from its first statement until it returns, so use it late."""
 
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    """Of the transactions in which batches are processed."""
+    """The isolation level of the transactions in which batches are processed."""
 
     backoff_first: float = 0.5
-    """Seconds before a failed batch is tried again, the first time."""
+    """Seconds before the first retry of a failed batch."""
     backoff_cap: float = 60.0
-    """The most seconds before a failed batch is tried again."""
+    """The maximum seconds before a retry of a failed batch."""
     reconnect_cap: float = 5.0
-    """The most seconds between attempts to connect again."""
+    """The maximum seconds between attempts to reconnect."""
 
     def __init__(
         self,
@@ -122,10 +120,10 @@ class AsyncConsumer:
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` as for `pgqpy.dsn.resolve`; the names here win over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; the names here win over the class's.
 
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
-        ``prepare_threshold=None`` if it does not know prepared statements.
+        ``prepare_threshold=None`` if it does not support prepared statements.
         """
         self.dsn = dsns.resolve(dsn)
         self.queue_name = queue_name or self.queue_name
@@ -140,7 +138,7 @@ class AsyncConsumer:
     #: Pauses after the loss of the database, and after a failed batch.
     _lost: Backoff
     _failed: Backoff
-    #: What failed together with the connection, to be noted over the next one.
+    #: A failure that lost its connection, to be recorded over the next one.
     _unnoted: tuple[AsyncBatch, Exception] | None = None
 
     # --- to be overridden
@@ -148,9 +146,9 @@ class AsyncConsumer:
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process a batch inside the transaction that ``conn`` begins when it is first used.
 
-        A batch may be without events, if others' were rolled back; heartbeats of an idle queue
-        are no batches. The transaction must be left open; ``conn.transaction()`` gives savepoints.
-        The default calls `process_event` for each event, and does as ``retry_policy`` says.
+        A batch may be empty, if the transactions of its events were rolled back; heartbeats of an
+        idle queue are no batches. Leave the transaction open; ``conn.transaction()`` gives
+        savepoints. The default calls `process_event` for each event, and applies ``retry_policy``.
         """
         each = AsyncEventByEvent(
             conn,
@@ -164,31 +162,31 @@ class AsyncConsumer:
     async def process_event(self, conn: AsyncConnection, event: Event) -> None:
         """Process an event inside the batch's transaction.
 
-        Raise `Retry` to have it again later, `DeadLetter` to give it up; what becomes of it after
-        other errors is up to ``retry_policy``. Either way what was written for it is rolled back.
+        Raise `Retry` to retry it later, `DeadLetter` to give it up; for other errors
+        ``retry_policy`` decides. Either way the writes for it are rolled back.
         """
         raise NotImplementedError
 
     async def on_batch(self, stats: BatchStats) -> None:
-        """A batch is committed: the place for metrics."""
+        """Called when a batch is committed: the place for metrics."""
 
     async def on_error(self, error: Exception, batch: AsyncBatch | None) -> None:
-        """A batch failed and was rolled back, or (without a batch) the database is away.
+        """Called when a batch was rolled back, or (without a batch) when the database is away.
 
-        It will be tried again; raise here to leave `run` instead. The log knows already.
+        It will be retried; raise here to leave `run` instead. The error is logged already.
         """
 
     async def on_event_failed(
         self, event: Event, error: Exception, after: float | timedelta | None
     ) -> None:
-        """An event failed, and is to come again after so long; None: it becomes a dead letter.
+        """Called when an event failed; it is retried after ``after``, None: it is a dead letter.
 
-        Both happen when the batch is finished. The log knows already. Raise here to have the whole
-        batch again instead.
+        Both happen when the batch is finished. The error is logged already. Raise here to retry the
+        whole batch instead.
         """
 
     async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None:
-        """A batch is older than ``max_lag``. The default logs a warning; raise to leave `run`."""
+        """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
         logger.warning(
             "consumer %s lags %s behind", self.consumer_name, lag, extra=self._fields(batch)
         )
@@ -198,7 +196,7 @@ class AsyncConsumer:
     async def register(self, *, at_tick: int | None = None) -> bool:
         """Register, to get all events after the newest tick, or after ``at_tick``.
 
-        False if it was registered already: without ``at_tick`` it then stays where it is.
+        False if it was registered already: without ``at_tick`` it then keeps its position.
         Raises QueueNotFound, TickNotFound, NoTicks, PermissionDenied, ConnectionFailed.
         """
         async with await async_connect(self.dsn) as conn:
@@ -208,26 +206,26 @@ class AsyncConsumer:
             return await admin.register_consumer_at(self.queue_name, self.consumer_name, at_tick)
 
     async def unregister(self) -> bool:
-        """Give up the position, and what waits to be retried; False if there was none."""
+        """Delete the position and the pending retries; False if there was none."""
         async with await async_connect(self.dsn) as conn:
             return bool(
                 await AsyncAdmin(conn).unregister_consumer(self.queue_name, self.consumer_name)
             )
 
     async def run_once(self) -> bool:
-        """Process one batch, if there is one; False if not. Raises whatever went wrong."""
+        """Process one batch, if there is one; False if not. Raises any error."""
         async with self._session() as session:
             return await self._next(session, tolerant=False)
 
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
 
-        Registers the consumer first if it is not: it then gets what comes from now on.
+        Registers the consumer first if it is not: it then gets the events that come from now on.
 
-        Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed
-        if it cannot connect and QueueNotFound if there is no queue to begin with, and later only
-        what waiting does not mend, and at once: QueueNotFound when the queue was dropped,
-        ConsumerNotRegistered when it was unregistered; with ``until_empty`` any error.
+        Survives errors of `process_batch` and the loss of the database. Raises ConnectionFailed if
+        it cannot connect at the start, and QueueNotFound if there is no queue. Later it raises
+        only, and at once, errors that waiting does not cure: QueueNotFound if the queue was
+        dropped, ConsumerNotRegistered if it was unregistered; with ``until_empty`` any error.
 
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
@@ -246,18 +244,18 @@ class AsyncConsumer:
                     continue
                 if until_empty:
                     break
-                # What came before the first LISTEN was not heard: look once more.
+                # Ticks before the first LISTEN were not notified: poll once more.
                 if not await session.listen():
                     await self._wait(session)
             await self._leave(session)
             logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
-        """Do with an event as the error and ``retry_policy`` say.
+        """Apply the error and ``retry_policy`` to an event.
 
-        It is noted in the batch as a retry or dead letter. For a `process_batch` that catches
-        errors of single events itself, and rolls back what these have written. Raises ``error`` if
-        there is no policy, or if it is an outage.
+        The batch records a retry or dead letter. Use it in a `process_batch` that catches errors of
+        single events itself, and rolls back their writes. Raises ``error`` if there is no policy,
+        or if it is an outage.
         """
         after: float | timedelta | None
         if isinstance(error, Retry):
@@ -273,7 +271,7 @@ class AsyncConsumer:
         fields = self._fields(batch) | {"event_id": event.id, "attempt": attempt}
         reason = in_short(error)
         if after is None:
-            # Who gave it up on purpose may name a cause; only that has a traceback of interest.
+            # A deliberate DeadLetter may name a cause; only that has a traceback of interest.
             cause = error.__cause__ if isinstance(error, DeadLetter) else error
             batch.retries.bury(event.id, reason, cause)
             logger.error(
@@ -298,15 +296,15 @@ class AsyncConsumer:
         await self.on_event_failed(event, error, after)
 
     def stop(self) -> None:
-        """Make `run` return after the batch it is at, or now if it waits.
+        """Make `run` return after the current batch, or now if it waits.
 
-        From any thread (asyncio: in the event loop's), also before `run`.
+        Call it from any thread (asyncio: the event loop's), also before `run`.
         """
         self._stopping = True
         if self._waker is not None:
             self._waker.wake()
 
-    # --- how
+    # --- helpers
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
@@ -344,7 +342,7 @@ class AsyncConsumer:
         return await AsyncAdmin(conn).register_consumer(self.queue_name, self.consumer_name)
 
     async def _leave(self, session: AsyncSession) -> None:
-        """What is to be done when `run` ends well."""
+        """Clean up when `run` ends without an error."""
 
     async def _wait(self, session: AsyncSession) -> None:
         """Wait for something to do."""
@@ -390,10 +388,10 @@ class AsyncConsumer:
             },
         )
         await self.on_batch(stats)
-        # Asking in vain is a fifth of what a small batch costs.
+        # A poll in vain is a fifth of the cost of a small batch.
         return not session.up_to_date(batch.tick)
 
-    #: What `_open` opens, and the statement that does it.
+    #: The class of batches that `_open` returns; `_next_batch` is its statement.
     _batch_class: Callable[..., AsyncBatch] = AsyncBatch
 
     def _next_batch(self) -> tuple[bytes, list[Any]]:
@@ -402,7 +400,7 @@ class AsyncConsumer:
         )
 
     async def _open(self, session: AsyncSession) -> AsyncBatch | None:
-        """Open the next batch, or the one that is open from before, and commit that."""
+        """Open the next batch, or get the one that is still open, and commit."""
         conn = await session.asking()
         statement = self._next_batch()
         with translate_errors():
@@ -430,7 +428,7 @@ class AsyncConsumer:
         )
 
     async def _process(self, session: AsyncSession, batch: AsyncBatch) -> BatchStats:
-        """Effects and finish, in one transaction."""
+        """Process and finish a batch in one transaction."""
         started = monotonic()
         conn = await session.working()
         try:
@@ -438,7 +436,7 @@ class AsyncConsumer:
                 await self._transact(conn, batch)
             except RunInPieces:
                 await batch.start_over(in_pieces=True)
-            # Not in there: it would be the context of every error to come.
+            # Outside of the `except`: the error would be the context of every later one.
             if batch.in_pieces:
                 await self._transact(conn, batch)
         finally:
@@ -463,7 +461,7 @@ class AsyncConsumer:
             await batch.finish(conn)
 
     def _is_for_policy(self, error: Exception) -> bool:
-        """Whether an error of `process_event` concerns its event, and no other."""
+        """Whether an error of `process_event` concerns only its event."""
         if isinstance(error, Retry | DeadLetter):
             return True
         return (
@@ -501,10 +499,11 @@ class AsyncConsumer:
     async def _note_failure(
         self, session: AsyncSession, batch: AsyncBatch, error: Exception
     ) -> None:
-        """Let ``pgqpy status`` know, if it is possible: the batch was rolled back already."""
+        """Record the failure for ``pgqpy status``, if possible: the batch is rolled back
+        already."""
         self._unnoted = None
         if isinstance(error, BatchLost | LeaseLost):
-            # The batch is another worker's.
+            # Another worker has the batch.
             return
         if session.lost:
             self._unnoted = batch, error
@@ -515,7 +514,7 @@ class AsyncConsumer:
             reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
             await conn.execute(_NOTE_FAILURE, (batch.id, reason, blamed(error)))
         except (psycopg.Error, PgqError) as impossible:
-            # It may not, or the queue is one of PgQ itself.
+            # The role lacks the right, or the queue is one of PgQ itself.
             logger.debug(
                 "batch %s: its failure cannot be noted: %s",
                 batch.id,
@@ -526,7 +525,7 @@ class AsyncConsumer:
     async def _database_away(
         self, session: AsyncSession, error: Exception, batch: AsyncBatch | None = None
     ) -> None:
-        """Start over with new connections, after a pause."""
+        """Reconnect, after a pause."""
         away = session.lost or isinstance(error, ConnectionFailed)
         await session.close()
         pause = self._lost.pause()
@@ -547,7 +546,7 @@ class AsyncConsumer:
             await self._waker.wait(seconds)
 
     def _fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        """What every log line carries."""
+        """The fields of every log line."""
         fields: dict[str, Any] = {"queue": self.queue_name, "consumer": self.consumer_name}
         if batch is not None:
             fields |= {

@@ -1,4 +1,4 @@
-"""What can be wrong with the class of a consumer, found before it takes an event."""
+"""Checks of a consumer's class, before it takes an event."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from types import FunctionType
 
 from pgqpy.errors import InvalidConsumer
 
-#: Of `pgqpy.Consumer` and its subclasses, as far as they have them.
+#: Settings of `pgqpy.Consumer` and its subclasses that must be positive integers.
 _COUNTS = ("batch_size", "concurrency")
 _SECONDS = ("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap")
 _INTERVALS = ("min_lag", "max_lag", "dead_after", "lease")
 
 
-#: Where the classes are from whose names are known.
+#: The modules whose classes declare the known names.
 _OURS = ("pgqpy.", "pgqpy_consumers.")
 _HOOKS = ("process_", "handle_", "on_", "prepare_")
 _NO_SETTINGS = (FunctionType, property, classmethod, staticmethod, type)
-#: From 0 to 1: names that differ in a letter or two.
+#: The similarity, from 0 to 1, of names that differ in a letter or two.
 _NEAR = 0.85
 
 
 def check_consumer(consumer: object) -> None:
     """Raise InvalidConsumer if a method or a setting of the class cannot work.
 
-    What is found here would else show at the first event, or never: a coroutine that nobody awaits
-    does nothing, and the batch is finished.
+    Such a mistake would otherwise show at the first event, or never: a coroutine that is not
+    awaited does nothing, and the batch is finished.
     """
     _check_settings(consumer)
     check_hooks(consumer)
 
 
 def check_hooks(owner: object) -> None:
-    """Raise InvalidConsumer if a method that is there to be overridden cannot be called, or if what
-    the class has is called nearly as a setting or such a method, and would be passed over."""
+    """Raise InvalidConsumer if a method to override cannot be called, or if an attribute's name
+    resembles that of a setting or such a method, and would be ignored."""
     check_names(type(owner))
     for name, declared in _hooks(type(owner)):
         _check_method(owner, name, declared)
 
 
 def check_names(cls: type) -> None:
-    """Raise InvalidConsumer for an attribute whose name is nearly that of a setting, or of a method
-    that is there to be overridden. Others are the class's own."""
+    """Raise InvalidConsumer for an attribute whose name resembles that of a setting or of a method
+    to override. Other attributes are the class's own."""
     ours = [each for each in cls.__mro__ if each.__module__.startswith(_OURS)]
     known = {
         _plain(name): name
@@ -61,7 +61,7 @@ def check_names(cls: type) -> None:
             if name.startswith("_") or any(hasattr(base, name) for base in ours):
                 continue
             plain = _plain(name)
-            # Short words are like each other, and nobody gets the first letter wrong.
+            # Short words resemble each other, and the first letter is rarely wrong.
             like = [one for one in known if one[0] == plain[0] and (len(one) > 4 or one == plain)]
             if near := get_close_matches(plain, like, n=1, cutoff=_NEAR):
                 raise InvalidConsumer(
@@ -75,7 +75,7 @@ def _plain(name: str) -> str:
 
 
 def check_runs(where: str, function: object) -> None:
-    """Raise InvalidConsumer for what does nothing when it is called."""
+    """Raise InvalidConsumer if calling the function does nothing."""
     call = getattr(function, "__call__", None)  # noqa: B004
     for each in (function, call):
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
@@ -110,7 +110,7 @@ def _check_settings(consumer: object) -> None:
         if value is not None and not isinstance(value, timedelta):
             raise _invalid(consumer, name, value, "a timedelta")
     types = getattr(consumer, "event_types")  # noqa: B009
-    # The letters of a text are types, too, of events that there are not.
+    # The letters of a text would pass for event types that do not exist.
     if isinstance(types, str | bytes):
         raise _invalid(consumer, "event_types", types, "several, such as a tuple")
     outages = getattr(consumer, "outages")  # noqa: B009
@@ -125,7 +125,7 @@ def _invalid(owner: object, name: str, value: object, wanted: str) -> InvalidCon
 
 
 def _hooks(cls: type) -> Iterator[tuple[str, object]]:
-    """The methods that are there to be overridden, as pgqpy declares them."""
+    """Yield the methods to override, as pgqpy declares them."""
     declared = {
         name: function
         for each in cls.__mro__

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/coop_consumer_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Consumers that share their work: several workers, one position, whole batches each."""
+"""Consumers that share their work: several workers, one position, each a batch at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FINISH_BATCH = b"select pgq_coop.finish_batch(%s, %s, %s, %s)"
 
 @dataclass(eq=False, kw_only=True)
 class _SharedBatch(Batch):
-    """A batch that only the worker may finish that has it."""
+    """A batch that only its worker may finish."""
 
     worker: str = ""
 
@@ -51,16 +51,16 @@ class _SharedBatch(Batch):
 class CoopConsumer(Consumer):
     """A worker: one of several processes that share a consumer's events, whole batches each.
 
-    As `Consumer`; start as many as there is work for, on as many machines. Each event goes to
-    one of them, exactly once for what it writes in this database. Batches are worked on at the
-    same time, so events are in order within a batch only. Retried events go to whoever is next.
+    Works like `Consumer`; start as many as the work needs, on as many machines. Each event
+    goes to one of them, exactly once for its writes in this database. Batches are processed
+    concurrently, so events are in order within a batch only. Any worker may get a retried event.
 
-    A worker registers when `run` begins, and leaves when `run` ends well. While it works on a
-    batch it says so, every quarter of ``dead_after``, on a connection of its own. One that is
-    killed is silent: after ``dead_after`` another one has its batch. Should it not be dead, but
-    slow (asyncio: its event loop was busy for so long), its own finish then fails with BatchLost,
-    and all that it has written is rolled back. While it pauses after a failed batch it is silent,
-    too: a long pause hands the batch on.
+    A worker registers when `run` begins, and unregisters when `run` ends without an error. While it
+    processes a batch it sends a heartbeat every quarter of ``dead_after``, on a connection of its
+    own. If it is killed, another worker takes its batch over after ``dead_after``. If it was only
+    slow (asyncio: its event loop was busy for that long), its own finish fails with BatchLost, and
+    all its writes are rolled back. It also sends no heartbeat while it pauses after a failed batch:
+    a long pause hands the batch on.
 
     `unregister` unregisters the consumer, with all workers.
     """
@@ -68,9 +68,10 @@ class CoopConsumer(Consumer):
     worker_name: str = ""
     """The name of this worker among those of the consumer; by default unique to the object."""
     batch_size: int | None = 1_000
-    """As for `Consumer`. What one worker takes at once, the others cannot share."""
+    """See `Consumer`. The ticks that one worker takes at once are not shared with the
+    others."""
     dead_after: timedelta = timedelta(minutes=1)
-    """Take over the batch of a worker that has been silent for so long. The same for all."""
+    """The silence after which a worker's batch is taken over. Equal for all workers."""
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class CoopConsumer(Consumer):
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """As for `Consumer`; the names and ``dead_after`` here win over the class's.
+        """See `Consumer`; the names and ``dead_after`` here win over the class's.
 
-        A worker that is started anew with a name that is not unique gets its open batch back at
-        once, without waiting for ``dead_after``. Two that run with one name stop each other.
+        If a worker restarts under a fixed name, it gets its open batch back at once, without
+        waiting for ``dead_after``. Two workers with one name stop each other.
         """
         super().__init__(
             dsn,
@@ -129,7 +130,7 @@ class CoopConsumer(Consumer):
             with translate_errors():
                 (session.working()).execute(_UNREGISTER, self._member)
         except PgqError as error:
-            # A batch that failed is not to be passed over; others take over, and clear up.
+            # A failed batch must not be skipped; other workers take over, and clean up.
             logger.warning(
                 "worker %s stays registered: %s",
                 self.worker_name,
@@ -138,7 +139,7 @@ class CoopConsumer(Consumer):
             )
 
     def _wait(self, session: Session) -> None:
-        # Nobody notifies of a worker's death.
+        # No notification is sent when a worker dies.
         assert self._waker is not None
         session.wait(
             self._waker,
@@ -161,7 +162,7 @@ class CoopConsumer(Consumer):
             self._at_work_on = None
 
     def _keep_batch(self) -> None:
-        """Say that this worker lives, if it is at work."""
+        """Send a heartbeat, if this worker has a batch."""
         batch_id = self._at_work_on
         if batch_id is None:
             return

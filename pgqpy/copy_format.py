@@ -1,7 +1,7 @@
-"""Events out of PostgreSQL's binary COPY format.
+"""Decoding of events from PostgreSQL's binary COPY format.
 
 Hand-written because it is the hot path: psycopg's general reader makes a tuple first. (Its writer
-is as fast as can be, so writing needs nothing here.) The format is in the manual, COPY, "Binary
+is as fast as possible, so writing needs nothing here.) The format is in the manual, COPY, "Binary
 Format": a header, then for each row the number of fields and for each field a length (-1: NULL)
 and its bytes, then a row of -1 fields.
 """
@@ -21,8 +21,8 @@ SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 HEADER = SIGNATURE + struct.pack(">ii", 0, 0)
 TRAILER = struct.pack(">h", -1)
 
-#: What a COPY that is read here selects, in this order. The numbers come first and are never
-#: NULL, so that all of them have fixed places.
+#: The columns of a COPY that is decoded here, in this order. The numbers come first and are never
+#: NULL, so that they have fixed places.
 EVENT_COLUMNS = (
     "ev_id",
     "ev_time",
@@ -35,7 +35,7 @@ EVENT_COLUMNS = (
     "ev_extra3",
     "ev_extra4",
 )
-#: What a COPY that is written here sends. The table's defaults give the rest.
+#: The columns of a COPY that inserts events. The table's defaults give the rest.
 NEW_EVENT_COLUMNS = EVENT_COLUMNS[4:]
 
 #: A larger row can be stored, field by field, but never read: a message is at most 1 GB.
@@ -44,7 +44,7 @@ MAX_EVENT_BYTES = 2**30 - 2**16
 _COUNT = struct.pack(">h", len(EVENT_COLUMNS))
 _OID_SIZE = 4
 _length = struct.Struct(">i")
-#: Of id, time, txid and retry count (the lengths are known), and of the type the length.
+#: Id, time, txid and retry count (of known lengths), and the length of the type.
 _numbers = struct.Struct(">6x q 4x q 4x q 4x i i")
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -55,17 +55,17 @@ _LAST_TIME = datetime.max.replace(tzinfo=UTC)
 class _Draft:
     """An event that can still be changed.
 
-    The __init__ of a frozen dataclass goes through object.__setattr__ for each field, which takes
-    longer than reading the row. So a row becomes one of these, and then this becomes an `Event`:
-    Python allows that because both have the same slots. It has no __init__: the call
-    would be a sixth of what decoding takes.
+    The __init__ of a frozen dataclass calls object.__setattr__ for each field, which takes longer
+    than reading the row. So a row becomes a draft, and then the draft an `Event`: Python allows
+    that because both have the same slots. It has no __init__: the call would be a sixth of the
+    decoding time.
     """
 
     __slots__ = tuple(field.name for field in dataclasses.fields(Event))
 
 
 def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]:
-    """The events of a COPY of `EVENT_COLUMNS`, one message a row, without header and trailer."""
+    """Decode a COPY of `EVENT_COLUMNS`, one message a row, without header and trailer."""
     events: list[Event] = []
     last_time: int | None = None
     time = _EPOCH
@@ -95,7 +95,7 @@ def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]
                 end = position + size
                 event.data = row[position:end].decode()
                 position = end
-            # Often none, or the table that a trigger names: the same as in the event before.
+            # Often none, or the table that a trigger names: equal to the event before.
             extras = row[position:]
             if extras != last_extras:
                 extra1, extra2, extra3, extra4 = _texts(extras)
@@ -117,7 +117,7 @@ def decode_events(rows: Iterable[bytes], retries: Retries | None) -> list[Event]
 
 
 def copied(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Rows as record_send() makes them, as those of a COPY: without the type of each field."""
+    """Turn rows of record_send() into rows of a COPY: without the type of each field."""
     for record in records:
         fields = [_COUNT]
         position = _length.size
@@ -131,7 +131,7 @@ def copied(records: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _keep_bytes(event: Any, row: bytes) -> None:
-    """The texts of a row as they are, of which one cannot be decoded."""
+    """Keep the raw texts of a row of which one cannot be decoded."""
     position = _numbers.size - _length.size
     for name in NEW_EVENT_COLUMNS:
         (size,) = _length.unpack_from(row, position)
@@ -142,7 +142,7 @@ def _keep_bytes(event: Any, row: bytes) -> None:
 
 
 def _texts(fields: bytes) -> list[str | None]:
-    """The texts of a row's last fields."""
+    """Return the texts of a row's last fields."""
     texts: list[str | None] = []
     position = 0
     while position < len(fields):
@@ -157,7 +157,7 @@ def _texts(fields: bytes) -> list[str | None]:
 
 
 def _time(microseconds: int) -> datetime:
-    """A timestamp; beyond Python's calendar, and for infinity, its first or last moment."""
+    """Decode a timestamp; beyond Python's calendar, and for infinity, its first or last moment."""
     try:
         return _EPOCH + timedelta(0, 0, microseconds)
     except OverflowError:

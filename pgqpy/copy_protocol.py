@@ -1,7 +1,7 @@
 """COPY TO STDOUT at libpq's level, as generators that `psycopg.Connection.wait` runs.
 
-psycopg's own reader goes through its wait loop for every row. These take all rows at once that
-have arrived; and since they only yield what they wait for, sync and asyncio share them.
+psycopg's own reader goes through its wait loop for every row. These take all rows that have
+arrived at once; and since they only yield what they wait for, sync and asyncio share them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from psycopg.waiting import Ready, Wait
 from pgqpy.copy_format import HEADER, TRAILER
 
 T = TypeVar("T")
-#: What psycopg runs: it yields what to wait for, and is sent what is ready.
+#: A generator that psycopg runs: it yields what to wait for, and is sent what is ready.
 Steps = Generator[Wait, Ready | int, T]
 
-#: Rows are handed over when they reach this size (bytes) or number, whichever is first. One row
-#: may be larger: then it comes alone.
+#: The size (bytes) or number of rows at which they are handed over, whichever is first. A single
+#: larger row comes alone.
 BLOCK_BYTES = 256 * 1024
 BLOCK_ROWS = 1000
 
@@ -32,7 +32,7 @@ _LONGEST_TRAILER = len(HEADER) + len(TRAILER)
 def start(pgconn: PGconn, query: bytes) -> Steps[None]:
     """Send a COPY TO STDOUT and wait until its data begins.
 
-    Raises psycopg.Error when the server refuses it.
+    Raises psycopg.Error if the server refuses it.
     """
     pgconn.send_query(query)
     while pgconn.flush():
@@ -43,9 +43,9 @@ def start(pgconn: PGconn, query: bytes) -> Steps[None]:
 
 
 def read(pgconn: PGconn) -> Steps[list[bytes]]:
-    """Whole messages: those that have arrived, at least one; none at all is the end.
+    """Return the whole messages that have arrived, at least one; none at all is the end.
 
-    Raises psycopg.Error when the COPY failed on the way. The connection is idle after the end
+    Raises psycopg.Error if the COPY failed on the way. The connection is idle after the end
     and after an error.
     """
     messages: list[bytes] = []
@@ -56,7 +56,7 @@ def read(pgconn: PGconn) -> Steps[list[bytes]]:
             messages.append(bytes(data))
             size += length
             if length <= _LONGEST_TRAILER:
-                # libpq tells the end only once: leave that to the next call.
+                # libpq reports the end only once: leave that to the next call.
                 break
         elif length == 0:
             if messages:

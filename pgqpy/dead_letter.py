@@ -1,4 +1,4 @@
-"""Dead letters as values: which ones are meant, and what one says."""
+"""Dead letters, and filters for them, as values."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ REPLAY, PURGE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters: those to which all applies that is given.
+    """A filter for dead letters: all given conditions must apply.
 
-    ``reason`` is a part of it, in upper or lower case; ``older_than`` how long ago they were given
-    up at least, as an interval or as PostgreSQL writes one (``"30 days"``).
+    ``reason`` is a part of the reason, in upper or lower case; ``older_than`` the minimum time
+    since they were given up, as an interval or as PostgreSQL writes one (``"30 days"``).
     """
 
     ids: Collection[int] | None = None
@@ -49,7 +49,7 @@ class DeadLetterFilter:
     older_than: timedelta | str | None = None
 
     def parameters(self) -> dict[str, Any]:
-        """For the statements here."""
+        """Return the parameters of the statements here."""
         given = asdict(self)
         checked(given.values())
         return given | {"ids": None if self.ids is None else list(self.ids)}
@@ -59,8 +59,8 @@ class DeadLetterFilter:
 class DeadLetterInfo:
     """A dead letter.
 
-    ``consumer`` gave ``event`` up at ``time``, in the batch of that id, after so many attempts,
-    for that reason; ``traceback`` is None if it was given up on purpose.
+    ``consumer`` gave ``event`` up at ``time``, in batch ``batch_id``, after ``attempts`` attempts,
+    for ``reason``; ``traceback`` is None if it was given up on purpose.
     """
 
     id: int
@@ -75,7 +75,7 @@ class DeadLetterInfo:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """From a row of `FIND`."""
+        """Make it from a row of `FIND`."""
         values = list(row.values())
         *names, _ = (field.name for field in fields(cls))
         return cls(**dict(zip(names, values, strict=False)), event=Event(*values[len(names) :]))

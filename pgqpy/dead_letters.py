@@ -15,33 +15,33 @@ from pgqpy.errors import translate_errors
 
 
 class DeadLetters:
-    """The dead letters of a database, on a connection and in a transaction of the caller's.
+    """The dead letters of a database, on the caller's connection and in its transaction.
 
-    `count` and `find` take the role pgq_reader, `replay` and `purge` pgq_admin.
+    `count` and `find` need the role pgq_reader, `replay` and `purge` pgq_admin.
     """
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
 
     def count(self, which: DeadLetterFilter) -> int:
-        """How many there are."""
+        """Return their number."""
         return int((self._rows(COUNT, which))[0]["value"])
 
     def find(self, which: DeadLetterFilter, *, limit: int | None = None) -> list[DeadLetterInfo]:
-        """The newest first, at most so many."""
+        """Return dead letters, the newest first, at most ``limit``."""
         return [DeadLetterInfo.from_row(row) for row in self._rows(FIND, which, limit=limit)]
 
     def replay(self, which: DeadLetterFilter) -> int:
-        """Have them again; how many events come.
+        """Retry the events; return their number.
 
-        Each goes to the consumer that gave it up and to no other, with its old id and as if for
-        the first time, like a retry that is due now. Raises ConsumerNotRegistered if that consumer
-        is not there any more; then none is replayed.
+        Each goes only to the consumer that gave it up, with its old id and as if for the first
+        time, like a retry that is due now. Raises ConsumerNotRegistered if that consumer does not
+        exist any more; then none is replayed.
         """
         return int((self._rows(REPLAY, which))[0]["value"])
 
     def purge(self, which: DeadLetterFilter) -> int:
-        """Forget them; how many they were."""
+        """Delete them; return their number."""
         return int((self._rows(PURGE, which))[0]["value"])
 
     def _rows(self, statement: bytes, which: DeadLetterFilter, **more: Any) -> list[dict[str, Any]]:

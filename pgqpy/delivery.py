@@ -1,5 +1,5 @@
-"""When events shall be delivered, and which of them are the same: the options of `pgqpy.Producer`
-that plain events do not have, and the statements for them."""
+"""Delayed delivery and deduplication: the options of `pgqpy.Producer` beyond plain events, and
+their statements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 from pgqpy.calls import event_arrays
 from pgqpy.retries import interval
 
-#: Type, data, extra1..4, of which the last ones may be left out; `pgqpy.NewEvent` is one.
+#: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one.
 EventFields: TypeAlias = Sequence[str | None]
 
-#: Events that are not sent by COPY go in pieces of so many.
+#: The number of events in one statement, if they are not sent by COPY.
 PIECE = 10_000
 
 _INSERT_EVENT_AT = b"""
@@ -45,8 +45,9 @@ select pgq.insert_events_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """``at`` a time or ``after`` a delay, which the server's clock measures; ``key``: only if no
-    event with this key is there. Of many events, ``at`` and ``key`` may be functions of one.
+    """Options of delivery: ``at`` a time or ``after`` a delay by the server's clock; with ``key``,
+    only if no event with this key exists. For many events, ``at`` and ``key`` may be functions of
+    one.
 
     Raises ValueError for times without zone, negative delays, and both at once.
     """
@@ -68,17 +69,17 @@ class Delivery:
 
     @property
     def plain(self) -> bool:
-        """Whether events are delivered at once, in any case."""
+        """Whether all events are delivered at once."""
         return self.at is None and self.after is None and self.key is None
 
     def event(self, queue: str, fields: EventFields) -> tuple[bytes, list[Any]]:
-        """The statement that inserts one event of six fields, and its parameters."""
+        """Return the statement that inserts one event of six fields, and its parameters."""
         if self.key is None:
             return _INSERT_EVENT_AT, [queue, self.at, self.after, *fields]
         return _INSERT_EVENT_ONCE, [queue, _text(self.key), *fields, self.at, self.after]
 
     def events(self, queue: str, events: Sequence[EventFields]) -> tuple[bytes, list[Any]]:
-        """The statement that inserts many events, and its parameters."""
+        """Return the statement that inserts many events, and its parameters."""
         arrays = event_arrays(events)
         at, key = self.at, self.key
         times: list[datetime] | None = None

@@ -1,4 +1,4 @@
-"""Which database: the connection string, where it comes from, and how to show it."""
+"""The connection string: its source, and its safe display."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgqpy.errors import InvalidDsn
 
-#: The environment variable that names the database when nobody else does.
+#: The environment variable that names the database if no argument does.
 VARIABLE = "PGQPY_DSN"
 
 
 def resolve(dsn: str | None = None) -> str:
-    """The connection string to use: the argument, else ``PGQPY_DSN``, else libpq's environment.
+    """Return the connection string: the argument, else ``PGQPY_DSN``, else libpq's environment.
 
-    The last is spelled as an empty string: libpq then reads PGHOST, PGDATABASE, PGSERVICE, ...
+    The last is an empty string: libpq then reads PGHOST, PGDATABASE, PGSERVICE, ...
     """
     if dsn is not None:
         return dsn
@@ -24,9 +24,9 @@ def resolve(dsn: str | None = None) -> str:
 
 
 def parse(dsn: str) -> dict[str, str]:
-    """The settings that a connection string holds.
+    """Return the settings of a connection string.
 
-    Raises InvalidDsn, which quotes nothing: libpq shows the piece that it stumbled on, and that
+    Raises InvalidDsn, which quotes nothing: libpq shows the part that it could not read, and that
     may be the password, or, after an unescaped ``@`` or ``/``, half of it.
     """
     try:
@@ -43,7 +43,7 @@ def parse(dsn: str) -> dict[str, str]:
 
 
 def redact(dsn: str) -> str:
-    """The connection string as ``key=value``, without what must not be shown."""
+    """Return the connection string as ``key=value``, without its secrets."""
     shown = ("host", "hostaddr", "port", "dbname", "user", "service")
     settings = parse(dsn)
     return " ".join(f"{key}={settings[key]}" for key in shown if key in settings) or "(default)"

@@ -1,4 +1,4 @@
-"""What an error is about: which database, where a program works with more than one; which event."""
+"""The origin of an error: its database, in programs with several databases, and its event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVENT = "pgqpy_event_id"
 
 @contextmanager
 def comes_from(dsn: str) -> Iterator[None]:
-    """Errors inside the block are about this database; the innermost block wins."""
+    """Mark errors inside the block as this database's; the innermost block wins."""
     try:
         yield
     except (psycopg.Error, PgqError) as error:
@@ -25,19 +25,19 @@ def comes_from(dsn: str) -> Iterator[None]:
 
 
 def origin(error: BaseException) -> str | None:
-    """The connection string of the database that an error is about, if somebody has said so."""
+    """Return the connection string of the database that an error comes from, if it is marked."""
     found: str | None = getattr(error, _ATTRIBUTE, None)
     return found
 
 
 def blame(event_id: int, error: BaseException) -> None:
-    """Say that an event's processing has raised the error."""
+    """Mark an error as raised by the processing of an event."""
     # Some errors take no attributes.
     with suppress(Exception):
         setattr(error, _EVENT, event_id)
 
 
 def blamed(error: BaseException) -> int | None:
-    """The id of the event whose processing has raised the error, if somebody has said so."""
+    """Return the id of the event whose processing raised the error, if it is marked."""
     found: int | None = getattr(error, _EVENT, None)
     return found

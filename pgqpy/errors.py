@@ -1,8 +1,8 @@
-"""What can go wrong, as classes that are chosen by SQLSTATE.
+"""Errors, as classes that are chosen by SQLSTATE.
 
 The functions of the ``pgq`` schema raise SQLSTATEs of their own (class ``PQ``). Each has a class
 here, derived from `PgqError`, which carries PostgreSQL's hint and detail; the original
-`psycopg.Error` is the ``__cause__``. Texts never decide anything.
+`psycopg.Error` is the ``__cause__``. Message texts never decide anything.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _BY_SQLSTATE: dict[str, type[PgqError]] = {}
 class PgqError(Exception):
     """Base of all errors of pgqpy.
 
-    ``message`` is one line, ``hint`` what to do about it, ``detail`` more about the case,
-    ``sqlstate`` PostgreSQL's code; the last three may be None.
+    ``message`` is one line, ``hint`` the remedy, ``detail`` further information, ``sqlstate``
+    PostgreSQL's code; the last three may be None.
     """
 
-    #: What to do, for errors to which the server gave no hint.
+    #: The hint for errors without one from the server.
     default_hint: ClassVar[str | None] = None
 
     def __init_subclass__(cls, *, sqlstates: tuple[str, ...] = (), **kwargs: object) -> None:
@@ -54,7 +54,7 @@ class PgqError(Exception):
 
     @property
     def diag(self) -> psycopg.errors.Diagnostic | None:
-        """All that PostgreSQL said, when it was PostgreSQL that complained."""
+        """PostgreSQL's full report, if the error comes from PostgreSQL."""
         return self.__cause__.diag if isinstance(self.__cause__, psycopg.Error) else None
 
 
@@ -105,7 +105,7 @@ class InvalidParameter(PgqError, sqlstates=("PQ011",)):
 
 
 class WrongIsolationLevel(PgqError, sqlstates=("PQ012",)):
-    """The call is only right under READ COMMITTED."""
+    """The call is only correct under READ COMMITTED."""
 
 
 class RotationOrder(PgqError, sqlstates=("PQ013",)):
@@ -113,7 +113,7 @@ class RotationOrder(PgqError, sqlstates=("PQ013",)):
 
 
 class TickerPaused(PgqError, sqlstates=("PQ014",)):
-    """The queue's ticker is paused, or it is ticked from elsewhere."""
+    """The queue's ticker is paused, or its ticks come from elsewhere."""
 
 
 class NoTicks(PgqError, sqlstates=("PQ015",)):
@@ -121,7 +121,7 @@ class NoTicks(PgqError, sqlstates=("PQ015",)):
 
 
 class ConsumerInUse(PgqError, sqlstates=("PQ016",)):
-    """Somebody else consumes under the consumer's name, or has moved it on."""
+    """Another process uses the consumer's name, or has moved the consumer."""
 
 
 class WriterInUse(PgqError, sqlstates=("PQ017",)):
@@ -161,7 +161,7 @@ class RowsNotCountable(PgqError, sqlstates=("PQ060",)):
 
 
 class RowsNotCounted(PgqError, sqlstates=("PQ061",)):
-    """Nobody counts the rows of the table, or the caller may not select from it."""
+    """The rows of the table are not counted, or the caller may not select from it."""
 
 
 class LeaseLost(PgqError, sqlstates=("PQ035",)):
@@ -189,7 +189,7 @@ class InvalidDeliveryTime(PgqError, sqlstates=("PQ050",)):
 
 
 class NoKeyWindow(PgqError, sqlstates=("PQ051",)):
-    """The queue takes no events with keys: nobody said for how long to remember them."""
+    """The queue takes no events with keys: its key_window is not set."""
 
 
 class InvalidKey(PgqError, sqlstates=("PQ052",)):
@@ -211,20 +211,21 @@ class TaskQueueNotFound(PgqError, sqlstates=("PQ070",)):
 
 
 class TaskConflict(PgqError, sqlstates=("PQ071",)):
-    """Nothing was changed, because some tasks are not as their changer knows them: somebody else
-    has claimed them, or had them and finished them; or a task to insert is there already.
+    """Nothing was changed, because some tasks are not in the expected state: another process has
+    claimed them, or had them and finished them; or a task to insert exists already.
 
-    ``conflicts`` tells which, and why.
+    ``conflicts`` lists them, with reasons.
     """
 
     @property
     def conflicts(self) -> list[dict[str, Any]]:
-        """For each such task ``id``, ``version``, and ``reason``: missing, claimed or collision."""
+        """The tasks, each with ``id``, ``version``, and ``reason``: missing, claimed or
+        collision."""
         return json.loads(self.detail) if self.detail else []
 
 
 class InvalidTask(PgqError, sqlstates=("PQ072",)):
-    """A time, lease, limit or name that makes no sense for a task."""
+    """A time, lease, limit or name is not valid for a task."""
 
 
 class TaskFailed(PgqError):
@@ -236,7 +237,7 @@ class TaskQueueNotEmpty(PgqError, sqlstates=("PQ073",)):
 
 
 class InvalidTaskTable(PgqError, sqlstates=("PQ078",)):
-    """The rows of the table cannot be tasks: it has no primary key, or not the columns."""
+    """The rows of the table cannot be tasks: it lacks a primary key, or the columns."""
 
 
 class SchemaMissing(PgqError, sqlstates=("PQ030", "3F000", "42883", "42P01")):
@@ -246,7 +247,7 @@ class SchemaMissing(PgqError, sqlstates=("PQ030", "3F000", "42883", "42P01")):
 
 
 class LostPosition(PgqError):
-    """A batch does not follow on what the target database has done; nothing was applied."""
+    """A batch does not follow the position of the target database; nothing was applied."""
 
 
 class TargetBehind(LostPosition, sqlstates=("PQ040",)):
@@ -258,11 +259,11 @@ class TargetAhead(LostPosition, sqlstates=("PQ041",)):
 
 
 class UndeliveredRetries(LostPosition, sqlstates=("PQ043",)):
-    """The target has noted retries and dead letters that never came to the queue."""
+    """The target has recorded retries and dead letters that never reached the queue."""
 
 
 class ForeignTick(PgqError, sqlstates=("PQ042",)):
-    """What another database remembers of the queue's ticks is not of this history."""
+    """Ticks that another database remembers are not of this queue's history."""
 
 
 class PermissionDenied(PgqError, sqlstates=("42501",)):
@@ -325,7 +326,7 @@ class ConnectionFailed(
     default_hint = "Check that PostgreSQL runs there and that user and password are right."
 
 
-#: Errors that waiting does not mend.
+#: Errors that waiting does not cure.
 PERMANENT: tuple[type[PgqError], ...] = (
     QueueNotFound,
     ConsumerNotRegistered,
@@ -346,17 +347,16 @@ PERMANENT: tuple[type[PgqError], ...] = (
 )
 
 
-#: Classes of SQLSTATEs, and SQLSTATEs, that tell of the server, of the connection to it, or of
-#: other transactions.
+#: SQLSTATEs, and classes of them, that concern the server, the connection, or other
+#: transactions.
 _CIRCUMSTANCES = ("08", "40", "53", "57P", "58", "25006", "25P03", "25P04", "55P03")
 
 
 def is_circumstance(error: BaseException) -> bool:
-    """Whether an error says nothing against what was asked for.
+    """Whether an error is not the fault of the request.
 
-    A lost connection, a serialization failure or deadlock, a lock that was not to be had, a full
-    disk, a standby: the same may succeed later. Of psycopg's errors and ours, whichever server
-    they come from.
+    A lost connection, a serialization failure or deadlock, an unavailable lock, a full disk, a standby:
+    the same request may succeed later. It accepts psycopg's errors and ours, of any server.
     """
     if not isinstance(error, psycopg.Error | PgqError):
         return False
@@ -366,9 +366,9 @@ def is_circumstance(error: BaseException) -> bool:
 
 
 def from_psycopg(error: psycopg.Error) -> PgqError:
-    """The error of ours that says the same as one of psycopg's."""
+    """Return our error for one of psycopg's."""
     message = error.diag.message_primary or str(error).strip() or type(error).__name__
-    # Without a SQLSTATE it is libpq that speaks: the connection failed.
+    # Without a SQLSTATE the error is libpq's: the connection failed.
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         return ConnectionFailed(message)
     return of_sqlstate(
@@ -379,19 +379,19 @@ def from_psycopg(error: psycopg.Error) -> PgqError:
 def of_sqlstate(
     sqlstate: str | None, message: str, *, hint: str | None = None, detail: str | None = None
 ) -> PgqError:
-    """The error of ours for what PostgreSQL says, whichever driver heard it."""
+    """Return our error for PostgreSQL's report, for any driver."""
     cls = _BY_SQLSTATE.get(sqlstate or "", PgqError)
     return cls(message, hint=hint, detail=detail, sqlstate=sqlstate)
 
 
 class translate_errors:  # noqa: N801
-    """Raise what psycopg raises inside the block as a `PgqError`, with it as the cause."""
+    """Raise psycopg's errors inside the block as `PgqError`, with the original as the cause."""
 
-    # No generator: it is on the way of every call, and would take twice as long.
+    # Not a generator: it is in every call, and would take twice as long.
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Nothing to begin."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         if isinstance(error, psycopg.Error):

@@ -1,4 +1,4 @@
-"""Events: as consumers get them, and as producers write them."""
+"""Events: those that consumers get, and those that producers write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgqpy.row_format import decode_json, decode_row, operation_and_key
 
 
 class NewEvent(NamedTuple):
-    """An event to be written. A plain tuple with the fields in this order is as good."""
+    """An event to be written. A plain tuple with the fields in this order will do."""
 
     type: str | None
     data: str | None = None
@@ -25,7 +25,7 @@ class NewEvent(NamedTuple):
 
 
 class RetryCount(int):
-    """The number of times an event was put back, and the way to put it back once more.
+    """The number of retries of an event; calling it retries the event once more.
 
     PgQ calls both "retry": the column ev_retry and the function event_retry.
     """
@@ -38,7 +38,7 @@ class RetryCount(int):
         return retry
 
     def __call__(self, after: float | timedelta | datetime) -> None:
-        """Have the event again after so many seconds, so long, or at that time (with a zone).
+        """Retry the event after seconds, after an interval, or at a time (with a zone).
 
         Raises PgqError if the event is not of an open batch, ValueError for a time without a
         zone or for a negative delay.
@@ -50,8 +50,8 @@ class RetryCount(int):
 class Event:
     """An event of a batch.
 
-    ``id`` ascends within a batch, not across transactions; ``time`` (UTC) is when its transaction
-    inserted it, ``txid`` that transaction; ``retry_count`` is how often it was put back.
+    ``id`` ascends within a batch, not across transactions; ``time`` (UTC) is the time at which its
+    transaction inserted it, ``txid`` that transaction; ``retry_count`` the number of its retries.
     """
 
     id: int
@@ -67,7 +67,7 @@ class Event:
     _retries: Retries | None = field(default=None, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Callable[..., Event], tuple[Any, ...]]:
-        # What travels to another process has left its batch.
+        # An event in another process has left its batch.
         return Event, (
             self.id,
             self.time,
@@ -84,8 +84,8 @@ class Event:
     def json(self) -> Any:
         """The data, decoded as JSON; None if there is none.
 
-        Of a row that a trigger wrote the numbers are exact, as in `row`; of other events those with
-        a fraction are float. Raises ValueError (json.JSONDecodeError) if it is something else.
+        For a row that a trigger wrote, numbers are exact, like in `row`; for other events numbers
+        with a fraction are float. Raises ValueError (json.JSONDecodeError) if it is not JSON.
         """
         if self.data is None:
             return None
@@ -94,9 +94,9 @@ class Event:
     def row(self) -> dict[str, Any]:
         """The table row that a trigger wrote: column names and values.
 
-        Values are what JSON gives (jsontriga, capture), but numbers with a fraction are Decimal,
-        with the digits that PostgreSQL wrote; or str and None (logutriga). Empty for TRUNCATE.
-        Raises ValueError if the data is no row.
+        Values are those of JSON (jsontriga, capture), but numbers with a fraction are Decimal, with
+        the digits that PostgreSQL wrote; or str and None (logutriga). Empty for TRUNCATE. Raises
+        ValueError if the data is no row.
         """
         return decode_row(self.data or "")
 
@@ -126,15 +126,14 @@ class Event:
         return {column: row[column] for column in self.key_columns}
 
     def new(self) -> NewEvent:
-        """The same event to be written again, to this or another queue."""
+        """Return the event for writing it again, to this or another queue."""
         return NewEvent(self.type, self.data, self.extra1, self.extra2, self.extra3, self.extra4)
 
     def dead_letter(self, reason: str) -> None:
         """Give the event up: it becomes a dead letter of this consumer, with this reason.
 
-        It happens when the batch is finished, in the same transaction. What is written for the
-        event stays; raise `DeadLetter` to have it rolled back. Raises PgqError if the event is
-        not of an open batch.
+        It happens when the batch is finished, in the same transaction. Writes for the event stay;
+        raise `DeadLetter` to roll them back. Raises PgqError if the event is not of an open batch.
         """
         self._of_batch().bury(self.id, reason)
 
@@ -148,17 +147,17 @@ class Event:
 
     @property
     def retry(self) -> RetryCount:
-        """How often it was put back (0 the first time); called, it puts the event back.
+        """The number of retries (0 the first time); call it to retry the event.
 
-        ``event.retry(60)``, ``event.retry(timedelta(hours=1))`` or ``event.retry(at)`` let this
-        consumer, and no other, have the event again then, in a later batch. It happens when the
-        batch is finished, in the same transaction.
+        ``event.retry(60)``, ``event.retry(timedelta(hours=1))`` or ``event.retry(at)`` schedule the
+        event for this consumer only, in a later batch. It happens when the batch is finished, in
+        the same transaction.
         """
         return RetryCount(self)
 
 
 def _text_of(name: str) -> property:
-    """A field of an event as it is read; as bytes it is no text."""
+    """Return a property for a text of an event; it raises if it is not valid UTF-8."""
     slot = Event.__dict__[name]
 
     def read(event: Event) -> str | None:
@@ -178,9 +177,9 @@ def _text_of(name: str) -> property:
 
 
 class UnreadableEvent(Event):
-    """An event of which some text is not UTF-8, as a database in SQL_ASCII may have it.
+    """An event with a text that is not UTF-8, which a database in SQL_ASCII can hold.
 
-    Reading that text raises InvalidPayload, which makes it a bad event like others.
+    Reading that text raises InvalidPayload, so it is handled like other bad events.
     """
 
     __slots__ = ()

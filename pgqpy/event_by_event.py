@@ -1,13 +1,13 @@
 # WARNING: generated from pgqpy/event_by_event_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Processing a batch event by event, so that a bad event costs itself and no other.
+"""Processing of a batch event by event, so that a bad event does not affect others.
 
-Usually that is a loop, and nothing else. When an event fails after the transaction has begun, what
-it has written cannot be told from what the others have: all is rolled back, and the batch is run
-again *in pieces*, each in a savepoint. A piece that fails is undone and cut before the event that
-raised: those before it are run again, and those from it on, of which it is now the first, and alone
-in its savepoint if it fails again. So no event is run more than a few times, however many are bad.
+Usually that is a plain loop. If an event fails after the transaction has begun, its writes cannot
+be told from those of the others: all is rolled back, and the batch is run again *in pieces*, each
+in a savepoint. A piece that fails is undone and cut before the event that raised. The events before
+it are run again, and then those from it on: it is now the first of its piece, and alone in its
+savepoint if it fails again. So no event is run more than a few times, however many are bad.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pgqpy.error_origin import blame
 from pgqpy.event import Event, UnreadableEvent
 from pgqpy.lanes import Lanes
 
-#: A piece is at most so many events, and about so many characters of payload: it is in memory.
+#: The maximum events of a piece; its payload is limited, too: a piece is held in memory.
 MOST_EVENTS = 256
 MOST_CHARACTERS = 1_000_000
 
 
 class RunInPieces(Exception):
-    """Roll back: the transaction holds what a failed event has written. Then run in pieces."""
+    """Roll back, because the transaction holds writes of a failed event. Then run in pieces."""
 
 
 class EventByEvent:
@@ -54,7 +54,8 @@ class EventByEvent:
         self._failed = failed
 
     def run(self, at_once: int) -> None:
-        """Process all events, so many at once. Raises RunInPieces, and what is not handled."""
+        """Process all events, ``at_once`` concurrently. Raises RunInPieces, and unhandled
+        errors."""
         if at_once > 1:
             lanes = Lanes(self._conn, at_once, savepoints=self._batch.in_pieces)
             lanes.run(self._batch, self._process, self._failed_there)
@@ -64,7 +65,7 @@ class EventByEvent:
             self._run_straight()
         ignored = self._status == TransactionStatus.INERROR and not self._batch.in_pieces
         if ignored and self._handles(swallowed_error()):
-            # Some event did not mind that a statement of its failed; nothing would commit.
+            # An event ignored the error of one of its statements; nothing would commit.
             raise RunInPieces
 
     def _run_straight(self) -> None:
@@ -77,7 +78,8 @@ class EventByEvent:
                 self._failed_there(event, error, spoiled=begun)
 
     def _failed_there(self, event: Event, error: Exception, *, spoiled: bool) -> None:
-        """An event failed; ``spoiled`` tells whether its effects may be in the transaction."""
+        """Handle an event's failure; ``spoiled`` tells whether its writes may be in the
+        transaction."""
         if self._conn.closed or not self._handles(error):
             blame(event.id, error)
             raise error
@@ -115,7 +117,7 @@ class EventByEvent:
             if error is None:
                 continue
             if done == 0 or len(piece) == 1:
-                # Nobody else was in the savepoint.
+                # No other event was in the savepoint.
                 self._fail(piece[0], error)
                 pieces.append(piece[1:])
             else:
@@ -123,7 +125,7 @@ class EventByEvent:
                 pieces += [piece[cut:], piece[:cut]]
 
     def _run_piece(self, events: list[Event]) -> tuple[int, Exception | None]:
-        """How many events were done, and the error that undid them."""
+        """Return the number of events processed, and the error that undid them."""
         done = 0
         try:
             with savepoint(self._conn):

@@ -14,7 +14,7 @@ from pgqpy.values import GroupInfo, GroupPartition, ParkedKey
 
 
 class AsyncGroupAdmin:
-    """Consumer groups, on a connection of the caller's, in the caller's transaction.
+    """Consumer groups, on the caller's connection and in its transaction.
 
     Raises a `pgqpy.errors.PgqError` for what the SQL functions refuse, for instance GroupNotFound.
     """
@@ -35,7 +35,7 @@ class AsyncGroupAdmin:
     ) -> bool:
         """Create a group behind the newest tick, or ``at_tick``; False if it exists already.
 
-        ``key`` is as for `GroupConsumer`. Raises InvalidParameter for one that cannot be, and
+        ``key`` is described at `GroupConsumer`. Raises InvalidParameter if it cannot be a key, and
         GroupConflict if the group has another.
         """
         return bool(
@@ -65,10 +65,10 @@ class AsyncGroupAdmin:
         await self._value("set_group_config", queue_name, group_name, param, str(value))
 
     async def resize_group(self, queue_name: str, group_name: str, partitions: int) -> int | None:
-        """Change the number of partitions; the tick that all have to reach first, None if done.
+        """Change the number of partitions; return the tick that all must reach first, None if done.
 
-        Its workers take the partitions there. The present number ends a resizing that has not
-        happened yet.
+        Its workers take the partitions there. Setting the present number cancels a resize that has
+        not happened yet.
         """
         tick: int | None = await self._value("resize_group", queue_name, group_name, partitions)
         return tick
@@ -76,7 +76,8 @@ class AsyncGroupAdmin:
     async def get_group_info(
         self, queue_name: str | None = None, group_name: str | None = None
     ) -> list[GroupInfo]:
-        """All groups, those of a queue, or one. Raises GroupNotFound if that does not exist."""
+        """Return all groups, those of a queue, or one. Raises GroupNotFound if it does not
+        exist."""
         rows = await self._rows("get_group_info", queue_name, group_name)
         if group_name is not None and queue_name is not None and not rows:
             raise GroupNotFound(
@@ -86,25 +87,25 @@ class AsyncGroupAdmin:
         return [GroupInfo.from_row(row) for row in rows]
 
     async def get_group_partitions(self, queue_name: str, group_name: str) -> list[GroupPartition]:
-        """The partitions of a group, by number."""
+        """Return the partitions of a group, by number."""
         rows = await self._rows("get_group_partitions", queue_name, group_name)
         return [GroupPartition.from_row(row) for row in rows]
 
     async def get_parked_keys(self, queue_name: str, group_name: str) -> list[ParkedKey]:
-        """The parked keys of a group, those first that have been for longest."""
+        """Return the parked keys of a group, the longest parked first."""
         rows = await self._rows("get_parked_keys", queue_name, group_name)
         return [ParkedKey.from_row(row) for row in rows]
 
     async def unpark_key(self, queue_name: str, group_name: str, key: str | None = None) -> int:
-        """Have a parked key, or all, tried again now, in order; how many keys."""
+        """Retry a parked key, or all, now, in order; return the number of keys."""
         return int(await self._value("unpark_key", queue_name, group_name, key))
 
     async def give_up_parked(
         self, queue_name: str, group_name: str, key: str, *, most: int | None = 1
     ) -> int:
-        """Make the first events of a parked key dead letters, None: all; how many.
+        """Make the first events of a parked key dead letters, None: of all; return their number.
 
-        What is left of the key is tried again now.
+        The rest of the key is retried now.
         """
         return int(await self._value("give_up_parked", queue_name, group_name, key, most))
 

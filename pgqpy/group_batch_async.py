@@ -35,25 +35,25 @@ class AsyncGroupBatch(AsyncBatch):
 
     partition: int
     generation: int
-    #: Why events failed, and when they are tried again; None: when somebody says so.
+    #: The reasons of failed events, and their delays; None: until they are unparked.
     parks: dict[int, tuple[str, timedelta | None]] = field(
         default_factory=dict, init=False, repr=False
     )
-    #: The keys of the events; None: not asked for yet, for none has failed.
+    #: The keys of the events; None: not read yet, because no event has failed.
     keys: dict[int, str] | None = field(default=None, init=False, repr=False)
     _parked_keys: set[str] = field(default_factory=set, init=False, repr=False)
-    #: Types of the events, as the server was told.
+    #: The types of the events, as sent to the server.
     types: Collection[str] | None = None
-    #: Set where several events are processed at once.
+    #: Set if several events are processed at once.
     order: AsyncKeyOrder | None = field(default=None, init=False, repr=False)
 
     def park(self, event: Event, reason: str, after: timedelta | None) -> None:
-        """Hold up an event that failed, and those of its key behind it; `keys` are known."""
+        """Park an event that failed, and those of its key behind it; `keys` are known."""
         self.parks[event.id] = reason, after
         self._parked_keys.add(self.key_of(event))
 
     def key_of(self, event: Event) -> str:
-        """The key of an event; `keys` are known."""
+        """Return the key of an event; `keys` are known."""
         assert self.keys is not None
         return self.keys[event.id]
 
@@ -62,7 +62,7 @@ class AsyncGroupBatch(AsyncBatch):
         return bool(self._parked_keys) and self.key_of(event) in self._parked_keys
 
     async def start_over(self, *, in_pieces: bool) -> None:
-        """Forget what was noted of events: they will be processed again from the first."""
+        """Forget the retries and dead letters: processing starts again from the first event."""
         self.parks.clear()
         self._parked_keys.clear()
         await super().start_over(in_pieces=in_pieces)
@@ -92,11 +92,11 @@ class AsyncParkedBatch(AsyncGroupBatch):
     parked_ids: Sequence[int]
 
     def key_of(self, event: Event) -> str:
-        """All have the same."""
+        """Return the common key."""
         return ""
 
     def park(self, event: Event, reason: str, after: timedelta | None) -> None:
-        """Hold up an event that failed, and those behind it."""
+        """Park an event that failed, and those behind it."""
         self.parks[event.id] = reason, after
 
     def is_parked(self, event: Event) -> bool:
@@ -104,7 +104,7 @@ class AsyncParkedBatch(AsyncGroupBatch):
         return bool(self.parks)
 
     async def finish(self, conn: AsyncConnection) -> None:
-        """Remove the events that are done. Raises LeaseLost."""
+        """Remove the finished events. Raises LeaseLost."""
         await self.close()
         place = dict(zip(self.event_ids, self.parked_ids, strict=True))
         done = list(self.parked_ids)

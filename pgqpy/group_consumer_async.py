@@ -45,7 +45,7 @@ select batch.*, clock_timestamp() - batch.cur_tick_time as lag
 """
 _OPEN_PARKED = b"select *, clock_timestamp() - first_time as lag from pgq.open_parked(%s)"
 
-#: Seconds between complaints about a partition that takes no batches.
+#: Seconds between warnings about a partition that takes no batches.
 _COMPLAIN_EVERY = 60.0
 
 
@@ -63,40 +63,40 @@ class AsyncGroupConsumer(AsyncConsumer):
             async def process_event(self, conn, event):
                 ...
 
-    Start it as often as there is work for, up to once a partition, on as many machines. Workers
-    find each other in the database: partitions move when one comes or goes. One that is killed, or
-    cut off, loses its partitions after ``lease``; should it live after all, its finish fails with
-    LeaseLost, and all that it wrote is rolled back. Effects in this database happen exactly once.
+    Start as many as the work needs, up to one a partition, on as many machines. Workers find each
+    other in the database: partitions move when a worker comes or goes. A worker that is killed, or
+    cut off, loses its partitions after ``lease``; if it still lives, its finish fails with
+    LeaseLost, and all its writes are rolled back. Effects in this database happen exactly once.
 
-    When `process_event` raises, the event's key is *parked*: this event and the later ones of the
-    key are put aside in order, and tried again, in order, when ``retry_policy`` says; once that has
-    given up, when somebody says so (``pgqpy group unpark``). Other keys go on. With more than
+    If `process_event` raises, the event's key is *parked*: this event and the later ones of the
+    key are put aside, and retried in order after the delay of ``retry_policy``; once that gives
+    up, when they are unparked (``pgqpy group unpark``). Other keys go on. With more than
     ``park_limit`` parked events a partition takes no batches until there are fewer. To go on
     with the key without the event, raise `DeadLetter`. `Event.retry` parks, too, and like an error
-    it undoes what was written for the event.
+    it undoes the writes for the event.
 
     asyncio: with ``concurrency`` events of different keys are processed at once, those of a key one
     after the other.
 
-    One that overrides `process_batch` gets whole batches of a partition; then nothing is parked.
+    If `process_batch` is overridden, it gets whole batches of a partition; then nothing is parked.
     """
 
     key: str = "ev_extra1"
-    """What orders events: an immutable SQL expression over ev_type, ev_data and ev_extra1 to
-    ev_extra4, or ``pkey``: the primary key of captured rows. An event for which it is NULL, or
-    fails, is in no order with others. Fixed when the group is created."""
+    """The key that orders events: an immutable SQL expression over ev_type, ev_data and ev_extra1
+    to ev_extra4, or ``pkey``: the primary key of captured rows. An event for which it is NULL, or
+    fails, has no order with others. Fixed when the group is created."""
     partitions: int = 8
-    """How many, when the group is created; `pgqpy group resize` changes it."""
+    """Their number, when the group is created; `pgqpy group resize` changes it."""
     lease: timedelta = timedelta(seconds=15)
-    """A worker that is silent for so long loses its partitions; when the group is created."""
+    """The silence after which a worker loses its partitions; used when the group is created."""
     park_limit: int = 10_000
-    """The most parked events that a partition goes on with; when the group is created."""
+    """The maximum parked events of a partition that goes on; used when the group is created."""
     worker_name: str = ""
-    """What lists of partitions show; by default machine, process and a number."""
+    """The worker's name in lists of partitions; by default machine, process and a number."""
 
     retry_policy: RetryPolicy | None = ExponentialBackoff()
-    """When a parked key is tried again: seconds after an attempt (from 1) that failed with an
-    error, or None: when somebody says so. Without a policy the whole batch comes again."""
+    """The delay before a parked key is retried: seconds after an attempt (from 1) that failed with
+    an error, or None: until it is unparked. Without a policy the whole batch is retried."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """As for `AsyncConsumer`; ``consumer_name`` is the group's."""
+        """See `AsyncConsumer`; ``consumer_name`` is the group's."""
         super().__init__(
             dsn,
             queue_name=queue_name,
@@ -127,7 +127,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         self._member: int | None = None
         self._beats = False
         self._encoding = ""
-        #: Partitions whose last batch failed: when to go on, and how long the next pause will be.
+        #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
         self._pauses: dict[int, tuple[float, Backoff]] = {}
         self._parked_pause = (0.0, Backoff(self.backoff_first, self.backoff_cap))
         self._after = -1
@@ -202,7 +202,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         return self._member
 
     async def _quit(self, session: AsyncSession) -> None:
-        """Leave the group, so that others have the partitions at once."""
+        """Leave the group, so that other workers get the partitions at once."""
         member, self._member = self._member, None
         if member is None:
             return
@@ -218,7 +218,7 @@ class AsyncGroupConsumer(AsyncConsumer):
             )
 
     async def _beat(self) -> None:
-        """Say that this worker lives, if it is a member."""
+        """Send a heartbeat, if this worker is a member."""
         try:
             async with await async_connect(self.dsn, prepare_threshold=None) as conn:
                 await conn.execute(call("group_heartbeat", 1), (self._member,))
@@ -233,7 +233,7 @@ class AsyncGroupConsumer(AsyncConsumer):
     # --- batches
 
     async def _wait(self, session: AsyncSession) -> None:
-        # Nobody notifies of what others leave, or of parked keys that are due.
+        # No notification is sent for free partitions, or for parked keys that are due.
         assert self._waker is not None
         await session.wait(self._waker, self.poll_interval, for_tick=False)
 
@@ -242,7 +242,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         went_on = await super()._next(session, tolerant=tolerant)
         if self._full and not self._found and not tolerant:
             raise self._parking_full()
-        # There may be more in other partitions.
+        # Other partitions may have more.
         return went_on or self._found
 
     async def _open(self, session: AsyncSession) -> AsyncBatch | None:
@@ -292,7 +292,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         if row["batch_id"] is None:
             if not (row["parked"] and may_park):
                 return None
-            # Between two runs of parked events others have their turn.
+            # Between two runs of parked events other batches have their turn.
             self._parked_first = False
             return await self._open_parked(conn, member)
         self._after = row["partition"]
@@ -362,7 +362,7 @@ class AsyncGroupConsumer(AsyncConsumer):
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process a batch of a partition, or parked events, inside a transaction of ``conn``.
 
-        As `AsyncConsumer.process_batch`. The default calls `process_event` for each event, and
+        See `AsyncConsumer.process_batch`. The default calls `process_event` for each event, and
         parks the keys of those that fail.
         """
         batch = cast(AsyncGroupBatch, batch)
@@ -403,7 +403,7 @@ class AsyncGroupConsumer(AsyncConsumer):
             raise Retry(after - datetime.now(UTC) if isinstance(after, datetime) else after)
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
-        """Park an event's key, or give the event up, as the error and ``retry_policy`` say."""
+        """Park an event's key, or give the event up, by the error and ``retry_policy``."""
         assert isinstance(batch, AsyncGroupBatch)
         if isinstance(error, DeadLetter):
             await super().fail_event(batch, event, error)
@@ -421,7 +421,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         else:
             after = self.retry_policy(event.retry_count + 1, error)
         if batch.keys is None and not isinstance(batch, AsyncParkedBatch):
-            # On a connection of its own: this is no effect of the event's.
+            # On a separate connection: this is not one of the event's effects.
             async with await async_connect(self.dsn, prepare_threshold=None) as conn:
                 batch.keys = await self._keys(conn, batch)
         delay = timedelta(seconds=after) if isinstance(after, int | float) else after
@@ -439,7 +439,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         await self.on_event_failed(event, error, after)
 
     async def _keys(self, conn: AsyncConnection, batch: AsyncGroupBatch) -> dict[int, str]:
-        """The keys of a batch's events."""
+        """Return the keys of a batch's events."""
         with translate_errors():
             cursor = await conn.execute(call("group_batch_keys", 1), (batch.id,))
             return dict(await cursor.fetchall())
@@ -472,7 +472,7 @@ class AsyncGroupConsumer(AsyncConsumer):
     async def _note_failure(
         self, session: AsyncSession, batch: AsyncBatch, error: Exception
     ) -> None:
-        # Of parked events the group tells: no batch of the queue's is open for them.
+        # The group reports parked events: the queue has no open batch for them.
         if not isinstance(batch, AsyncParkedBatch):
             await super()._note_failure(session, batch, error)
 

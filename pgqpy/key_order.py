@@ -1,18 +1,18 @@
-"""The order of events with one key, where several events are processed at once."""
+"""The order of events with one key, if several events are processed at once."""
 
 from __future__ import annotations
 
 import asyncio
 
-#: So many events wait in memory for each that is processed: most may be of one key, in line.
+#: The events that wait in memory for each that is processed: most may be of one key.
 WAITING = 32
 
 
 class AsyncKeyOrder:
     """Lets each event wait for the one before it with the same key, until that is done or parked.
 
-    Of those that need not wait so many are processed at once. Events begin in their order, as the
-    tasks of `AsyncLanes` do.
+    Of the events that need not wait, ``at_once`` are processed at a time. Events begin in their
+    order, like the tasks of `AsyncLanes`.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -29,20 +29,20 @@ class AsyncKeyOrder:
         await self._places.acquire()
 
     def leave(self) -> None:
-        """Free the place. It is not yet the next one's turn: the key may have to be parked."""
+        """Free the place. The next event must still wait: the key may have to be parked."""
         self._places.release()
 
     def end(self, event_id: int) -> None:
-        """It is the next one's turn."""
+        """Let the next event of the key begin."""
         if done := self._done.pop(event_id, None):
             done.set()
 
 
 class KeyOrder:
-    """The same for threads, where there is one event after the other anyway."""
+    """The order for threads, which process one event after the other anyway."""
 
     def __init__(self, at_once: int) -> None:
-        """There is one place."""
+        """Make one place."""
 
     def begin(self, event_id: int, key: str) -> None:
         """It is the event's turn."""

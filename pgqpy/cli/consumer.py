@@ -122,8 +122,7 @@ def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
 
     Shown are their positions, lags and numbers of pending events. Workers that share a consumer's
     position follow it as CONSUMER.WORKER, with their current batch. The keys of the JSON objects
-    are
-    the columns of pgq.get_consumer_info().
+    are the columns of pgq.get_consumer_info().
     """
     with connect(dsn) as conn:
         consumers = Admin(conn).get_consumer_info(queue)

@@ -38,11 +38,9 @@ select current_database() as database,
 
 # A rotation empties the oldest table, so it waits for every consumer whose position is not past the
 # last switch. Positions are snapshots: one is past the switch if no transaction that was open at
-# the
-# switch was open at it. If that fails for the newest tick as well, then a transaction is still
-# open,
-# and the consumers are not late. A switch in the future was made before the clock was set back; the
-# next is due.
+# the switch was open at it. If that fails for the newest tick as well, then a transaction is still
+# open, and the consumers are not late. A switch in the future was made before the clock was set
+# back; the next is due.
 ROTATION: LiteralString = """
 select q.queue_name as queue,
        least(q.queue_switch_time, now()) as rotated_at,
@@ -228,8 +226,7 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Failing:
     """A consumer whose open batch failed, and the event that raised, if known; since when, how
-    often,
-    and how long ago the last time was."""
+    often, and how long ago the last time was."""
 
     queue: str
     consumer: str

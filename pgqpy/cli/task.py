@@ -111,8 +111,7 @@ def list_queues(dsn: str, as_json: bool) -> None:
     """List the task queues, and how many tasks they have.
 
     Waiting is the time that the oldest task has waited. Large numbers are only counted up to
-    10,000.
-    The keys of the JSON objects are the columns of pgq_task.get_queue_info().
+    10,000. The keys of the JSON objects are the columns of pgq_task.get_queue_info().
     """
     with connect(dsn) as conn:
         queues = TaskQueues(conn).queues()

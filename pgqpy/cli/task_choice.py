@@ -95,7 +95,7 @@ def choice_options(function: Function) -> Function:
 
 
 claimed_option = click.option(
-    "--claimed", is_flag=True, help="Also those that are claimed: their workers lose them."
+    "--claimed", is_flag=True, help="Also claimed ones: their workers lose them."
 )
 
 
@@ -117,10 +117,9 @@ def choose(
     claimed: bool = False,
     **which: Any,
 ) -> list[Choice]:
-    """What the options say, queue by queue. Raises CliError for ids that are not there.
+    """Return the chosen tasks, queue by queue. Raises CliError for ids that do not exist.
 
-    Without ``claimed``, tasks that somebody has claimed are refused, if they are named by their
-    ids.
+    Without ``claimed``, claimed tasks are refused if they are named by their ids.
     """
     given = read_filter(conn, which)
     if ids:
@@ -156,7 +155,7 @@ def no_such_task(task_id: int) -> CliError:
 
 
 def distance(time: datetime | None, now: datetime) -> str | None:
-    """How far away a time is: ``in 3 s``, ``5 min ago``."""
+    """Return the distance to a time: ``in 3 s``, ``5 min ago``."""
     if time is None:
         return None
     return f"in {brief(time - now)}" if time > now else f"{brief(now - time)} ago"

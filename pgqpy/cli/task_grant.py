@@ -1,4 +1,4 @@
-"""Who may do what with the tasks of a queue."""
+"""Rights on the tasks of a queue."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ACTIONS = ("insert", "claim", "change", "delete", "read")
 )
 @dsn_option
 @click.argument("queue", type=TASK_QUEUE)
-@click.option("--off", is_flag=True, help="Open it again; what was granted is kept.")
+@click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
 def restrict(dsn: str, queue: str, off: bool) -> None:
-    """Let only roles that were granted it use the tasks of a queue.
+    """Restrict the tasks of a queue to roles with a grant.
 
     Other queues are open: members of pgq_writer push, members of pgq_reader do the rest. Members of
     pgq_admin may do everything everywhere.
@@ -47,10 +47,10 @@ def restrict(dsn: str, queue: str, off: bool) -> None:
 @click.argument("role", type=TEXT)
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 def grant(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
-    """Let a role do something with the tasks of a restricted queue.
+    """Grant a role actions on the tasks of a restricted queue.
 
-    To call the functions at all it must be a member of pgq_writer (insert) or of pgq_reader (the
-    rest), too.
+    To call the functions at all, the role must also be a member of pgq_writer (insert) or of
+    pgq_reader (the rest).
     """
     with connect(dsn) as conn:
         conn.execute("select pgq_task.grant_queue(%s, %s, %s)", [queue, list(actions), role])
@@ -68,10 +68,10 @@ def grant(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
 @click.argument("role", type=TEXT)
 @click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
 def revoke(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
-    """Take back what was granted to a role.
+    """Revoke grants of a role.
 
-    What it may do as a member of another role is not changed. `pgqpy task grants` shows what there
-    is.
+    Rights that it has as a member of another role are not changed. `pgqpy task grants` lists the
+    grants.
     """
     with connect(dsn) as conn:
         conn.execute("select pgq_task.revoke_queue(%s, %s, %s)", [queue, list(actions), role])
@@ -88,10 +88,10 @@ def revoke(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
 @click.argument("queue", type=TASK_QUEUE, required=False)
 @json_option
 def grants(dsn: str, queue: str | None, as_json: bool) -> None:
-    """Show who may do what with the tasks of restricted queues.
+    """Show the grants on the tasks of restricted queues.
 
     The keys of the JSON objects are the columns of pgq_task.get_queue_grants(). On a queue that is
-    not restricted what was granted has no effect.
+    not restricted, grants have no effect.
     """
     with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute("select * from pgq_task.get_queue_grants(%s)", [queue]).fetchall()

@@ -1,4 +1,4 @@
-"""Finished tasks that are kept: looked at, and done once more."""
+"""Kept finished tasks: look at them, and push them again."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def history(
 ) -> None:
     """List finished tasks that a queue keeps, the last ones first.
 
-    How long they are kept is its parameter keep: see `pgqpy task config`. With --json each is an
+    The parameter keep says how long they are kept: see `pgqpy task config`. With --json each is an
     object on a line of its own, with the columns of pgq_task.finished_tasks().
     """
     with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
@@ -126,10 +126,10 @@ def replay(
     dry_run: bool,
     **which: Any,
 ) -> None:
-    """Push finished tasks that a queue keeps once more, as new tasks.
+    """Push finished tasks that a queue keeps again, as new tasks.
 
-    They have the payload, the priority and the keys of those that they repeat; their headers tell
-    which these are. `history` takes the same options.
+    They have the payload, the priority and the keys of the originals; their headers name these.
+    `history` takes the same options.
     """
     if every == (bool(ids) or any(value is not None for value in which.values())):
         raise click.UsageError("Give ids, or options that say which, or --all.")

@@ -1,4 +1,4 @@
-"""Limits of task queues: how many tasks are claimed at a time, and in a period."""
+"""Limits of task queues: how many tasks may be claimed at a time, and in a period."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgqpy.cli.wording import duration
 from pgqpy.tasks import Tasks
 from pgqpy.tasks.progress import TaskLimits
 
-#: What pgq_task.set_limits() takes, and how people say it.
+#: The parameters of pgq_task.set_limits(), in words.
 LIMITS = {
     "max_running": "at a time",
     "max_running_per_key": "at a time per key",
@@ -34,7 +34,7 @@ class Limit(click.ParamType[int]):
     name = "limit"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Refuse what is less than one task."""
+        """Refuse numbers below one."""
         if value == "none":
             return 0
         try:
@@ -60,27 +60,27 @@ class Limit(click.ParamType[int]):
 @dsn_option
 @click.argument("queue", type=TASK_QUEUE)
 @click.option(
-    "--running", "max_running", type=Limit(), metavar="N", help="So many are claimed at a time."
+    "--running", "max_running", type=Limit(), metavar="N", help="Tasks claimed at a time."
 )
 @click.option(
     "--running-per-key",
     "max_running_per_key",
     type=Limit(),
     metavar="N",
-    help="So many with the same limit_key in their headers.",
+    help="Tasks claimed at a time with the same limit_key in their headers.",
 )
-@click.option("--rate", type=Limit(), metavar="N", help="So many are claimed in any period.")
-@click.option("--rate-per-key", type=Limit(), metavar="N", help="So many with the same limit_key.")
+@click.option("--rate", type=Limit(), metavar="N", help="Tasks claimed in any period.")
+@click.option("--rate-per-key", type=Limit(), metavar="N", help="The same per limit_key.")
 @click.option(
-    "--period", "rate_period", type=TEXT, metavar="INTERVAL", help="How long that is; 1 minute."
+    "--period", "rate_period", type=TEXT, metavar="INTERVAL", help="Its length; 1 minute."
 )
 @click.option("--off", is_flag=True, help="Take all limits away.")
 def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int | None) -> None:
     """Limit how many tasks of a queue all workers claim together.
 
-    What is not named stays as it is; none takes one limit away. It holds from now on: who waited
-    for the limits of before is claimed as soon as the new ones allow it. `pgqpy task pause` stops a
-    queue.
+    Limits that are not named stay as they are; none removes a limit. The change holds at once:
+    tasks that waited for the old limits are claimed as soon as the new ones allow it. `pgqpy task
+    pause` stops a queue.
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if off == bool(changes or rate_period):
@@ -124,10 +124,10 @@ def _said(limits: TaskLimits) -> list[str]:
 @click.argument("queue", type=TASK_QUEUE, required=False)
 @json_option
 def limits(dsn: str, queue: str | None, as_json: bool) -> None:
-    """Show the limits of queues, and how much of them is used.
+    """Show the limits of queues, and their use.
 
     Running and rate are of the whole queue, the columns per key of tasks with the same limit_key in
-    their headers. Tasks that wait for a limit are held, or scheduled for when their turn comes.
+    their headers. Tasks that wait for a limit are held, or scheduled for their turn.
     """
     with connect(dsn) as conn:
         found = Tasks(conn).limits(queue)

@@ -27,7 +27,7 @@ count_option = click.option(
     default=20,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="The maximum number to show.",
 )
 
 
@@ -51,7 +51,7 @@ def list_tasks(dsn: str, queue: str | None, count: int, as_json: bool, **which: 
     """List tasks, in the order in which they are claimed.
 
     With --json each is an object on a line of its own, with the columns of pgq_task.tasks. When is
-    the time since when it is available or from which on, and of claimed ones the end of the lease.
+    the time at which it became or becomes available, and for claimed tasks the end of the lease.
     """
     with connect(dsn) as conn:
         given = read_filter(conn, which)

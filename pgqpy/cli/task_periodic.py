@@ -1,4 +1,4 @@
-"""Tasks that are pushed by themselves."""
+"""Schedules of tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pgqpy.tasks.progress import PeriodicInfo
 def periodic() -> None:
     """Look at schedules, pause them, and push a run now.
 
-    They are made by programs: a worker tells the database of those that its TaskApp has.
+    Programs create them: a worker stores the schedules of its TaskApp in the database.
     """
 
 
@@ -35,10 +35,10 @@ def periodic() -> None:
 @dsn_option
 @json_option
 def list_periodic(dsn: str, as_json: bool) -> None:
-    """List what is pushed by itself, and when.
+    """List schedules, and when they are due.
 
-    Last is the last run that was pushed or left out. Workers push a run within a second of when it
-    is due: where next is past, none is running, or all are busy.
+    Last is the last run that was pushed or skipped. Workers push a run within a second of its time:
+    if next is past, no worker is running, or all are busy.
     """
     with connect(dsn) as conn:
         found = [(each, _next(each)) for each in Tasks(conn).periodic()]
@@ -67,7 +67,7 @@ def list_periodic(dsn: str, as_json: bool) -> None:
 
 
 def _next(task: PeriodicInfo) -> datetime | None:
-    """When its next run is due; None if that cannot be said, or it is paused."""
+    """Return the time of the next run; None if it is unknown, or the schedule is paused."""
     if task.paused:
         return None
     try:
@@ -79,7 +79,7 @@ def _next(task: PeriodicInfo) -> datetime | None:
 
 
 def _known(conn: pgqpy.Connection, name: str) -> Tasks:
-    """The tasks of a database that has this schedule. Raises CliError."""
+    """Return the tasks of a database that has this schedule. Raises CliError."""
     tasks = Tasks(conn)
     if all(each.name != name for each in tasks.periodic()):
         raise CliError(
@@ -92,9 +92,9 @@ def _known(conn: pgqpy.Connection, name: str) -> Tasks:
 @dsn_option
 @click.argument("name", type=TEXT)
 def run(dsn: str, name: str) -> None:
-    """Push a run now, besides those that are due.
+    """Push a run now, in addition to the due ones.
 
-    It has the same payload, priority and keys; a paused one is pushed, too.
+    It has the same payload, priority and keys; a paused schedule is pushed, too.
     """
     with connect(dsn) as conn:
         task_id = _known(conn, name).run_periodic(name)
@@ -107,7 +107,7 @@ def run(dsn: str, name: str) -> None:
 def pause(dsn: str, name: str) -> None:
     """Push no runs until `pgqpy task periodic resume`.
 
-    Runs that were pushed are worked on as usual. It outlasts restarts of workers.
+    Runs that were pushed are worked on as usual. The pause survives restarts of workers.
     """
     with connect(dsn) as conn:
         _known(conn, name).pause_periodic(name)
@@ -118,9 +118,9 @@ def pause(dsn: str, name: str) -> None:
 @dsn_option
 @click.argument("name", type=TEXT)
 def resume(dsn: str, name: str) -> None:
-    """Push runs again, as `pgqpy task periodic pause` had stopped them.
+    """Push runs again, after `pgqpy task periodic pause`.
 
-    Those that were due meanwhile are not made up for.
+    Runs that were due during the pause are not made up for.
     """
     with connect(dsn) as conn:
         _known(conn, name).resume_periodic(name)
@@ -131,10 +131,10 @@ def resume(dsn: str, name: str) -> None:
 @dsn_option
 @click.argument("name", type=TEXT)
 def drop(dsn: str, name: str) -> None:
-    """Forget a schedule; tasks that were pushed stay.
+    """Delete a schedule; tasks that were pushed stay.
 
-    That is for jobs that were taken out of their program: a worker whose program still has it makes
-    it again when it starts.
+    Use it for jobs that were removed from their program: a worker whose program still has the
+    schedule creates it again when it starts.
     """
     with connect(dsn) as conn:
         _known(conn, name).drop_periodic(name)

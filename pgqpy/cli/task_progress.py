@@ -1,4 +1,4 @@
-"""How far tasks are that somebody works on, and ending them."""
+"""Progress of claimed tasks, and their cancellation."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ COLUMNS = ("Id", "Queue", "Worker", "Done", "Note", "Said", "Cancelled")
 )
 @json_option
 def progress(dsn: str, queue: str | None, watch: bool, every: float, as_json: bool) -> None:
-    """Show how far tasks are that are being worked on.
+    """Show the progress of claimed tasks.
 
-    Those that say so, that is: see current_job().progress(). Said is when they did last. Tasks that
-    shall end are shown, too, with the reason, until they have.
+    Only tasks that report it: see current_job().progress(). Said is the time of the last report.
+    Cancelled tasks are shown, too, with the reason, until they end.
     """
     with connect(dsn) as conn:
         tasks = Tasks(conn)
@@ -94,7 +94,7 @@ def _rows(found: list[TaskProgress]) -> list[tuple[Any, ...]]:
 
 
 def how_far(progress: TaskProgress) -> str | None:
-    """``40 of 100 (40 %)``; None if nothing was said."""
+    """Return ``40 of 100 (40 %)``; None if there was no report."""
     if progress.done is None:
         return None
     if not progress.total:
@@ -123,12 +123,11 @@ def _number(value: float) -> str:
     "--reason", type=TEXT, default="cancelled", metavar="TEXT", help="Why; workers are told it."
 )
 def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: Any) -> None:
-    """End tasks, also those that are being worked on.
+    """Cancel tasks, including claimed ones.
 
-    What nobody has claimed is deleted. Jobs of a TaskApp hear within a second that they shall end:
-    those of asyncio are interrupted, others when they say how far they are or look; then the task
-    goes to the error queue. Other workers do not hear of it: `remove --claimed` takes a task from
-    them.
+    Tasks that are not claimed are deleted. Jobs of a TaskApp are told within a second: asyncio jobs
+    are interrupted, others at their next progress report or check; then the task goes to the error
+    queue. Other workers are not told: `remove --claimed` takes a task from them.
     """
     with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
         choices = choose(conn, ids=ids, claimed=True, **which)
@@ -152,7 +151,7 @@ def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: 
 
 
 def _cancel(conn: pgqpy.Connection, task_id: int, reason: str, *, named: bool) -> bool | None:
-    """Whether it is gone, or else somebody has it; None if it has ended meanwhile."""
+    """Return whether it is gone, or else still claimed; None if it has ended meanwhile."""
     try:
         with conn.transaction():
             return Tasks(conn).cancel(task_id, reason)

@@ -1,4 +1,4 @@
-"""Pushing tasks by hand, from files, and from what other programs print."""
+"""Pushing tasks by hand, from files, and from the output of other programs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from pgqpy.cli.output import say
 from pgqpy.cli.position import Moment
 from pgqpy.tasks import statements as sql
 
-#: A payload is JSON, and people forget the quotes.
+#: A payload is JSON, and the quotes are easily forgotten.
 HINT = """payloads are JSON: '{"to": "ann"}', 12, or '"a text"' with its quotes"""
 
-#: So many at once, in one transaction all the same.
+#: The number of tasks pushed in one call, all in one transaction.
 CHUNK = 1000
 
 
 class Json(click.ParamType[str]):
-    """A JSON document, as it was written: numbers keep their digits."""
+    """A JSON document, unchanged: numbers keep their digits."""
 
     name = "json"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse what is none."""
+        """Refuse text that is not JSON."""
         if value == "-":
             return value
         try:
@@ -42,7 +42,7 @@ class Json(click.ParamType[str]):
 
 
 def json_text(text: str) -> str:
-    """The text, if it is one JSON document. Raises ValueError."""
+    """Return the text, if it is one JSON document. Raises ValueError."""
     try:
         json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -84,7 +84,7 @@ JSON = Json()
 @click.option(
     "--at", type=Moment(), metavar="TIME", help="Not before this time; local if without offset."
 )
-@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Not before so long from now.")
+@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Not before this time passed.")
 @click.option(
     "--priority",
     type=PRIORITY,
@@ -112,9 +112,9 @@ JSON = Json()
     "--order-key",
     type=TEXT,
     metavar="TEXT",
-    help="Tasks with the same one are worked off one after the other.",
+    help="Tasks with the same order key are worked on one after the other.",
 )
-@click.option("--headers", type=JSON, metavar="JSON", help="An object, for what else is known.")
+@click.option("--headers", type=JSON, metavar="JSON", help="An object with further data.")
 def push(
     dsn: str,
     queue: str,
@@ -132,8 +132,8 @@ def push(
 ) -> None:
     """Push one task, or one for each line of a file.
 
-    PAYLOAD is JSON, null if it is left out; - reads it from standard input. The lines of a file are
-    JSON, too, and all of them are pushed or, if anything is wrong with one, none.
+    PAYLOAD is JSON, null if it is omitted; - reads it from standard input. The lines of a file are
+    JSON, too. All of them are pushed or, if there is an error in one, none.
     """
     if at is not None and delay is not None:
         raise click.UsageError("Give --at or --in, not both.")

@@ -33,11 +33,11 @@ from pgqpy.log_format import FORMATS, LEVELS
 @dsn_option
 @click.argument("target", type=TEXT)
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=TASK_QUEUE)
-@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="So many at once.")
+@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="N at a time.")
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), metavar="N", help="Claim at most so many at once."
+    "--batch-size", type=click.IntRange(min=1), metavar="N", help="Claim at most N at once."
 )
-@click.option("--lease", type=float, metavar="SECONDS", help="Claim for so long, and renew.")
+@click.option("--lease", type=float, metavar="SECONDS", help="Claim for this time, and renew.")
 @click.option(
     "--until-empty", is_flag=True, help="Work on what is available, and end; for schedulers."
 )
@@ -52,11 +52,11 @@ def work(
     form: str,
     **settings: Any,
 ) -> None:
-    """Work on tasks, with what TARGET names, until SIGTERM or Ctrl-C.
+    """Work on tasks until SIGTERM or Ctrl-C, with the worker that TARGET names.
 
     TARGET is MODULE:NAME or FILE.py:NAME: a subclass of TaskWorker or AsyncTaskWorker, a TaskApp
     with its jobs, or a function that is called with each task. The queues are those of the class or
-    of the jobs, unless some are named here. A second Ctrl-C does not wait for the task at work.
+    of the jobs, unless some are named here. A second Ctrl-C does not wait for the current task.
     """
     worker = make_worker(target, dsn, list(queues) or None, settings)
     before = logger.handlers[:], logger.level, logger.propagate
@@ -72,7 +72,7 @@ def work(
 
 
 def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[str, Any]) -> Any:
-    """The worker that a target stands for. Raises CliError."""
+    """Return the worker for a target. Raises CliError."""
     from pgqpy.tasks import AsyncTaskWorker, TaskWorker
 
     where, _, name = target.rpartition(":")
@@ -82,7 +82,7 @@ def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[
         found = getattr(load_module(where), name, None)
     except ImportError as error:
         raise CliError(f"{where} cannot be imported: {first_line(str(error))}") from error
-    # What it needs may not be installed; then no app can have been made.
+    # Its dependencies may not be installed; then no app can exist.
     jobs: Any = sys.modules.get("pgqpy.tasks.app")
     given = {key: value for key, value in settings.items() if value is not None}
     try:

@@ -44,9 +44,9 @@ def ticker(
     """Run the ticker in the foreground until SIGTERM or Ctrl-C.
 
     Without a ticker consumers get nothing: it cuts the stream of events into ticks, rotates the
-    event tables, brings back events that are to be retried, and wakes consumers. Run one for each
-    database, or one for many. A second one for the same database stands by and takes over when
-    the first is gone.
+    event tables, returns due retries to their queues, and wakes consumers. Run one for each
+    database, or one for many. A second one for the same database stands by and takes over if the
+    first is gone.
     """
     from pgqpy_ticker import Config, ConfigError, run
 

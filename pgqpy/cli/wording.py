@@ -1,7 +1,6 @@
-"""How single values are written for people: numbers, intervals, names from strangers.
+"""Single values as text for people: numbers, intervals, foreign names.
 
-Names and payloads come from other people, so nothing in them may act as a terminal control
-sequence.
+Names and payloads come from outside, so they must not act as terminal control sequences.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from datetime import datetime, timedelta
 
 
 def shown(value: object) -> str:
-    """A cell's text."""
+    """Return the text of a cell."""
     match value:
         case None:
             return "-"
@@ -29,7 +28,8 @@ def shown(value: object) -> str:
 
 
 def duration(value: timedelta) -> str:
-    """An interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``3 d 4 h``."""
+    """Format an interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``3 d 4
+    h``."""
     seconds = value.total_seconds()
     if seconds < 0:
         return f"-{duration(-value)}"
@@ -49,28 +49,29 @@ def duration(value: timedelta) -> str:
 
 
 def brief(value: timedelta) -> str:
-    """An interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3 d``."""
+    """Format an interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3
+    d``."""
     number, unit = duration(value).split(" ")[:2]
     return f"{number} {unit}"
 
 
 def ago(value: timedelta | None) -> str:
-    """How long ago something was."""
+    """Format the time since something."""
     return "never" if value is None else f"{duration(value)} ago"
 
 
 def plural(number: int, noun: str) -> str:
-    """A number of things: ``1 event``, ``2,000 events``."""
+    """Format a number of things: ``1 event``, ``2,000 events``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def rate(value: float) -> str:
-    """Something a second, with as many digits as tell anything."""
+    """Format a rate a second, with its significant digits."""
     return f"{value:,.0f}" if round(value, 1) >= 10 or value == 0 else f"{value:.1f}"
 
 
 def printable(text: str) -> str:
-    """The text with control characters written as escapes, so that a terminal obeys none."""
+    """Return the text with control characters escaped, so that terminals do not obey them."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

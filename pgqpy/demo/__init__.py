@@ -18,22 +18,20 @@ def run(
     keep: bool = False,
     console: Console | None = None,
 ) -> int:
-    """Run the demo and print what came out.
+    """Run the demo and print the results.
 
     Args:
-        dsn: whose database; without it an embedded server is started for the demo.
-        chart: where to draw arrivals, backlog and latency over time.
-        events: how many flights; all of them if None.
-        spark: with the Spark consumer, which needs Java.
-        keep: leave the demo's queue and tables in the user's database.
-        console: where to print.
+        dsn: the database; without it an embedded server is started for the demo. chart: the file
+        for a chart of arrivals, backlog and latency over time. events: the number of flights; all
+        of them if None. spark: with the Spark consumer, which needs Java. keep: leave the demo's
+        queue and tables in the user's database. console: the console to print to.
 
     Returns:
         The exit code: 0 if the results of application, consumer and Spark are equal, 1 if
         they are not, 130 if it was interrupted.
 
     Raises:
-        PgqError: it cannot run, and the hint says why: no Java, a schema in the database
+        PgqError: the demo cannot run, and the hint says why: no Java, a schema in the database
             that is not the demo's, ...
         psycopg.Error: the database refuses something.
     """

@@ -1,4 +1,4 @@
-"""The application whose changes are captured. It knows nothing of queues.
+"""The application whose changes are captured. It has no code for queues.
 
 Several writers, each with a connection of its own, carry out a plan together.
 """
@@ -17,7 +17,7 @@ from pgqpy.demo.plan import BulkCorrection, Step
 
 WRITERS = 4
 
-# How long a lingering transaction stays open.
+# The seconds that a lingering transaction stays open.
 LINGER = 1.0
 
 COPY_FLIGHTS = """
@@ -45,13 +45,13 @@ DELETE_FLIGHTS = "delete from pgqpy_demo.flight where id = any(%s)"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction that committed, as the application knows it."""
+    """A committed transaction, as the application knows it."""
 
     txid: int
     at: float
     """Just before COMMIT was sent, in seconds since 1970."""
     rows: int
-    """Rows inserted, updated and deleted: as many events are to be delivered."""
+    """Rows inserted, updated and deleted: the number of events to be delivered."""
 
 
 class Application:
@@ -62,7 +62,7 @@ class Application:
         self.rollbacks = 0
         self.flights = 0
         self.error: BaseException | None = None
-        """Why a writer gave up, if one did."""
+        """The error of a writer, if one failed."""
         self._dsn = dsn
         self._steps = iter(plan)
         self._seconds = seconds
@@ -75,7 +75,7 @@ class Application:
         ]
 
     def start(self) -> None:
-        """Let the writers begin; returns at once."""
+        """Start the writers; returns at once."""
         self._start = time.monotonic()
         for thread in self._threads:
             thread.start()
@@ -98,7 +98,7 @@ class Application:
                 while (step := self._next()) and not self._wait(step.due):
                     self._carry_out(conn, step)
         except BaseException as error:
-            # Whoever watches the application reports it; the other writers need not go on.
+            # The main thread reports it; the other writers need not go on.
             self.error = error
             self._stopped.set()
 

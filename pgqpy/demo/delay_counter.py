@@ -1,7 +1,7 @@
 """The demo's `pgqpy.Consumer`: flights and delay by carrier, always up to date.
 
-This is the row counter of the PgQ slides. What it writes and the batch being
-finished are one transaction, so that each event counts once, whatever fails.
+This is the row counter of the PgQ slides. Its writes and the finish of the batch are one
+transaction, so that each event counts once, whatever fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ on conflict (carrier) do update
 
 
 def effects(event: pgqpy.Event) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """What an event does to the totals: rows to add (1) and rows to take away (-1)."""
+    """Yield an event's changes to the totals: rows to add (1) and rows to subtract (-1)."""
     match event.operation:
         case "INSERT":
             yield 1, event.row()

@@ -1,4 +1,4 @@
-"""What the demo says when it cannot go on."""
+"""Errors of the demo."""
 
 from __future__ import annotations
 

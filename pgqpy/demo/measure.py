@@ -1,4 +1,4 @@
-"""What the run was like, from two logs: what was committed when, and what was delivered when."""
+"""Measurements of the run, from two logs: commits and deliveries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgqpy.demo.batch_log import Delivery
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long a transaction's events were on their way, in seconds."""
+    """The time from a transaction's commit to the delivery of its events, in seconds."""
 
     committed_at: float
     seconds: float
@@ -19,38 +19,38 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """All that the report and the chart are made of. Times are seconds since 1970."""
+    """The data of the report and the chart. Times are seconds since 1970."""
 
     commits: Sequence[Commit]
-    """In order of time."""
+    """The commits, in order of time."""
     deliveries: Sequence[Delivery]
-    """To the pgqpy.Consumer."""
+    """Deliveries to the pgqpy.Consumer."""
     ranges: Sequence[Delivery]
-    """To the SparkConsumer; empty without Spark."""
+    """Deliveries to the SparkConsumer; empty without Spark."""
     rollbacks: int
     ticks: int
     rotations: int
 
     @property
     def events(self) -> int:
-        """Events committed."""
+        """The number of events committed."""
         return sum(commit.rows for commit in self.commits)
 
     @property
     def start(self) -> float:
-        """The first commit."""
+        """The time of the first commit."""
         return self.commits[0].at
 
     def events_in_per_second(self) -> float:
-        """From the first to the last commit."""
+        """The rate from the first to the last commit."""
         return self.events / max(self.commits[-1].at - self.start, 1e-3)
 
     def events_out_per_second(self) -> float:
-        """From the first commit to the last delivery, to the pgqpy.Consumer."""
+        """The rate from the first commit to the last delivery, to the pgqpy.Consumer."""
         return self.events / max(self.deliveries[-1].at - self.start, 1e-3)
 
     def latencies(self) -> list[Latency]:
-        """One for each transaction that was delivered, in order of their commits."""
+        """Return one for each transaction that was delivered, in order of their commits."""
         received = {txid: delivery.at for delivery in self.deliveries for txid in delivery.txids}
         return [
             Latency(commit.at, received[commit.txid] - commit.at)
@@ -60,7 +60,7 @@ class Measurements:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The smallest value that at least ``percent`` per cent of the values do not exceed."""
+    """Return the smallest value that at least ``percent`` per cent of the values do not exceed."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")

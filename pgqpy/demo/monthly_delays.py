@@ -1,7 +1,7 @@
 """The demo's `SparkConsumer`: flights and delay by carrier and month.
 
-It gets whole tick ranges as DataFrames, adds them up in Spark, and adds the few
-rows that come out to a table, in the transaction that finishes the batch.
+It gets whole tick ranges as DataFrames, aggregates them in Spark, and adds the few
+resulting rows to a table, in the transaction that finishes the batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pgqpy_consumers.spark import EVENT_SCHEMA, SparkConsumer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The rows that each event adds (sign 1) and takes away (sign -1). An event is counted once.
+# The rows that each event adds (sign 1) and subtracts (sign -1). An event is counted once.
 ROWS = """
 inline(
     case get_json_object(ev_type, '$.op')
@@ -41,7 +41,7 @@ on conflict (carrier, month) do update
 
 
 def totals(df: DataFrame) -> DataFrame:
-    """What events add to each carrier's months: carrier, month, flights, delay, events."""
+    """Return the changes by carrier and month: carrier, month, flights, delay, events."""
     from pyspark.sql import functions as f
 
     delay = f.coalesce("flight.arr_delay", f.lit(0))
@@ -78,7 +78,7 @@ def main() -> None:
     """Run until SIGTERM, in the database that PGQPY_DSN names."""
     consumer = MonthlyDelays()
     consumer.register()
-    # The first job of a session takes seconds. It may as well be one that nobody waits for.
+    # The first job of a session takes seconds, so it runs before any event waits.
     nothing = consumer.spark.range(1).mapInArrow(lambda _: iter(()), EVENT_SCHEMA)
     totals(nothing).collect()
     print(READY, flush=True)

@@ -1,4 +1,4 @@
-"""What things are called in the database."""
+"""Names in the database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ QUEUE = "flights"
 SCHEMA = "pgqpy_demo"
 
 DELAY_COUNTER = "delay_counter"
-"""The `pgqpy.Consumer`."""
+"""The name of the `pgqpy.Consumer`."""
 
 MONTHLY_DELAYS = "monthly_delays"
-"""The `SparkConsumer`."""
+"""The name of the `SparkConsumer`."""

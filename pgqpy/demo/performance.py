@@ -1,4 +1,4 @@
-"""The demo from the first curtain to the last."""
+"""The demo from start to end."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from pgqpy.embedded import Server
 
 ALL_FLIGHTS = 336_776
 
-# For all flights; fewer take a part of it.
+# The duration for all flights; fewer take a part of it.
 SECONDS = 40.0
 
-# A cold disk and a busy machine included.
+# Allows for a cold disk and a busy machine.
 START_TIMEOUT = 120.0
 
-# Seconds between the ticker's looks for tables to rotate.
+# Seconds between the ticker's maintenance runs.
 MAINTENANCE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the user chose."""
+    """The user's choices."""
 
     dsn: str | None = None
-    """Whose database; None for an embedded server."""
+    """The database; None for an embedded server."""
     chart: Path | None = None
     flights: int | None = None
-    """How many; None for all."""
+    """The number of flights; None for all."""
     spark: bool = True
     keep: bool = False
     """Leave the demo's queue and tables in the user's database."""
@@ -60,7 +60,7 @@ def perform(settings: Settings, console: Console) -> bool:
 
     Raises `PgqError` and psycopg's errors.
     """
-    # Find out now and not when all the work is done.
+    # Fail now, not when all the work is done.
     if settings.spark:
         _require_spark()
     if settings.chart is not None:
@@ -79,7 +79,7 @@ def perform(settings: Settings, console: Console) -> bool:
 
 
 def _require_spark() -> None:
-    """An error that says what to install, if Spark or Java is not there."""
+    """Raise an error that names what to install, if Spark or Java is missing."""
     try:
         from pgqpy_consumers.spark import require_java
     except ImportError as error:
@@ -110,7 +110,7 @@ def _place(settings: Settings, console: Console) -> Iterator[Place]:
         try:
             yield place
         finally:
-            # The embedded server takes everything with it.
+            # The embedded server removes everything itself.
             if settings.dsn is not None and not settings.keep and not conn.broken:
                 place.clear()
 
@@ -157,8 +157,8 @@ def _act(place: Place, settings: Settings, console: Console) -> tuple[Comparison
 
 @contextlib.contextmanager
 def _ticker(dsn: str) -> Iterator[Process]:
-    """The daemon, with maintenance more often than once a minute, so that it is seen."""
-    # A file and not an argument: command lines are for everybody to see, this is not.
+    """Run the daemon, with maintenance more often than once a minute, so that it is seen."""
+    # A file, not an argument: other users can read command lines, but not this file.
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as config:
         quoted = json.dumps(dsn, ensure_ascii=False)
         config.write(f"[[database]]\ndsn = {quoted}\nmaintenance_period = {MAINTENANCE}\n")
@@ -169,7 +169,7 @@ def _ticker(dsn: str) -> Iterator[Process]:
 
 @contextlib.contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM unwind everything as Ctrl-C does."""
+    """Let SIGTERM unwind everything like Ctrl-C."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The database the demo runs in: what it puts there, and takes away again."""
+"""The demo's database: creating its objects there, and dropping them."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from pgqpy.demo.names import QUEUE, SCHEMA
 
 MARK = "made by pgqpy demo"
 
-# Short, so that there are rotations to be seen. The default is two hours.
+# Short, so that the run has rotations. The default is two hours.
 ROTATION_PERIOD = "8 seconds"
 
-# Any number will do, as long as only the demo uses it.
+# Any number that only the demo uses.
 LOCK = 0x70677170795F64
 
 Connection = psycopg.Connection[Any]
 
 
 class Place:
-    """A database that is prepared for the demo, and tidied up afterwards.
+    """A database that is prepared for the demo, and cleaned up afterwards.
 
-    ``conn`` is in autocommit mode. It holds an advisory lock, so that two demos do not
-    meet in one database.
+    ``conn`` is in autocommit mode. It holds an advisory lock, so that two demos cannot run in one
+    database.
     """
 
     def __init__(self, conn: Connection, dsn: str) -> None:
         self.conn = conn
         self.dsn = dsn
         self.installed_schema = False
-        """Whether there was no schema ``pgq`` before."""
+        """Whether the schema ``pgq`` was installed by the demo."""
 
     def prepare(self, airlines: Iterable[Sequence[str]]) -> None:
-        """Install what is missing and make the demo's own objects.
+        """Install what is missing and create the demo's own objects.
 
-        Raises `DemoError`, and changes nothing, where that would touch somebody else's.
+        Raises `DemoError`, and changes nothing, if foreign objects are in the way.
         """
         self._lock()
         self._refuse_what_is_not_ours()
@@ -50,7 +50,7 @@ class Place:
         self._create(airlines)
 
     def clear(self) -> None:
-        """Drop what a demo made: its queue, its consumers, its tables."""
+        """Drop the demo's queue, consumers and tables."""
         if not self._exists(SCHEMA):
             return
         with self.conn.transaction():
@@ -59,11 +59,12 @@ class Place:
             self.conn.execute(f"drop schema {SCHEMA} cascade")
 
     def last_tick(self) -> int:
-        """The queue's newest tick. Ticks are numbered without gaps as long as nothing crashes."""
+        """Return the queue's newest tick. Ticks are numbered without gaps unless there is a
+        crash."""
         return int(self._value("select last_tick_id from pgq.get_queue_info(%s)", QUEUE))
 
     def rotations(self) -> int:
-        """How often the queue has been rotated."""
+        """Return the number of rotations of the queue."""
         query = "select queue_rotations from pgq.queue where queue_name = %s"
         return int(self._value(query, QUEUE))
 

@@ -1,7 +1,6 @@
-"""What the application will do: the year 2013 in many small transactions.
+"""The application's plan: the year 2013 in many small transactions.
 
-A plan is data, made from the flights and a seed. Carrying it out is
-`pgqpy.demo.application`'s business.
+A plan is data, made from the flights and a seed. `pgqpy.demo.application` carries it out.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pgqpy.demo.data import Flight
 
 SEED = 2013
 
-# One carrier finds out at midyear that its clocks were slow all winter, and corrects
-# every flight in one statement.
+# At midyear one carrier finds that its clocks were slow all winter, and corrects every flight in
+# one statement.
 CORRECTED_CARRIER = "US"
 CORRECTED_BEFORE = datetime(2013, 4, 1, tzinfo=UTC)
 CORRECTED_AT = 0.5
@@ -24,26 +23,26 @@ CORRECTED_AT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Some flights enter the table, and what happens to them right afterwards."""
+    """Some flights enter the table, followed by their corrections and deletions."""
 
     due: float
-    """When, as a part of the whole: 0 is the start, 1 the end."""
+    """The time of the step: 0 is the start of the run, 1 the end."""
     flights: Sequence[Flight]
     first_rolls_back: bool = False
     """The first attempt fails after its work is done; the second one commits."""
     savepoint_rolls_back: bool = False
     """The flights are inserted twice, the first time in a subtransaction that is undone."""
     lingers: bool = False
-    """The transaction stays open for a while, and many a tick passes by before it commits."""
+    """The transaction stays open for a while, across many ticks."""
     delays: Sequence[tuple[int, int]] = ()
     """Corrections, by UPDATE in a second transaction: id and minutes to add."""
     cancelled: Sequence[int] = ()
-    """Entered by mistake, taken out by DELETE in a third transaction."""
+    """Entered by mistake, deleted in a third transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkCorrection:
-    """One UPDATE over everything a carrier flew before a date."""
+    """One UPDATE of all flights of a carrier before a date."""
 
     due: float
     carrier: str
@@ -52,14 +51,14 @@ class BulkCorrection:
 
 
 def make_plan(flights: Sequence[Flight], seed: int = SEED) -> list[Step | BulkCorrection]:
-    """The same flights and seed give the same plan."""
+    """Make a plan; the same flights and seed give the same plan."""
     rng = random.Random(seed)
     first, last = flights[0].scheduled, flights[-1].scheduled
     whole = max(last - first, timedelta(minutes=1))
     steps: list[Step | BulkCorrection] = []
     corrected = False
     for group in _groups(flights, rng):
-        # The application's clock is the flights' own: nights are quiet, holidays are busy.
+        # The application's clock follows the flights: nights are quiet, holidays are busy.
         due = (group[0].scheduled - first) / whole
         if due >= CORRECTED_AT and not corrected:
             corrected = True
@@ -92,7 +91,7 @@ def _step(due: float, flights: Sequence[Flight], rng: random.Random) -> Step:
 
 
 def expected_events(plan: Sequence[Step | BulkCorrection]) -> int:
-    """About how many events the plan makes; what bulk corrections find is not foreseen."""
+    """Estimate the number of events of the plan; the rows of bulk corrections are not known."""
     return sum(
         len(step.flights) + len(step.delays) + len(step.cancelled)
         for step in plan

@@ -18,16 +18,15 @@ from pgqpy.demo.errors import DemoError
 from pgqpy.dsn import VARIABLE
 
 READY = "ready"
-"""What a process says on its standard output when it is."""
+"""The line that a process prints on its standard output when it is ready."""
 
 STOP_TIMEOUT = 20.0
 
 
 class Process:
-    """A Python module that runs as a process of its own, until it is stopped.
+    """A Python module that runs as a separate process, until it is stopped.
 
-    The connection string goes through the environment: command lines are for everybody
-    to see.
+    The connection string goes through the environment, because other users can read command lines.
     """
 
     def __init__(self, name: str, module: str, *arguments: str, dsn: str) -> None:
@@ -39,7 +38,7 @@ class Process:
 
     def __enter__(self) -> Self:
         self._output = tempfile.TemporaryFile()
-        # In a session of its own: Ctrl-C is for us, and we stop the others in good order.
+        # In a session of its own: Ctrl-C goes only to the demo, which stops the others in order.
         self._process = subprocess.Popen(
             self._command,
             env=self._environment,
@@ -70,7 +69,7 @@ class Process:
         self._output.close()
 
     def wait_until_ready(self, timeout: float) -> None:
-        """Wait for the word; `DemoError` if the process ends or takes too long."""
+        """Wait for the line; raise `DemoError` if the process ends or takes too long."""
         stdout = self._started.stdout
         assert stdout is not None
         deadline = time.monotonic() + timeout
@@ -85,7 +84,7 @@ class Process:
         raise self._failure(f"{self.name} was not ready within {timeout:.0f} seconds.")
 
     def check(self) -> None:
-        """`DemoError` if the process has ended."""
+        """Raise `DemoError` if the process has ended."""
         if self._started.poll() is not None:
             raise self._failure(f"{self.name} ended with code {self._started.returncode}.")
 
@@ -101,6 +100,6 @@ class Process:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel send SIGTERM when the demo is gone, should it be killed."""
+    """Have the kernel send SIGTERM if the demo is killed."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What people see meanwhile."""
+"""Progress bars of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ APPLICATION = "application"
 
 
 class Bars:
-    """One bar for who commits events, and one for each who gets them."""
+    """One bar for the application's commits, and one for each consumer."""
 
     def __init__(self, console: Console, names: list[str], expected: int) -> None:
         self._progress = Progress(
@@ -45,10 +45,10 @@ class Bars:
         self._progress.stop()
 
     def show(self, name: str, events: int) -> None:
-        """So many events are committed, or delivered."""
+        """Show the number of events committed, or delivered."""
         self._progress.update(self._tasks[name], completed=events)
 
     def set_total(self, events: int) -> None:
-        """The application has ended: so many events there are."""
+        """Set the total when the application has ended."""
         for task in self._tasks.values():
             self._progress.update(task, total=events)

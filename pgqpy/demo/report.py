@@ -1,4 +1,4 @@
-"""What people see at the end."""
+"""The report at the end of the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIFFERENT = Text("✗", style="bold red")
 
 
 def show_comparison(console: Console, comparison: Comparison) -> None:
-    """A line for each airline, and the verdict."""
+    """Print a line for each airline, and the verdict."""
     table = Table(box=None, header_style="bold", padding=(0, 1), row_styles=["", "dim"])
     table.add_column("Airline", no_wrap=True, overflow="ellipsis")
     table.add_column("Flights", justify="right")
@@ -77,7 +77,7 @@ def _matches(kept: Totals, expected: Totals) -> str:
 
 
 def show_measurements(console: Console, measured: Measurements) -> None:
-    """Rates, latency, and what the machinery did."""
+    """Print rates, latency, and the ticker's work."""
     millis = [latency.seconds * 1000 for latency in measured.latencies()]
     rows = {
         "Events in": f"{measured.events_in_per_second():,.0f} a second"
@@ -112,7 +112,7 @@ def _sizes(measured: Measurements) -> str:
 
 
 def show_remains(console: Console, *, kept: bool, installed_schema: bool) -> None:
-    """Say what the demo has left in somebody's database."""
+    """Print what the demo leaves in the user's database."""
     console.print()
     if kept:
         console.print(f"Kept in your database: the schema {SCHEMA} and the queue {QUEUE}.")
@@ -124,7 +124,7 @@ def show_remains(console: Console, *, kept: bool, installed_schema: bool) -> Non
 
 
 def show_next_steps(console: Console) -> None:
-    """Commands, and what they are for."""
+    """Print commands, and what they are for."""
     command = _command()
     steps = {
         f"{command} demo --chart demo.png": "the same, and a picture of it",
@@ -140,7 +140,7 @@ def show_next_steps(console: Console) -> None:
 
 
 def _command() -> str:
-    """How to call pgqpy from here: a virtual environment need not be on the path."""
+    """Return the command to call pgqpy: a virtual environment need not be on the path."""
     if shutil.which("pgqpy"):
         return "pgqpy"
     script = Path(sys.executable).with_name("pgqpy")

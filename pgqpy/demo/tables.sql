@@ -1,5 +1,5 @@
--- The application's tables, and what the demo's two consumers make of them. Everything is in a schema of
--- its own; the comment is how a later run knows that the schema is the demo's to drop.
+-- The application's tables, and the results of the demo's two consumers, in a schema of their own.
+-- By its comment a later run recognizes a schema that it may drop.
 
 create schema pgqpy_demo;
 comment on schema pgqpy_demo is 'made by pgqpy demo';
@@ -52,7 +52,7 @@ create table pgqpy_demo.batch_log (
     primary key (consumer, batch_id)
 );
 
--- The queue that belongs to the demo: one of the same name and another id is somebody's own.
+-- The demo's own queue: a queue of the same name with another id is not the demo's.
 create table pgqpy_demo.queue (
     queue_id    int4        not null
 );

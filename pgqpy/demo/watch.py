@@ -16,7 +16,7 @@ from pgqpy.demo.progress import APPLICATION, Bars
 
 INTERVAL = 0.2
 
-# A machine may be slow; one on which nothing at all happens for so long is stuck.
+# Machines may be slow; one without any progress for this long is stuck.
 STALLED_AFTER = 120.0
 
 
@@ -27,9 +27,9 @@ def watch(
     processes: Sequence[Process],
     bars: Bars,
 ) -> None:
-    """Show the progress and return when each consumer has got every committed event.
+    """Show the progress and return when each consumer has all committed events.
 
-    Raises `DemoError` if a process ends early, a writer fails, or nothing moves any more.
+    Raises `DemoError` if a process ends early, a writer fails, or there is no progress any more.
     """
     before: dict[str, int] = {}
     moved = time.monotonic()

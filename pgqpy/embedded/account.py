@@ -1,4 +1,4 @@
-"""As whom the server runs. PostgreSQL refuses root, and root is common in containers."""
+"""The server's user. PostgreSQL refuses root, and root is common in containers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Account = pwd.struct_passwd
 
 
 def server_account() -> Account | None:
-    """As whom the server runs: None is whoever we are, unless we are root."""
+    """Return the user for the server: None is the current user, unless that is root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -25,7 +25,7 @@ def server_account() -> Account | None:
 
 
 def account_of_cluster(data_dir: Path) -> Account | None:
-    """Root runs an existing data directory as the user that it was made for."""
+    """Return the owner of an existing data directory, if the current user is root."""
     if os.geteuid() != 0 or not (data_dir / "PG_VERSION").exists():
         return None
     owner = data_dir.stat().st_uid
@@ -35,9 +35,8 @@ def account_of_cluster(data_dir: Path) -> Account | None:
 
 
 def process_options(user: Account | None) -> dict[str, Any]:
-    """How our processes differ from an ordinary child: another user, their own
-    session (a ^C in the terminal is for us, not for them), and an environment
-    in which no PGPORT or PGDATA of the user's leads them astray."""
+    """Return the options of the server's processes: another user, their own session (a ^C in the
+    terminal is for us, not for them), and an environment without the user's PGPORT or PGDATA."""
     options: dict[str, Any] = {
         "cwd": "/",
         "start_new_session": True,

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are, and whether the server's account can run them."""
+"""The location of PostgreSQL's programs, and whether the server's user can run them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WHEEL_DIRS = {16: "pginstall", 18: "pginstall18"}
 
 
 def find_bin_dir(version: int) -> Path:
-    """Where the binaries of this major version are.
+    """Return the directory with the programs of this major version.
 
     Raises:
         EmbeddedError: they are not on this machine.
     """
     debian = Path(f"/usr/lib/postgresql/{version}/bin")
     if version in WHEEL_DIRS:
-        # Found without importing it: importing has side effects, this has none.
+        # Found without an import: importing it has side effects.
         spec = importlib.util.find_spec(WHEEL)
         if spec is not None and spec.origin is not None:
             wheel = Path(spec.origin).parent / WHEEL_DIRS[version] / "bin"
@@ -43,10 +43,10 @@ def find_bin_dir(version: int) -> Path:
 
 
 def reachable(bin_dir: Path, account: Account | None) -> Path:
-    """``bin_dir``, or a copy of it where the account can execute it.
+    """Return ``bin_dir``, or a copy of it that the account can execute.
 
-    A virtual environment in root's home, or a checkout in a private directory, is
-    closed to the unprivileged user that root has to run the server as.
+    A virtual environment in root's home, or a checkout in a private directory, is closed to the
+    unprivileged user as which root must run the server.
     """
     if account is None or _executes(bin_dir, account):
         return bin_dir
@@ -57,7 +57,7 @@ def reachable(bin_dir: Path, account: Account | None) -> Path:
             "open the directories above it for others (chmod o+x)"
         )
     release = importlib.metadata.version(WHEEL)
-    # Only root can write in /var/cache, so what is found there can be trusted.
+    # Only root can write in /var/cache, so its content can be trusted.
     copy = Path("/var/cache/pgqpy") / f"{bin_dir.parent.name}-{release}"
     if not copy.exists():
         _copy_wheel(bin_dir.parent, copy)
@@ -83,8 +83,8 @@ def _executes(bin_dir: Path, account: Account) -> bool:
 def _copy_wheel(install: Path, copy: Path) -> None:
     """Copy the binaries and the libraries that they look for next to the package.
 
-    Written aside and renamed, so that nobody ever sees half of it; whoever
-    comes second of two at once throws its copy away.
+    Written to a temporary name and renamed, so that no process sees half a copy. If two
+    copy at once, the second deletes its copy.
     """
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy.parent.chmod(0o755)  # whatever the umask

@@ -1,4 +1,4 @@
-"""What can go wrong with an embedded server."""
+"""Errors of an embedded server."""
 
 from __future__ import annotations
 

