@@ -95,8 +95,8 @@ class AsyncConsumer:
     staticmethod. None: the whole batch is retried until the event succeeds."""
     outages: tuple[type[Exception], ...] = ()
     """Errors of `process_event` that are not the event's fault: the whole batch waits and is
-    retried. Lost connections, deadlocks, serialization failures, unavailable locks and full disks of
-    PostgreSQL always count as such."""
+    retried. Lost connections, deadlocks, serialization failures, unavailable locks and full disks
+    of PostgreSQL always count as such."""
     concurrency: int = 1
     """With asyncio only: the number of events of a batch to process concurrently, in no order. On
     ``conn`` each event is alone from its first statement until it returns, so use it late."""

@@ -355,8 +355,8 @@ _CIRCUMSTANCES = ("08", "40", "53", "57P", "58", "25006", "25P03", "25P04", "55P
 def is_circumstance(error: BaseException) -> bool:
     """Whether an error is not the fault of the request.
 
-    A lost connection, a serialization failure or deadlock, an unavailable lock, a full disk, a standby:
-    the same request may succeed later. It accepts psycopg's errors and ours, of any server.
+    A lost connection, a serialization failure or deadlock, an unavailable lock, a full disk, a
+    standby: the same request may succeed later. It accepts psycopg's errors and ours.
     """
     if not isinstance(error, psycopg.Error | PgqError):
         return False

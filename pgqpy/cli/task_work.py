@@ -52,7 +52,7 @@ def work(
     form: str,
     **settings: Any,
 ) -> None:
-    """Work on tasks until SIGTERM or Ctrl-C, with the worker that TARGET names.
+    """Work on tasks with TARGET until SIGTERM or Ctrl-C.
 
     TARGET is MODULE:NAME or FILE.py:NAME: a subclass of TaskWorker or AsyncTaskWorker, a TaskApp
     with its jobs, or a function that is called with each task. The queues are those of the class or
