@@ -47,7 +47,7 @@ __all__ = [
     "table_schema",
 ]
 
-# Imported when they are asked for: Spark starts Python anew for tasks, and most need none of it.
+# Imported on demand: Spark starts Python anew for tasks, and most tasks need none of it.
 _LATER = {
     "Archive": "archive",
     "MalformedPayload": "payload",

@@ -40,7 +40,7 @@ _TAKE: LiteralString = "select pg_catalog.pg_advisory_xact_lock(%s, pg_catalog.h
 
 
 class ArchiveGap(ArchiveError):
-    """Events between what is archived and what would come next are gone."""
+    """Events after the archived ones, and before the ones still in the queue, are gone."""
 
 
 class Archive(SparkConsumer):
@@ -52,10 +52,11 @@ class Archive(SparkConsumer):
 
         Orders(dsn).run()
 
-    The archive's own log, and not the consumer's position, says what has been written: each batch
-    begins behind the last range in the log. So no event is written twice or left out, whatever was
-    killed or moved. The consumer keeps rotation from removing what is still to be written.
-    `archive_log` tells of the files. Not with Spark Connect, which cannot move files.
+    The archive's own log, not the consumer's position, records what has been written: each batch
+    begins after the last range in the log. So no event is written twice or left out, even if
+    processes are killed or the consumer is moved. The consumer keeps rotation from removing events
+    that are not written yet. `archive_log` describes the files. Does not work with Spark Connect,
+    which cannot move files.
     """
 
     consumer_name = "archive"
@@ -66,11 +67,11 @@ class Archive(SparkConsumer):
     path: str = ""
     """A directory on any file system that Spark knows; it need not exist."""
     partition_by: Sequence[str] | None = None
-    """Names of `PARTITIONS`, below the queue. None: as the archive is; a new one by day."""
+    """Names of `PARTITIONS`, below the queue. None: as the archive has them; a new one by day."""
     events_per_file: int = 500_000
-    """A batch is written in parts of about so many events. Each makes a file a partition."""
+    """The approximate number of events in a part of a batch. Each part makes a file a partition."""
     accept_gap: bool = False
-    """Go on after events that are gone, instead of raising `ArchiveGap`."""
+    """Continue after a gap of lost events, instead of raising `ArchiveGap`."""
 
     def __init__(
         self,
@@ -98,7 +99,7 @@ class Archive(SparkConsumer):
         self._session: SparkSession | None = None
 
     def on_commit(self, commit: Commit) -> None:
-        """A range is archived: the place for metrics."""
+        """Called when a range is archived: the place for metrics."""
 
     # --- the life of a consumer
 
@@ -106,10 +107,11 @@ class Archive(SparkConsumer):
         """Register where the archive ends; if it is empty, at the oldest events there are.
 
         False if it was registered already: it stays where it is. Raises ForeignOffset if the
-        archive is of another queue, ArchiveError, FileSystemError, and as `SparkConsumer.register`.
+        archive is of another queue, ArchiveError, FileSystemError, and the errors of
+        `SparkConsumer.register`.
         """
         with pgqpy.connect(self._dsn, autocommit=True) as conn:
-            # Before a directory is made for a name that was misspelt.
+            # Checked before a directory is created for a misspelt name.
             ranges.fingerprint(conn, self.queue_name)
             last = self._log()[0].newest()
             if last is not None:
@@ -120,26 +122,26 @@ class Archive(SparkConsumer):
                 first = ranges.earliest(conn, self.queue_name).tick
                 at_tick = max(first, last.end.tick if last else first)
             with translate_errors():
-                # Unlike register_consumer_at() it takes a tick that the log has forgotten.
+                # Unlike register_consumer_at() it accepts a tick that the log has forgotten.
                 conn.execute(
                     call("advance_consumer", 3), (self.queue_name, self.consumer_name, at_tick)
                 )
         return True
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
-        """As `SparkConsumer.run`; registers as `register` does, and raises what that raises."""
+        """Run like `SparkConsumer.run`; registers like `register`, and raises its errors."""
         self.register()
         super().run(until_empty=until_empty, handle_signals=handle_signals)
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
-        """Leave `run` if trying again does not help."""
+        """Leave `run` if a retry does not help."""
         if isinstance(error, (ForeignOffset, ArchiveError)):
             raise error
 
     # --- a batch
 
     def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
-        """Archive all that is not yet, up to the end of the batch."""
+        """Archive everything that is not archived yet, up to the end of the batch."""
         log, columns = self._log()
         self._take_turn(log)
         last = log.newest()
@@ -153,14 +155,14 @@ class Archive(SparkConsumer):
         start = self._start(last, batch)
         staging = log.stage()
         self._write(self._events(start, end), columns, log.path(staging))
-        # The turn ends with the transaction: is it still ours?
+        # The lock ends with the transaction: check that it is still open.
         self.conn.execute("select 1")
         commit = log.commit(last, start, end, staging)
         log.publish(commit)
         self.on_commit(commit)
 
     def _take_turn(self, log: ArchiveLog) -> None:
-        """One process at a time changes the log; until the transaction ends."""
+        """Lock the log for this process until the transaction ends."""
         self.conn.execute(_WAIT)
         try:
             self.conn.execute(_TAKE, (LOCK, str(log)))
@@ -171,7 +173,7 @@ class Archive(SparkConsumer):
             ) from None
 
     def _log(self) -> tuple[ArchiveLog, tuple[str, ...]]:
-        """The queue's log, and what the archive is partitioned by."""
+        """The queue's log, and the partitioning of the archive."""
         directory = Directory(self.spark, self.path)
         columns = create_archive(directory, self.partition_by)
         return ArchiveLog(directory, self.queue_name), columns
@@ -187,7 +189,7 @@ class Archive(SparkConsumer):
             ) from error
 
     def _start(self, last: Commit | None, batch: pgqpy.Batch) -> Offset:
-        """Where the log ends, also if the consumer is somewhere else."""
+        """The end of the log, even if the consumer is somewhere else."""
         conn, queue = self.conn, self.queue_name
         if last is None:
             return ranges.offset_at(conn, queue, batch.prev_tick)
@@ -198,13 +200,13 @@ class Archive(SparkConsumer):
             with conn.transaction():
                 ranges.range_source(conn, queue, last.end, before)
         except TickNotFound:
-            # A consumer passes over heartbeats of an idle queue, which draw no ids.
+            # A consumer passes over heartbeats of an idle queue, which use no ids.
             if before.seq == last.end.seq or self.accept_gap:
                 return before
             raise ArchiveGap(
                 f"events of queue {queue!r} after tick {last.end.tick}, where its archive ends,"
                 f" are gone; consumer {self.consumer_name!r} stands at tick {before.tick}",
-                hint="Somebody moved or unregistered it. Archive into another directory, or go on"
+                hint="It was moved or unregistered. Archive into another directory, or go on"
                 " without them: --accept-gap.",
             ) from None
         return last.end
@@ -224,7 +226,7 @@ class Archive(SparkConsumer):
         return events_frame(spark, source, cut(start.seq + 1, end.seq, max(parts, 1)))
 
     def _write(self, events: DataFrame, partition_by: Sequence[str], path: str) -> None:
-        """Each file ordered by ev_id, so that little is read for a range of ids."""
+        """Write files ordered by ev_id, so that reading a range of ids reads little."""
         columns = ["queue", *partition_by]
         partitions = [sf.expr(PARTITIONS[name]).alias(name) for name in partition_by]
         (
@@ -235,7 +237,7 @@ class Archive(SparkConsumer):
         )
 
     def _utc_session(self) -> SparkSession:
-        """A session whose days are UTC's, and whose times are written as all programs read them."""
+        """A session with days in UTC, and with times in a format that all programs read."""
         if self._session is None:
             self._session = self.spark.newSession()
             for name, value in _SETTINGS.items():

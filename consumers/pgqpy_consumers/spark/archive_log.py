@@ -1,16 +1,16 @@
-"""What an archive holds: a log of tick ranges, beside the Parquet files of their events.
+"""The log of an archive: tick ranges, beside the Parquet files of their events.
 
 ::
 
-    PATH/queue=orders/day=2026-11-21/ticks-41-57-0.parquet    what people read
-    PATH/_pgqpy/archive.json                                  how it is partitioned
+    PATH/queue=orders/day=2026-11-21/ticks-41-57-0.parquet    the events
+    PATH/_pgqpy/archive.json                                  the partitioning
     PATH/_pgqpy/queue=orders/log/00000000000000000007.json    the newest tick range
     PATH/_pgqpy/queue=orders/staging/5b0c.../                 files of a range that is being written
 
-Spark, and most that read Parquet, ignore what begins with an underscore. A range's files are
-written into a directory of their own (stage), the range enters the log, which decides that it is
-archived (commit), and its files are moved to where they are read (publish). What was interrupted
-before its commit never happened; afterwards it is published by whoever comes next.
+Spark, and most other readers of Parquet, ignore names that begin with an underscore. A range's
+files are written into a directory of their own (stage). The range enters the log, which makes it
+archived (commit). Then its files are moved to where they are read (publish). A range that was
+interrupted before its commit is discarded; after it, the next process publishes the range.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADER = f"{CONTROL}/archive.json"
 FORMAT = 1
 
 KEPT = 100
-"""Entries of the log that stay, for people; only the newest is needed."""
+"""Entries of the log that are kept for people; only the newest is needed."""
 
 PARTITIONS: Mapping[str, str] = {
     "day": "date(ev_time)",
@@ -40,11 +40,11 @@ PARTITIONS: Mapping[str, str] = {
     "hour": "date_format(ev_time, 'yyyy-MM-dd-HH')",
     "type": "ev_type",
 }
-"""What an archive can be partitioned by, below the queue, as Spark's SQL over events."""
+"""The columns an archive can be partitioned by, below the queue, as Spark SQL over events."""
 
 
 class ArchiveError(PgqError):
-    """An archive is not what it should be, or is not there."""
+    """An archive is not in order, or is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,31 +57,32 @@ class Commit:
     end: Offset
     time: str
     staging: str
-    """Where its files were written."""
+    """The directory where its files were written."""
     files: Mapping[str, str]
-    """Where they go, by their paths in the staging directory."""
+    """The destinations of the files, by their paths in the staging directory."""
     events: int
     first_tick: int
-    """The tick that the archive of this queue begins behind."""
+    """The tick after which the archive of this queue begins."""
     total_events: int
     total_files: int
 
     def to_json(self) -> str:
-        """As the log has it."""
+        """The text stored in the log."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` wrote."""
+        """Parse the text of `to_json`."""
         stored: dict[str, Any] = json.loads(text)
         start, end = (Offset.from_dict(stored.pop(name)) for name in ("start", "end"))
         return cls(start=start, end=end, **stored)
 
 
 def create_archive(directory: Directory, partition_by: Sequence[str] | None) -> tuple[str, ...]:
-    """Begin an archive unless there is one; what it is partitioned by, None for what it is, or day.
+    """Create an archive unless there is one; returns its partitioning.
 
-    Raises ArchiveError if it is partitioned by something else.
+    None for ``partition_by`` means that of the archive, or by day. Raises ArchiveError if the
+    archive is partitioned in another way.
     """
     if not directory.exists(HEADER):
         header = {"format": FORMAT, "partition_by": [*(partition_by or ("day",))]}
@@ -96,7 +97,7 @@ def create_archive(directory: Directory, partition_by: Sequence[str] | None) -> 
 
 
 def partitions(directory: Directory) -> tuple[str, ...]:
-    """What an archive is partitioned by, below the queue. Raises ArchiveError if it is none."""
+    """The partitioning of an archive, below the queue. Raises ArchiveError if there is none."""
     if not directory.exists(HEADER):
         raise ArchiveError(
             f"{directory} is no archive", hint="pgqpy spark archive QUEUE PATH makes one."
@@ -108,7 +109,7 @@ def partitions(directory: Directory) -> tuple[str, ...]:
 
 
 def queues(directory: Directory) -> list[str]:
-    """The queues that an archive has something of."""
+    """The queues that an archive has events of."""
     found = (name.partition("queue=") for name in directory.names(CONTROL))
     return [unquote(queue) for _, mark, queue in found if mark]
 
@@ -121,7 +122,7 @@ class ArchiveLog:
         self._home = f"{CONTROL}/queue={quote(queue, safe='')}"
 
     def __str__(self) -> str:
-        """The whole name of the directory it is in."""
+        """The full name of the log's directory."""
         return self._directory.path(self._home)
 
     def newest(self) -> Commit | None:
@@ -134,11 +135,11 @@ class ArchiveLog:
         return f"{self._home}/staging/{uuid4().hex}"
 
     def path(self, staging: str) -> str:
-        """The whole name of a staging directory."""
+        """The full name of a staging directory."""
         return self._directory.path(staging)
 
     def commit(self, last: Commit | None, start: Offset, end: Offset, staging: str) -> Commit:
-        """Add a range, whose files are all there, to the log: from now on it is archived."""
+        """Add a range, whose files are all written, to the log: from now on it is archived."""
         files = self._directory.parquet_files(staging)
         events = sum(self._directory.count_rows(f"{staging}/{name}") for name in files)
         commit = Commit(
@@ -160,13 +161,13 @@ class ArchiveLog:
         return commit
 
     def publish(self, commit: Commit) -> None:
-        """Move its files to where they are read, also if that was interrupted before."""
+        """Move its files to where they are read; also completes an interrupted move."""
         for staged, published in commit.files.items():
             self._directory.move(f"{commit.staging}/{staged}", published)
         self._directory.delete(commit.staging)
 
     def tidy(self) -> None:
-        """Delete what was staged and will not be committed, and the oldest entries."""
+        """Delete staged files that will not be committed, and the oldest entries."""
         self._directory.delete(f"{self._home}/staging")
         for name in self._names()[:-KEPT]:
             self._directory.delete(self._entry(name))

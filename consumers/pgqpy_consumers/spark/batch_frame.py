@@ -25,8 +25,8 @@ def batch_frame(
 ) -> DataFrame:
     """All events of the batch; executors connect as ``conn`` did.
 
-    ``num_partitions`` is how many slices to read it in, at most; None: as many as Spark runs
-    tasks at a time.
+    ``num_partitions`` is the maximum number of slices to read it in; None: the number of tasks that
+    Spark runs at a time.
     """
     source = EventSource(
         conninfo=make_conninfo(

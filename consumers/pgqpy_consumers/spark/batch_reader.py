@@ -23,9 +23,9 @@ Span: TypeAlias = tuple[Offset, Offset]
 
 
 def pin(options: ReadOptions) -> Span:
-    """What the options mean now: later the newest tick, or the consumer's, will be another.
+    """The span that the options mean now; later, the newest tick or the consumer's differs.
 
-    Raises what `ranges` raises, and what connecting does.
+    Raises the errors of `ranges` and of connecting.
     """
     with options.connect("pgqpy spark read") as conn:
         queue = options.queue
@@ -49,7 +49,7 @@ def pin(options: ReadOptions) -> Span:
 class PgqReader(DataSourceReader):
     """Reads a span of a queue in slices, each in a task and on a connection of its own.
 
-    It does not take filters from Spark, which keeps those of one action for the next.
+    It does not take filters from Spark, which would keep those of one action for the next.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType, span: Span) -> None:
@@ -58,7 +58,7 @@ class PgqReader(DataSourceReader):
         self._decoding = decoding(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """Asks for the query now: rotation may have gone on since the range was pinned."""
+        """Ask for the query now: rotation may have gone on since the range was pinned."""
         options = self._options
         with options.connect("pgqpy spark read") as conn:
             ranges.check(conn, options.queue, self._end)
@@ -76,6 +76,6 @@ class PgqReader(DataSourceReader):
         return [EventPartition(source, part) for part in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of one slice, in no order."""
+        """The rows of one slice, in no order; runs on an executor."""
         assert isinstance(partition, EventPartition)
         return map(self._decoding.decode, partition.read())

@@ -1,6 +1,6 @@
-"""When enough has gathered to make a batch of it, and how much of that one batch may hold.
+"""Collecting events: when enough are waiting for a batch, and how much one batch may hold.
 
-Nothing here opens a batch or leaves a transaction open: what gathers costs nobody anything.
+Nothing here opens a batch or leaves a transaction open: waiting events block no other session.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from psycopg.rows import class_row
 import pgqpy
 from pgqpy.errors import translate_errors
 
-# What waits ends, at most, at the first tick that is beyond what one batch may hold. A heartbeat
-# has no new events; nor has, as far as sequences tell, a tick that brings only late commits.
+# The waiting range ends at the latest with the first tick beyond the limits of a batch. A heartbeat
+# has no new events; nor, by the sequences, has a tick that brings only late commits.
 _WAITING: LiteralString = """
 select s.sub_batch is not null as opened,
        l.tick_id as start, l.tick_snapshot::text as start_snapshot,
@@ -55,7 +55,7 @@ select s.sub_batch is not null as opened,
    and c.co_name = %(consumer)s
 """
 
-# The length of a text that is stored compressed, or out of line, is known without reading it.
+# The length of a text stored compressed or out of line is known without reading it.
 _SIZES = sql.SQL("""
 select ev_id,
        coalesce(octet_length(ev_type), 0) + coalesce(octet_length(ev_data), 0)
@@ -64,20 +64,20 @@ select ev_id,
   from ({events}) e
 """)
 _SUM = sql.SQL("select coalesce(sum(bytes), 0)::int8 from ({sizes}) s")
-# To the first event that makes it too much.
+# Up to the first event that exceeds the limit.
 _FIT = sql.SQL("""
 select count(*)
   from (select sum(bytes) over (order by ev_id) as total from ({sizes}) s) t
  where total <= {most}
 """)
 
-#: Where there is no upper bound: a backlog that large is a batch, whatever is waited for.
+#: The limit where there is none: a backlog that large is a batch, whatever the bounds say.
 _MANY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a `SparkConsumer` waits for, and what one batch may hold; None is no bound."""
+    """The conditions a `SparkConsumer` waits for, and the limits of a batch; None is no bound."""
 
     collect_events: int | None
     collect_bytes: int | None
@@ -97,28 +97,28 @@ class Bounds:
 
     @property
     def collecting(self) -> bool:
-        """Whether batches wait for anything."""
+        """Whether batches wait for any condition."""
         return self.collect_for is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What lies behind a consumer's position: up to the newest tick, or enough for any batch."""
+    """The range behind a consumer's position, up to the newest tick or the limits of a batch."""
 
     opened: bool
-    """A batch is open; that one comes first."""
+    """A batch is open already; it comes first."""
     start: int
     start_snapshot: str
     end: int | None
     end_snapshot: str | None
     events: int | None
-    """As the event sequence counts: also those of other types and those rolled back."""
+    """By the event sequence: includes events of other types and those rolled back."""
     age: timedelta | None
-    """Since the first tick that brought any of them."""
+    """The age of the first tick that brought any of them."""
 
 
 class Collector:
-    """Looks what has gathered for a consumer."""
+    """Checks how much has been collected for a consumer."""
 
     def __init__(self, queue: str, consumer: str, bounds: Bounds) -> None:
         self._queue = queue
@@ -127,9 +127,9 @@ class Collector:
         self._measured: tuple[Waiting, int] | None = None
 
     def is_enough(self, conn: pgqpy.Connection) -> bool:
-        """Whether it is time to ask for a batch, also one that is open or without events.
+        """Whether to ask for a batch now, even if one is open or has no events.
 
-        Raises what the server raises, as a PgqError.
+        Raises the server's errors, as a PgqError.
         """
         bounds = self._bounds
         now = self._look(conn)
@@ -144,7 +144,7 @@ class Collector:
         return bounds.collect_bytes is not None and self._bytes(conn, now) >= bounds.collect_bytes
 
     def most_events(self, conn: pgqpy.Connection) -> int | None:
-        """How many events a batch may have now, by ``batch_size`` and ``batch_bytes``."""
+        """The maximum number of events of a batch now, by ``batch_size`` and ``batch_bytes``."""
         bounds = self._bounds
         if bounds.batch_bytes is None:
             return bounds.batch_size
@@ -169,7 +169,7 @@ class Collector:
             ).fetchone()
 
     def _bytes(self, conn: pgqpy.Connection, now: Waiting) -> int:
-        """What waits, in bytes; each event is measured once."""
+        """The size of the waiting events, in bytes; each event is measured once."""
         tick, snapshot, size = now.start, now.start_snapshot, 0
         if self._measured is not None and self._measured[0].start == now.start:
             before, size = self._measured

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pgqpy.session import Session
 
 
-# For a transaction whose session waits for as long as Spark computes. No query: the first one fixes
+# For a transaction whose session waits while Spark computes. Not a query: the first query fixes
 # the isolation level, which is the program's choice.
 _NO_TIMEOUT: LiteralString = "set local idle_in_transaction_session_timeout = 0"
 _NO_TIMEOUTS: LiteralString = f"{_NO_TIMEOUT}; set local transaction_timeout = 0"
@@ -42,31 +42,30 @@ class SparkConsumer:
         DelaysByMonth(dsn).run()
 
     The DataFrame has the columns of ``pgq.get_batch_events`` (`EVENT_SCHEMA`). Executors read it
-    in slices, in parallel, each on a connection of its own; what they see is the batch and
-    nothing else, however often it is read and whatever is committed meanwhile. It is lazy: each
-    action reads again, so ``df.persist()`` what is used twice. It can be read until
-    ``process_batch`` returns; then the batch is finished, and reading fails. Executors need
-    pgqpy with its extra ``spark``, too.
+    in slices, in parallel, each on a connection of its own. They see exactly the batch, however
+    often it is read and whatever is committed meanwhile. It is lazy: each action reads again, so
+    use ``df.persist()`` for data used twice. It can be read until ``process_batch`` returns; then
+    the batch is finished, and reading fails. Executors need pgqpy with its extra ``spark``, too.
 
-    Registration, waiting, failures and stopping are `pgqpy.Consumer`'s, and so is what the
-    attributes and hooks mean that have the same names there.
+    Registration, waiting, failures and stopping are those of `pgqpy.Consumer`, and so are the
+    attributes and hooks with the same names.
     """
 
     queue_name: str = ""
     consumer_name: str = ""
 
     collect_for: timedelta | None = None
-    """Let events gather until the first that waits is so old. None: take them as they come."""
+    """The age of the first waiting event at which a batch is taken. None: take events at once."""
     collect_events: int | None = None
-    """Do not wait longer when about so many wait; with ``collect_for``."""
+    """The approximate number of waiting events that ends the waiting; with ``collect_for``."""
     collect_bytes: int | None = None
-    """Do not wait longer when so many bytes wait, of types, data and extras; with
+    """The number of waiting bytes, of types, data and extras, that ends the waiting; with
     ``collect_for``."""
 
     batch_size: int | None = 1_000_000
-    """Take as many ticks at once as hold about so many events. None: one tick at a time."""
+    """The approximate number of events that ticks are combined up to. None: one tick at a time."""
     batch_bytes: int | None = None
-    """Take no more ticks at once than hold about so many bytes, but at least one."""
+    """The approximate number of bytes that ticks are combined up to, but at least one tick."""
     event_types: Collection[str] | None = None
     min_lag: timedelta | None = None
     max_lag: timedelta | None = None
@@ -75,9 +74,9 @@ class SparkConsumer:
     backoff_cap: float = pgqpy.Consumer.backoff_cap
 
     num_partitions: ClassVar[int | None] = None
-    """Slices of a batch, at most. None: as many as Spark runs tasks at a time."""
+    """The maximum number of slices of a batch. None: the number of tasks Spark runs at a time."""
     show_progress: ClassVar[bool | None] = None
-    """Show a line about the batch that is processed. None: if standard error is a terminal."""
+    """Show a progress line for the current batch. None: if standard error is a terminal."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class SparkConsumer:
         self._spark = spark
         self._conn: pgqpy.Connection | None = None
         self.failed_batch: pgqpy.Batch | None = None
-        """The batch that made `run` or `run_once` raise; None if it was something else."""
+        """The batch that made `run` or `run_once` raise; None for any other error."""
         self._loop = _Loop(self, dsn)
 
     # --- to be overridden
@@ -110,70 +109,70 @@ class SparkConsumer:
     def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
         """Process a batch; also called for one without events.
 
-        What is written on `conn` commits exactly when the batch is finished: effects in
+        Statements on `conn` commit exactly when the batch is finished: effects in
         this database happen once. Effects elsewhere happen at least once: if it raises, the
-        same batch, with the same ``batch.id`` and the same rows, comes again.
+        same batch, with the same ``batch.id`` and the same rows, is processed again.
 
         Args:
             spark: the session.
-            batch: the ticks and times that it lies between.
+            batch: its ticks and times.
             df: all its events.
         """
         raise NotImplementedError(f"{type(self).__name__} must override process_batch")
 
     def on_batch(self, stats: pgqpy.BatchStats) -> None:
-        """A batch is committed. ``stats.events`` does not count what was read from ``df``."""
+        """Called when a batch is committed. ``stats.events`` does not count reads of ``df``."""
 
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
-        """A batch failed, or the database is away; raise here to leave `run`."""
+        """Called when a batch failed, or the database is away; raise here to leave `run`."""
 
     # --- the life of a consumer
 
     def register(self, *, at_tick: int | None = None) -> bool:
-        """As `pgqpy.Consumer.register`."""
+        """Register like `pgqpy.Consumer.register`."""
         return self._loop.register(at_tick=at_tick)
 
     def unregister(self) -> bool:
-        """As `pgqpy.Consumer.unregister`."""
+        """Unregister like `pgqpy.Consumer.unregister`."""
         return self._loop.unregister()
 
     def run_once(self) -> bool:
-        """As `pgqpy.Consumer.run_once`: it takes what is there, however little has gathered."""
+        """Run like `pgqpy.Consumer.run_once`, without waiting for more events to collect."""
         return self._loop.run_once()
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
-        """Process batches until `stop`; as `pgqpy.Consumer.run`, but for this:
+        """Process batches until `stop`, like `pgqpy.Consumer.run`, except:
 
-        Spark is started first, if it is not running. With ``until_empty`` it processes what the
-        ticks hold that there are now, without waiting for more to gather, and returns; what comes
-        meanwhile is for the next run.
+        Spark is started first, if it is not running. With ``until_empty`` it processes the events
+        of the ticks that exist now, without waiting for more to collect, and returns; later
+        events are left for the next run.
         """
-        # Spark installs a handler for SIGINT when it starts: that must not replace ours.
+        # Spark installs a handler for SIGINT when it starts: it must not replace ours.
         _ = self.spark
         self._loop.run(until_empty=until_empty, handle_signals=handle_signals)
 
     def stop(self) -> None:
-        """As `pgqpy.Consumer.stop`."""
+        """Stop like `pgqpy.Consumer.stop`."""
         self._loop.stop()
 
     @classmethod
     def main(cls) -> NoReturn:
-        """Run as a program: ``--once``, ``--master``, ``--dsn``; ``--help`` tells them all.
+        """Run as a program: ``--once``, ``--master``, ``--dsn``; ``--help`` lists all options.
 
-        Ends the process: with 0 when it was stopped or is done, 1 when it failed, 2 for wrong
+        Ends the process: with 0 if it was stopped or is done, 1 if it failed, 2 for wrong
         usage. For ``spark-submit`` and schedulers, under ``if __name__ == "__main__":``.
         """
         from pgqpy.cli.spark_run import program
 
         program(cls).main()
 
-    # --- what there is to work with
+    # --- session and connection
 
     @property
     def spark(self) -> SparkSession:
-        """The session; it is made now if there is none.
+        """The session; created now if there is none.
 
-        Raises `JavaMissingError` if that takes a Java that is not there.
+        Raises `JavaMissingError` if that needs a Java that is missing.
         """
         if self._spark is None:
             self._spark = get_session()
@@ -202,7 +201,7 @@ class SparkConsumer:
 
 
 class _Loop(pgqpy.Consumer):
-    """Does all that is not Spark's. A part and not a base: its process_batch takes another form."""
+    """Does all that is not Spark's. A part, not a base: its process_batch has another signature."""
 
     def __init__(self, owner: SparkConsumer, dsn: str | None) -> None:
         check_names(type(owner))
@@ -219,7 +218,7 @@ class _Loop(pgqpy.Consumer):
         self.poll_interval = owner.poll_interval
         self.backoff_first = owner.backoff_first
         self.backoff_cap = owner.backoff_cap
-        # Who lets events gather need not hear of each tick.
+        # If events are collected, notifications of single ticks are not needed.
         self.listen = not bounds.collecting
         self._owner = owner
         super().__init__(dsn, queue_name=owner.queue_name, consumer_name=owner.consumer_name)
@@ -255,7 +254,7 @@ class _Loop(pgqpy.Consumer):
     def _process(self, session: Session, batch: pgqpy.Batch) -> pgqpy.BatchStats:
         from pgqpy_consumers.spark.progress import Progress
 
-        # The session to read events over: executors read them, so nobody uses it.
+        # The session to read events with: executors read them, so it is free.
         with Progress(
             self._owner.spark,
             session.reading(),

@@ -1,7 +1,7 @@
 """Arrow columns as rows of PostgreSQL's binary COPY, without a Python object for each value.
 
-A row is its number of fields, and each field's length (-1: NULL) and bytes. So it is the columns
-and their lengths, joined as Arrow joins texts; the joined column's buffer is what COPY takes.
+A row is its number of fields, then each field's length (-1: NULL) and bytes. So rows are built by
+joining the columns and their lengths as Arrow joins texts; COPY takes the joined column's buffer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NULL = struct.pack(">i", -1)
 
 
 def copy_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """The rows with all columns of a new event, in their order; those that are missing NULL.
+    """The rows with all columns of a new event, in order; missing columns are NULL.
 
-    Without COPY's header and trailer. Texts are not looked at: whether they can be stored, the
-    server says. Raises PayloadTooLarge.
+    Without COPY's header and trailer. Texts are not checked: the server refuses those that cannot
+    be stored. Raises PayloadTooLarge.
     """
     rows, size = batch.num_rows, batch.nbytes
     if size > MAX_EVENT_BYTES:
         if rows == 1:
             raise PayloadTooLarge(f"an event of about {size:,} bytes is too large")
-        # Joined they have to fit into 2 GB.
+        # Joined texts have to fit into 2 GB.
         yield from copy_rows(batch.slice(0, rows // 2))
         yield from copy_rows(batch.slice(rows // 2))
     elif rows:

@@ -1,4 +1,4 @@
-"""Typed columns of a DataFrame of events, wherever it comes from."""
+"""Typed columns of a DataFrame of events, whatever its source."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def decode_payload(
     malformed: str = "fail",
     optional: str | None = None,
 ) -> DataFrame:
-    """Make columns of what is in ev_data, as ``option("payload", ...)`` does it in reading.
+    """Decode ev_data into columns, like ``option("payload", ...)`` in reading.
 
-    For DataFrames that are events: those of a `SparkConsumer`, or an archive. Lazy; streams, too.
+    For DataFrames of events: those of a `SparkConsumer`, or an archive. Lazy; streams, too.
 
     Args:
         df: events, with columns of `EVENT_SCHEMA`.
         schema: as for ``.schema(...)`` in reading: a StructType, or DDL.
-        payload: as the option: json, urlencoded or row.
-        malformed: as the option: fail, column or drop.
-        optional: as the option: columns that a payload may lack, with commas between them.
+        payload: json, urlencoded or row, like the option.
+        malformed: fail, column or drop, like the option.
+        optional: columns that a payload may lack, separated by commas, like the option.
 
-    Raises InvalidOption if the options or the schema are not those of a payload. Reading the
-    result raises MalformedPayload as reading a queue does.
+    Raises InvalidOption if the options or the schema do not fit a payload. Reading the
+    result raises MalformedPayload like reading a queue.
     """
-    # Which queue the events are of is no matter here.
+    # The queue does not matter here.
     given = {"queue": "-", "payload": payload, "malformed": malformed}
     options = EventOptions.parse(given if optional is None else given | {"optional": optional})
     if isinstance(schema, str):
@@ -49,6 +49,6 @@ def decode_payload(
 
 
 def _decode(decoder: Decoder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    # Times come in the session's zone, and strings perhaps with long offsets.
+    # Times come in the session's zone, and strings possibly with long offsets.
     wanted = arrow_schema(decoder.columns)
     return (decoder.decode(events.cast(wanted)) for events in batches)

@@ -1,4 +1,4 @@
-"""From the columns of events to the columns of the DataFrame that the user asked for."""
+"""Converting the columns of events to the columns of the requested DataFrame."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
 
 
 class Decoding(Protocol):
-    """Makes rows of a DataFrame out of events."""
+    """Converts events to rows of a DataFrame."""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of events that it needs."""
 
     def decode(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows, with the user's schema, out of a batch of `columns`."""
+        """The rows, with the user's schema, from a batch of `columns`."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """Rows are the events themselves."""
+    """Returns the events themselves as rows."""
 
     schema: StructType
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the schema."""
+        """The columns of the schema."""
         return tuple(self.schema.names)
 
     def decode(self, events: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows; what Spark compares to the letter is whether a column may be null."""
+        """The rows unchanged; Spark also requires equal nullability of columns."""
         return events.cast(to_arrow_schema(self.schema, timezone="UTC"))
 
 
 def decoding(options: EventOptions, schema: StructType) -> Decoding:
-    """What the options say of payloads.
+    """The decoding that the options ask for.
 
-    Raises InvalidOption if the schema is not one that events can have.
+    Raises InvalidOption if events cannot have the schema.
     """
     if options.columns is not None and list(options.columns) != schema.names:
         raise InvalidOption("option columns and .schema(...) disagree", hint="Give one of them.")
@@ -64,9 +64,9 @@ def decoding(options: EventOptions, schema: StructType) -> Decoding:
 
 
 def event_schema(options: EventOptions) -> StructType:
-    """The schema of who gives none: the columns of events, or those of them in option columns.
+    """The default schema: the columns of events, or those named in option columns.
 
-    Raises InvalidOption if there is no such column, or if option payload asks for others.
+    Raises InvalidOption if there is no such column, or if option payload needs other columns.
     """
     if options.payload is not None:
         raise InvalidOption(

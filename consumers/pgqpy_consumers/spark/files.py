@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FileSystemError(PgqError):
-    """A file system did not do what it was asked for; the message is its own."""
+    """A file system refused an operation; the message is its own."""
 
 
 class Directory:
@@ -44,11 +44,11 @@ class Directory:
             self._root = self._fs.makeQualified(root)
 
     def __str__(self) -> str:
-        """Its whole name, with the file system."""
+        """The directory's full name, with the file system."""
         return str(self._root.toString())
 
     def path(self, name: str) -> str:
-        """The whole name of a file in it."""
+        """The full name of a file in it."""
         return str(self._path(name).toString())
 
     def exists(self, name: str) -> bool:
@@ -57,7 +57,7 @@ class Directory:
             return bool(self._fs.exists(self._path(name)))
 
     def names(self, name: str) -> list[str]:
-        """What is in one of its directories, sorted; nothing if that does not exist."""
+        """The names in one of its directories, sorted; empty if that does not exist."""
         if not self.exists(name):
             return []
         with _errors():
@@ -80,7 +80,7 @@ class Directory:
         return sorted(files)
 
     def count_rows(self, name: str) -> int:
-        """How many rows a Parquet file says that it has."""
+        """The number of rows that a Parquet file declares."""
         parquet = self._jvm.org.apache.parquet.hadoop
         with _errors():
             file = parquet.util.HadoopInputFile.fromPath(self._path(name), self._conf)
@@ -102,10 +102,10 @@ class Directory:
                 stream.close()
 
     def create(self, name: str, text: str) -> None:
-        """Write a small file that is there with all its text, or not at all.
+        """Write a small file, with all its text or not at all.
 
-        Raises FileSystemError if there is one of this name. Two that create the same at the same
-        moment are not kept apart, which not every file system could do.
+        Raises FileSystemError if there is one of this name. Two processes that create the same file
+        at the same moment are not kept apart, because not every file system can do that.
         """
         folder, _, last = name.rpartition("/")
         temporary = f"{folder}/.{last}.new"
@@ -120,11 +120,11 @@ class Directory:
         self._rename(temporary, name)
 
     def move(self, name: str, to: str) -> None:
-        """Move a file, making the directories for it; nothing happens if it was moved before."""
+        """Move a file, creating the directories for it; does nothing if it was moved before."""
         if not self.exists(name):
             return
         if self.exists(to):
-            # A rename that is a copy, as in object stores, was interrupted before its end.
+            # In object stores a rename is a copy: an earlier one was interrupted before its end.
             self.delete(name)
             return
         with _errors():
@@ -132,7 +132,7 @@ class Directory:
         self._rename(name, to)
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a directory with all that is in it; it need not exist."""
+        """Delete a file, or a directory with its contents; it need not exist."""
         with _errors():
             self._fs.delete(self._path(name), True)
 

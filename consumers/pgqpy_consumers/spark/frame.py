@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 def events_frame(spark: SparkSession, source: EventSource, slices: Sequence[Slice]) -> DataFrame:
     """The events of the source, one partition a slice. Lazy: each action reads again.
 
-    The source travels in the pickled function, not in options of a data source:
-    options are shown by plans, event logs and the web interface, and it holds
-    the password.
+    The source travels in the pickled function, not in options of a data source: plans, event logs
+    and the web interface show options, and it holds the password.
     """
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Spark runs on Java; without it, say what to install before Spark says something else."""
+"""The check for Java, which Spark runs on: says what to install before Spark fails unclearly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JavaMissingError(PgqError):
 
 
 def require_java() -> str:
-    """The path of the Java that Spark will run; `JavaMissingError` if it cannot."""
+    """The path of the Java that Spark will run. Raises `JavaMissingError` if there is none."""
     java = _find_java()
     if java is None:
         raise JavaMissingError("no Java found")

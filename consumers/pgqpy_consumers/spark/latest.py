@@ -1,4 +1,4 @@
-"""From changes to rows: the newest version of each, and what has become of those that are gone."""
+"""From changes to rows: the newest version of each row, and deletions."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 def latest_changes(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
-    """Fold changes of captured tables into the last one of each row: what a copy has to be told.
+    """Fold changes of captured tables into the last one of each row, to be applied to a copy.
 
-    The result has the same columns. For each key it has the event with the highest ev_id, whose
-    ev_operation says what to do: DELETE the row with this key, or write it, over an old one if
-    there is one. For each table that was truncated it has the last TRUNCATE, with columns of the
-    table that are null, and changes after it only: empty the copy first. Changed keys come as a
-    DELETE of the old one and an INSERT of the new one. The range is read a second time, for its
-    TRUNCATEs; ``df.persist()`` if that is much.
+    The result has the same columns. For each key it has the event with the highest ev_id.
+    If its ev_operation is DELETE, delete the row with this key; otherwise write the row, replacing
+    an old one. For each truncated table it has the last TRUNCATE, with null in the columns of the
+    table, and only later changes: empty the copy first. A changed key comes as a DELETE of the old
+    key and an INSERT of the new one. The range is read a second time, for its TRUNCATEs; use
+    ``df.persist()`` if that is much.
 
     Args:
-        df: changes with typed columns, ev_id, ev_table and ev_operation; no stream (but in
-            foreachBatch it is none).
-        keys: the columns that identify a row. None: those that each event names in ev_key.
+        df: changes with typed columns, ev_id, ev_table and ev_operation; no stream (in
+        foreachBatch it is none).
+        keys: the columns that identify a row. None: the columns named in each event's ev_key.
 
-    Raises ValueError if the DataFrame lacks a column that this takes. Reading the result fails if
-    an event is malformed or is no change, or without ``keys`` if one names no key, or one that is
+    Raises ValueError if the DataFrame lacks a needed column. Reading the result fails if
+    an event is malformed or is no change, or without ``keys`` if one names no key, or a key that is
     no column.
     """
     _check("latest_changes", df, {"ev_operation", *(keys or ["ev_key"])})
@@ -43,18 +43,18 @@ def latest_changes(df: DataFrame, keys: Sequence[str] | None = None) -> DataFram
 def latest_rows(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
     """Fold changes of captured tables into the newest version of each row.
 
-    The result has the same columns: of each row the event with the highest ev_id, of rows that
-    were not deleted, and not truncated. That is a table if the changes are all that it ever had;
-    to bring a copy up to date, use `latest_changes`. Changed keys need nothing: they come as a
-    DELETE and an INSERT. Without a column ev_operation all events are versions of rows. With one,
-    the range is read a second time, for its TRUNCATEs; ``df.persist()`` if that is much.
+    The result has the same columns: for each row that was not deleted or truncated, the event with
+    the highest ev_id. That is the table if the changes are complete; to update a copy, use
+    `latest_changes`. Changed keys need no care: they come as a DELETE and an INSERT. Without a
+    column ev_operation all events are versions of rows. With one, the range is read a second time,
+    for its TRUNCATEs; use ``df.persist()`` if that is much.
 
     Args:
-        df: changes with typed columns, and ev_id; no stream (but in foreachBatch it is none).
-        keys: the columns that identify a row. None: those that each event names in ev_key.
+        df: changes with typed columns, and ev_id; no stream (in foreachBatch it is none).
+        keys: the columns that identify a row. None: the columns named in each event's ev_key.
 
-    Raises ValueError if the DataFrame lacks a column that this takes. Reading the result fails if
-    an event is malformed, or without ``keys`` if one names no key, or one that is no column.
+    Raises ValueError if the DataFrame lacks a needed column. Reading the result fails if
+    an event is malformed, or without ``keys`` if one names no key, or a key that is no column.
     """
     _check("latest_rows", df, keys or ["ev_key"])
     newest = _newest(df, keys)
@@ -65,7 +65,7 @@ def latest_rows(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
 
 
 def _newest(df: DataFrame, keys: Sequence[str] | None) -> DataFrame:
-    """The last event of each row and the last TRUNCATE of each table, without those before it."""
+    """The last event of each row and the last TRUNCATE of each table, without earlier ones."""
     rows = df
     if "ev_malformed" in df.columns:
         is_good = F.col("ev_malformed").isNull()
@@ -75,7 +75,7 @@ def _newest(df: DataFrame, keys: Sequence[str] | None) -> DataFrame:
     if "ev_table" in df.columns:
         identity.append(F.col("ev_table"))
     if "ev_operation" in df.columns:
-        # A TRUNCATE is of no row, and has no values for a key.
+        # A TRUNCATE concerns no row, and has no values for a key.
         is_truncate = F.col("ev_operation").eqNullSafe("TRUNCATE")
         if not keys:
             identity[0] = F.when(~is_truncate, identity[0])
@@ -98,14 +98,14 @@ def _check(function: str, df: DataFrame, needed: Sequence[str] | set[str]) -> No
         raise ValueError(f"{function} folds what has an end: call it in foreachBatch")
     wanted = {"ev_id", *needed}
     if "ev_operation" in wanted.union(df.columns):
-        wanted.add("ev_table")  # a TRUNCATE is of one table
+        wanted.add("ev_table")  # a TRUNCATE concerns one table
     missing = sorted(wanted.difference(df.columns))
     if missing:
         raise ValueError(f"{function} needs columns {', '.join(missing)} in the DataFrame")
 
 
 def _key(df: DataFrame) -> Column:
-    """The values, as texts, of the columns that ev_key names."""
+    """The values, as texts, of the columns named in ev_key."""
     columns = [name for name in df.columns if name not in RESERVED]
     texts = F.create_map(
         *(part for name in columns for part in (F.lit(name), _text(df.schema, name)))

@@ -1,7 +1,7 @@
-"""The driver's session: the only one, of all queries, that may move a stream's consumer.
+"""The driver's session: the only one of all queries that may move a stream's consumer.
 
 It lives in the process that Spark runs the stream's reader in, one for each run of a query, and
-ends with it, however that ends. Executors have nothing to do with it.
+ends with it, however that ends. Executors do not use it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LOCK = 0x70677173
 """In pg_locks: classid 1885827443 (the letters pgqs), objsubid 2; objid is a hash of the names."""
 
 NOTICED = 20.0
-"""Seconds after which the server ends the session of a driver whose machine or network is gone."""
+"""Seconds until the server ends the session of a driver whose machine or network is gone."""
 
 PATIENCE = NOTICED + 10.0
-"""Seconds to wait for the lock: a driver that is gone may still have it."""
+"""Seconds to wait for the lock: a driver that is gone may still hold it."""
 
 RECONNECT = 60.0
 """Seconds that a server may take to come back."""
 
-# Keepalives find out that nothing answers; the timeout, that what was sent is not acknowledged.
+# Keepalives detect that nothing answers; the timeout, that sent data is not acknowledged.
 _SETTINGS: LiteralString = """
 select pg_catalog.set_config(s.name, s.value, false)
   from (values ('tcp_keepalives_idle', '10'),
@@ -73,7 +73,7 @@ select l.pid,
 class Lease:
     """The right to move a consumer, for as long as this process has its session.
 
-    The right is there to tell people early. What keeps two queries with one consumer from
+    The lock reports conflicts early. The protection of two queries with one consumer against
     losing events is pgq.advance_consumer(), which refuses the one that is behind.
     """
 
@@ -82,10 +82,10 @@ class Lease:
         self._key = (LOCK, repr((options.queue, options.consumer)))
         self._conn: pgqpy.Connection | None = None
         self._held: tuple[Any, ...] | None = None
-        """The session that has had the lock last: pid, and when it began."""
+        """The last session that had the lock: pid and start time."""
 
     def run(self, work: Callable[[pgqpy.Connection], T]) -> T:
-        """Call a function that can be called again, with the session's connection.
+        """Call a repeatable function with the session's connection.
 
         If the server went away since the last call, or goes away during this one, wait until
         it is back, and call again.
@@ -106,7 +106,7 @@ class Lease:
                 sleep(backoff.pause())
 
     def close(self) -> None:
-        """Give the right back. The next call of `run` takes it again."""
+        """Release the lock. The next call of `run` takes it again."""
         if self._conn is not None:
             self._conn.close()
         self._conn = None
@@ -129,7 +129,7 @@ class Lease:
             return
         conn.execute(_SETTINGS)
         if self._held is not None:
-            # The connection was lost on the way, and the server may not have noticed.
+            # The connection was lost, and the server may not have noticed.
             conn.execute(_END, self._held)
         try:
             # The timeout ends with the transaction, the lock with the session.

@@ -1,4 +1,4 @@
-"""A place in a queue that stays valid when the tick log forgets the tick."""
+"""A position in a queue that stays valid when the tick log forgets the tick."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A tick of a queue, with all that it takes to read from there or up to there.
+    """A tick of a queue, with everything needed to read from there or up to there.
 
     Early ticks leave the tick log when it rotates, so the snapshot comes along.
     """
@@ -24,7 +24,7 @@ class Offset:
     """The tick's snapshot, as PostgreSQL writes a txid_snapshot: ``xmin:xmax:xip,xip``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As Spark keeps it in a checkpoint."""
+        """The form that Spark keeps in a checkpoint."""
         return asdict(self)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The options of ``format("pgq")``: their names, what they may hold, and what is missing."""
+"""The options of ``format("pgq")``: names, values and checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InvalidOption(PgqError, ValueError):
     """An option of the data source is unknown, missing, or has a value that makes no sense."""
 
 
-# --- what options may hold: each turns the text of one into its value, or raises ValueError
+# --- values of options: each function parses a text, or raises ValueError
 
 
 def _text(value: str) -> str:
@@ -88,12 +88,12 @@ def _starting_position(value: str) -> StartingPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What every use of the data source says: which queue, and how to get there."""
+    """Options of every use of the data source: the queue, and how to connect."""
 
     purpose: ClassVar[str] = "the data source pgq"
-    """For error messages."""
+    """The use, for error messages."""
     ignored: ClassVar[frozenset[str]] = frozenset()
-    """Spark's own options, that come along; in lower case."""
+    """Spark's own options that are passed along; in lower case."""
 
     queue: Annotated[str, _text]
     dsn: Annotated[str | None, str] = field(default=None, repr=False)
@@ -103,7 +103,7 @@ class Options:
     def parse(cls, given: Mapping[str, str]) -> Self:
         """Read and check options; names are case-insensitive.
 
-        Raises InvalidOption, which names the option and what it may be.
+        Raises InvalidOption, which names the option and its possible values.
         """
         known = [_camel_case(option.name) for option in fields(cls)]
         accepted = cls.ignored.union(map(str.lower, known))
@@ -135,9 +135,9 @@ class Options:
         return cls(**values)
 
     def connect(self, application_name: str) -> pgqpy.Connection:
-        """Open a connection in autocommit; the options say where, or the environment.
+        """Open a connection in autocommit, by the options or the environment.
 
-        Raises what `pgqpy.connect` raises.
+        Raises the errors of `pgqpy.connect`.
         """
         settings = {} if self.password is None else {"password": self.password}
         # No prepared statements: a pooler in between may not know them, and few are run twice.
@@ -152,23 +152,23 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class EventOptions(Options):
-    """How events become rows: of batch reads and of streams."""
+    """Options for turning events into rows, in batch reads and in streams."""
 
     num_partitions: Annotated[int | None, _count] = None
-    """Slices to read a range in, at most."""
+    """The maximum number of slices to read a range in."""
     columns: Annotated[tuple[str, ...] | None, _names] = None
-    """Which columns of the events to fetch."""
+    """The columns of the events to fetch."""
     where: Annotated[str | None, _text] = None
-    """Which events to fetch: a condition in SQL over their columns."""
+    """The events to fetch: a condition in SQL over their columns."""
     payload: Annotated[str | None, _one_of("json", "urlencoded", "row")] = None
     malformed: Annotated[str, _one_of("fail", "drop", "column")] = "fail"
     optional: Annotated[tuple[str, ...] | None, _some_names] = None
-    """Which columns a payload may lack; ``*``: any. None: any, unless it is a table's row."""
+    """Columns that a payload may lack; ``*``: any. None: any, unless it is a table's row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(EventOptions):
-    """Of ``spark.read``."""
+    """Options of ``spark.read``."""
 
     purpose = "reading a queue"
 
@@ -177,7 +177,7 @@ class ReadOptions(EventOptions):
     start_time: Annotated[datetime | None, _time] = None
     end_time: Annotated[datetime | None, _time] = None
     consumer: Annotated[str | None, _text] = None
-    """Whose pending events to read: those after the last tick that it has finished."""
+    """The consumer whose pending events to read: those after the last tick that it has finished."""
 
     def __post_init__(self) -> None:
         self._exclude("consumer", "start_tick", "end_tick", "start_time", "end_time")
@@ -195,7 +195,7 @@ class ReadOptions(EventOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamOptions(EventOptions):
-    """Of ``spark.readStream``."""
+    """Options of ``spark.readStream``."""
 
     purpose = "streaming from a queue"
 
@@ -208,20 +208,20 @@ class StreamOptions(EventOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(Options):
-    """Of ``df.write``."""
+    """Options of ``df.write``."""
 
     purpose = "writing to a queue"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamWriteOptions(Options):
-    """Of ``df.writeStream``."""
+    """Options of ``df.writeStream``."""
 
     purpose = "streaming to a queue"
     ignored = frozenset({"checkpointlocation", "queryname"})
 
     writer: Annotated[str, _text]
-    """Who writes: micro-batches of one writer are told apart by their numbers."""
+    """The writer's name: micro-batches of one writer are told apart by their numbers."""
 
 
 def _hint(unknown: str, known: list[str]) -> str:

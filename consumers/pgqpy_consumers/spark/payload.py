@@ -1,7 +1,7 @@
-"""Payloads as typed columns: what ``option("payload", ...)`` with ``.schema(...)`` does.
+"""Payloads as typed columns: ``option("payload", ...)`` with ``.schema(...)``.
 
 Beside the columns of the payload, a schema may have columns of the event (`EVENT_SCHEMA`) and
-those of `CHANGE_SCHEMA`, which tell the change of a captured table.
+those of `CHANGE_SCHEMA`, which describe the change of a captured table.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ Null for events that neither a capture nor a trigger wrote.
 """
 
 MALFORMED = StructField("ev_malformed", StringType())
-"""The payload, of an event whose payload is malformed."""
+"""The text of a malformed payload."""
 
 RESERVED = {column.name: column for column in [*EVENT_SCHEMA, *CHANGE_SCHEMA, MALFORMED]}
 
 _ROWS = {"json": json_row, "urlencoded": urlencoded_row, "row": any_row}
 
 ANY = "*"
-"""In option ``optional``: all columns."""
+"""Option ``optional``: all columns."""
 
-# So many at most are read one by one for the sake of one that is not as the others.
+# The number of payloads read one by one if one of them differs.
 _PIECE = 256
 
 
@@ -78,22 +78,22 @@ class MalformedPayload(PgqError, ValueError):
 
 @dataclass(frozen=True)
 class Decoder:
-    """Makes rows with the user's schema out of events. Goes to the executors, pickled."""
+    """Converts events to rows with the user's schema. Goes to the executors, pickled."""
 
     payload: str
     """json, urlencoded or row."""
     malformed: str
     """fail, drop or column."""
     schema: pa.Schema
-    """The user's, as Arrow has it."""
+    """The user's schema, for Arrow."""
     optional: tuple[str, ...] | None = None
     """The columns that a payload may lack; see `EventOptions`."""
 
     @classmethod
     def for_options(cls, options: EventOptions, schema: StructType) -> Self:
-        """The decoder that the options, with a ``payload``, ask for.
+        """The decoder for options with a ``payload``.
 
-        Raises InvalidOption if the schema has a column that no payload can give.
+        Raises InvalidOption if no payload can fill a column of the schema.
         """
         assert options.payload is not None
         for column in schema:
@@ -153,16 +153,16 @@ class Decoder:
         return rows.filter(pc.invert(is_wrong)) if self.malformed == "drop" else rows
 
     def _complete(self, events: pa.RecordBatch) -> pa.Array | None:
-        """Which payloads may lack optional columns only; None if there are none."""
+        """A mask of the payloads that may lack only optional columns; None if there are none."""
         if self.optional == (ANY,):
             return None
         payloads, (operations, _) = events.column("ev_data"), _operations_and_keys(events)
-        # Of a TRUNCATE there is no row.
+        # A TRUNCATE has no row.
         some = pc.and_(
             pc.not_equal(payloads, ""), pc.fill_null(pc.not_equal(operations, "TRUNCATE"), True)
         )
         if self.optional is None:
-            # Applications leave out what is null, captures and triggers do not.
+            # Applications leave out nulls, captures and triggers do not.
             is_row = pc.is_valid(operations)
             if self.payload != "json":
                 is_row = pc.or_(is_row, pc.invert(pc.starts_with(payloads, "{")))
@@ -172,9 +172,9 @@ class Decoder:
     def parse(
         self, payloads: pa.Array, fields: pa.Schema, complete: pa.Array | None = None
     ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The columns of payloads, and what is wrong at the positions of malformed ones.
+        """The columns of payloads, and the errors of malformed ones by position.
 
-        ``complete`` says which payloads have to have all columns that are not optional.
+        ``complete`` marks the payloads that must have all columns that are not optional.
         """
         wrong: dict[int, str] = {}
         if complete is None or not pc.any(complete).as_py():
@@ -196,8 +196,8 @@ class Decoder:
     ) -> Iterator[list[pa.Array]]:
         """The columns of the payloads, in pieces.
 
-        ``first`` is the position of the first payload; ``wrong`` gets why at the positions of
-        the malformed ones.
+        ``first`` is the position of the first payload; ``wrong`` receives the errors of malformed
+        payloads, by position.
         """
         if len(payloads) <= _PIECE or self.payload == "urlencoded":
             yield self._one_by_one(payloads, complete, fields, first, wrong)
@@ -215,7 +215,7 @@ class Decoder:
     def _check_complete(
         self, payloads: pa.Array, complete: pa.Array, columns: Mapping[str, pa.Array]
     ) -> None:
-        """Raises ValueError if a payload lacks a column: what Arrow reads as null may be absent."""
+        """Raises ValueError if a payload lacks a column: Arrow also reads a missing one as null."""
         if complete.null_count == len(complete):
             return
         for name in self._required(columns):
@@ -270,7 +270,7 @@ def _change(events: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _operations_and_keys(events: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
-    # Events are many, types of them few.
+    # There are many events, but few types.
     types = events.column("ev_type").dictionary_encode()
     described = [_operation_and_key(type_) for type_ in types.dictionary.to_pylist()]
     operations = pa.array([operation for operation, _ in described], pa.string())
@@ -320,7 +320,7 @@ def check_column(column: StructField) -> None:
 
 
 def _parts(type_: DataType, nullable: bool) -> Iterator[tuple[DataType, bool]]:
-    """A type and those in it, and whether they may be null."""
+    """A type and the types nested in it, and whether they may be null."""
     yield type_, nullable
     if isinstance(type_, ArrayType):
         yield from _parts(type_.elementType, type_.containsNull)

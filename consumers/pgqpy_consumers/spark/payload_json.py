@@ -1,8 +1,7 @@
 """Many JSON objects at once, by Arrow's reader: hundreds of thousands a second on a core.
 
-It is quick and knows no exceptions: one payload that is not quite what the schema says, and the
-whole piece is refused. Then `payload_values` decides, payload by payload. What is read here is
-what would have been read there.
+Arrow's reader is quick and strict: if one payload differs from the schema in any way, it refuses
+the whole piece. Then `payload_values` decides, payload by payload. Both give the same values.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _PLAIN_NAME = re.compile(r"\w[\w $.-]*\Z")
 def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
     """The payloads (a string array) as an Arrow array for each field of an Arrow schema.
 
-    A null payload is as an empty object. Raises ValueError if not every payload is a JSON object
-    that can be read quickly.
+    A null payload counts as an empty object. Raises ValueError if not every payload is a JSON
+    object that can be read quickly.
     """
     texts = pc.fill_null(texts, "{}")
-    # So one after the other they are so many objects: between a brace that closes and one that
-    # opens there can be no payload's end but at the top level.
+    # So the joined payloads are the same objects: a payload can end between a closing brace and an
+    # opening one only at the top level.
     objects = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     if not pc.all(objects).as_py():
         raise ValueError("not all are JSON objects")
@@ -41,7 +40,7 @@ def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
         if not any(pa.types.is_floating(field.type) for field in schema):
             raise
         table = _read(texts, schema, _written_by_jsontriga)
-    # A payload of several objects would move all that follow.
+    # A payload of several objects would shift all rows after it.
     if table.num_rows != len(texts):
         raise ValueError("not every payload is one JSON object")
     return [
@@ -51,9 +50,9 @@ def read_objects(texts: pa.Array, schema: pa.Schema) -> list[pa.Array]:
 
 
 def check_members(texts: pa.Array, name: str) -> None:
-    """Raises ValueError unless each of the objects, in all of which it was read as null, has it."""
-    # Within a string a quote has a backslash before it, so this finds members only: those of
-    # the object itself, if there is nothing in it that is nested.
+    """Raises ValueError unless each object has the member, which was read as null in all."""
+    # Within a string a quote has a backslash before it, so this finds members only: members of
+    # the object itself, if nothing is nested in it.
     if _PLAIN_NAME.match(name):
         is_null = rf'[{{,][ \t\n\r]*"{re.escape(name)}"[ \t\n\r]*:[ \t\n\r]*null'
         found = pc.and_(
@@ -71,7 +70,7 @@ def _read(
     data = _data(texts)
     return pj.read_json(
         pa.BufferReader(data),
-        # One block, or payloads would have to be shorter than it, with newlines between them.
+        # One block: smaller ones would limit a payload's length and need newlines in between.
         read_options=pj.ReadOptions(use_threads=False, block_size=data.size + 1),
         parse_options=pj.ParseOptions(
             explicit_schema=pa.schema([(field.name, written(field.type)) for field in schema]),
@@ -81,14 +80,14 @@ def _read(
 
 
 def _data(texts: pa.Array) -> pa.Buffer:
-    """The texts as they lie one after the other, uncopied."""
+    """The data of the texts, one after the other, uncopied."""
     offsets = memoryview(texts.buffers()[1]).cast("i")
     start, end = offsets[texts.offset], offsets[texts.offset + len(texts)]
     return texts.buffers()[2].slice(start, end - start)
 
 
 def _joined(texts: pa.Array) -> pa.Array:
-    """The texts as one, uncopied: a regular expression looks quicker at one than at many."""
+    """The texts as one, uncopied: a regular expression searches one text faster than many."""
     data = _data(texts)
     ends = pa.array([0, data.size], pa.int64()).buffers()[1]
     return pa.Array.from_buffers(pa.large_string(), 1, [None, ends, data])
@@ -106,7 +105,7 @@ def _scale(type_: pa.DataType) -> int:
 
 
 def _written(type_: pa.DataType) -> pa.DataType:
-    """How values of a type are written in JSON: what is no number or truth is a string."""
+    """The JSON form of a type's values: a string, unless it is a number or a boolean."""
     types = pa.types
     if types.is_temporal(type_) or types.is_binary(type_):
         return pa.string()
@@ -118,7 +117,7 @@ def _written(type_: pa.DataType) -> pa.DataType:
 
 
 def _written_by_jsontriga(type_: pa.DataType) -> pa.DataType:
-    """The same, with fractions as strings (of decimals, Arrow reads both)."""
+    """Like `_written`, with fractions as strings (of decimals, Arrow reads both)."""
     return pa.string() if pa.types.is_floating(type_) else _written(type_)
 
 

@@ -1,7 +1,7 @@
-"""Payloads taken apart into texts, one a column, as PostgreSQL's ``->>`` does it.
+"""Payloads as texts, one a column, like those of PostgreSQL's ``->>``.
 
-A string is its characters, a number its digits as they are written, what is nested its JSON;
-null is None. Python's own JSON decoder would forget how numbers and nested values are written.
+A string gives its characters, a number its digits as written, a nested value its JSON;
+null is None. Python's own JSON decoder does not keep how numbers and nested values are written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Row: TypeAlias = Mapping[str, str | None]
 
 
 def json_row(payload: str) -> Row:
-    """The members of a JSON object; of members with the same name, the last.
+    """The members of a JSON object; the last one, if several have the same name.
 
     Raises ValueError if the payload is no JSON object.
     """
@@ -51,7 +51,7 @@ def any_row(payload: str) -> Row:
 
 
 def check_row(row: Row, names: Iterable[str]) -> None:
-    """Raises ValueError if the row lacks one of the columns: what is absent is not null."""
+    """Raises ValueError if the row lacks one of the columns: a missing column is not null."""
     for name in names:
         if name not in row:
             raise ValueError(
@@ -60,12 +60,12 @@ def check_row(row: Row, names: Iterable[str]) -> None:
             )
 
 
-# With quotes and parentheses, which tell the SQL that sqltriga writes.
+# Includes quotes and parentheses, which occur in the SQL that sqltriga writes.
 _NOT_URLENCODED = re.compile(r"""[^!-~]|["'()]""")
 
 _SPACE = r"[ \t\n\r]*"
 _MEMBER = rf'"((?:[^"\\\x00-\x1f]|\\.)*)"{_SPACE}:{_SPACE}'
-# What comes before a value, with its name, or the end. Of an object or array, and of what follows.
+# The text before a value, with its name, or the end. For objects or arrays, and later members.
 _OBJECT = re.compile(rf"{_SPACE}\{{{_SPACE}(?:{_MEMBER}|\}}{_SPACE}\Z)")
 _NEXT_MEMBER = re.compile(rf"{_SPACE}(?:,{_SPACE}{_MEMBER}|\}}{_SPACE}\Z)")
 _ARRAY = re.compile(rf"{_SPACE}\[{_SPACE}(\]{_SPACE}\Z)?")
@@ -90,13 +90,13 @@ def _elements(text: str) -> Iterator[str | None]:
         found = _match(_NEXT_ELEMENT, text, at)
 
 
-# An element in quotes or bare, and what follows it.
+# An element in quotes or bare, and the separator or end after it.
 _ELEMENT = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|((?:[^"{},\\]|\\.)+))(?:,|\Z)', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def _literal_elements(text: str) -> Iterator[str | None]:
-    # Before the brace are the bounds, if they are not the usual ones: [0:1]={1,2}
+    # Bounds come before the brace, if they are not the usual ones: [0:1]={1,2}
     elements, at = text[text.index("{") + 1 : -1], 0
     while at < len(elements):
         found = _ELEMENT.match(elements, at)
@@ -111,7 +111,7 @@ def _literal_elements(text: str) -> Iterator[str | None]:
 
 
 def _value(text: str, at: int) -> tuple[str | None, int]:
-    """The text of the value at a position, and where it ends."""
+    """The text of the value at a position, and the position of its end."""
     value: Any
     try:
         value, end = _scan(text, at)

@@ -1,4 +1,4 @@
-"""The schema for decoding the changes of a captured table, from the table."""
+"""The schema for decoding the changes of a captured table, made from the table."""
 
 from __future__ import annotations
 
@@ -74,15 +74,15 @@ def table_schema(
     """The schema that decodes the changes of a table: for ``.schema(...)``.
 
     It has ev_id, ev_time, ev_operation, ev_table and ev_key, then the table's columns. Types that
-    Spark has not are strings, numeric without precision is decimal(38,18), an array has one
+    Spark lacks are strings, numeric without precision is decimal(38,18), an array has one
     dimension. All columns are nullable.
 
     Args:
         database: a connection, or a DSN as for `pgqpy.dsn.resolve`.
-        table: its name, as SQL has it: with schema, and with quotes where it needs them.
+        table: its name as in SQL: with schema, and with quotes if needed.
 
-    Raises InvalidParameter if there is no such table, or if it has a column with a name of those
-    that events have; and what connecting raises.
+    Raises InvalidParameter if there is no such table, or if one of its columns has the name of
+    an event's column; and the errors of connecting.
     """
     if not isinstance(database, psycopg.Connection):
         with pgqpy.connect(database, autocommit=True) as conn:

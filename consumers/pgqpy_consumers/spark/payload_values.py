@@ -1,8 +1,8 @@
-"""Values from texts: what a text means in a column of a type.
+"""Values from texts: the value of a text in a column of a type.
 
-A text is read as the type's output function writes it in PostgreSQL. What Spark has no value for
-is null: times that are infinite or not in the years 1 to 9999, and numerics that are no number.
-Numerics with more fraction digits than the column has are rounded, as PostgreSQL does it.
+A text is read as PostgreSQL's output function of the type writes it. Values that Spark lacks
+become null: times that are infinite or outside the years 1 to 9999, and numerics that are no
+number. Numerics with more fraction digits than the column has are rounded, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pgqpy_consumers.spark.payload_rows import Row, array_elements, json_row
 
 
 def columns_of(rows: Sequence[Row], fields: Iterable[pa.Field]) -> list[pa.Array]:
-    """An Arrow array for each Arrow field; what a row has not is null.
+    """An Arrow array for each Arrow field; columns missing in a row are null.
 
     Raises ValueError, which names the column, if a text is no value of the type.
     """
@@ -103,15 +103,15 @@ def _datetime(type_: pa.DataType) -> Callable[[str], datetime]:
 
 
 def checked(decimals: pa.Array) -> pa.Array:
-    """The decimals; ArrowInvalid if one has too many digits, which reading them lets pass."""
+    """The decimals. Raises ArrowInvalid if one has too many digits, which Arrow does not check."""
     decimals.validate(full=True)
     return decimals
 
 
 def wraps(texts: pa.Array, scale: int) -> bool:
-    """Whether Arrow may make another number of a decimal in the texts, and not say so.
+    """Whether Arrow may silently change a decimal in the texts.
 
-    It computes in 128 bits, which a number with 39 digits leaves; zeros up to the scale count. Any
+    It computes in 128 bits, which a number with 39 digits exceeds; zeros up to the scale count. Any
     exponent is suspicious. The texts may be JSON.
     """
     integer = rf"(?:^|[^.0-9])[0-9]{{{39 - scale}}}"
@@ -153,7 +153,7 @@ _ESCAPE = re.compile(rb"\\(\\|[0-3][0-7]{2})")
 
 
 def _bytes(text: str) -> bytes:
-    """Either form of bytea_output."""
+    """The bytes of either form of bytea_output."""
     if text.startswith("\\x"):
         return bytes.fromhex(text[2:])
     return _ESCAPE.sub(

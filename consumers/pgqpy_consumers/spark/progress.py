@@ -1,6 +1,4 @@
-"""What a consumer tells while it processes a batch: a line in the terminal, and its session's name
-for ``pgqpy status``.
-"""
+"""Progress of a batch: a line in the terminal, and the session's name for ``pgqpy status``."""
 
 from __future__ import annotations
 
@@ -25,12 +23,12 @@ from pgqpy.cli.wording import duration, printable, rate
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Seconds between looks.
+#: Seconds between updates.
 _EVERY = 0.5
 
 
 class Progress:
-    """Looks, from a thread of its own, how far a batch is, from entering to leaving it."""
+    """Watches the progress of a batch from a thread of its own, from entering to leaving it."""
 
     def __init__(
         self,
@@ -41,14 +39,14 @@ class Progress:
         events_per_second: float | None,
         show: bool | None,
     ) -> None:
-        """Prepare to tell of a batch.
+        """Prepare to report on a batch.
 
         Args:
-            spark: where it is computed; tasks are known only where there is a SparkContext.
-            conn: the session that gets the name. Nobody else may use it meanwhile.
-            batch: which one.
-            events_per_second: how fast it went before, for the line.
-            show: draw the line; None: if standard error is a terminal that Java has no part in.
+            spark: the session that computes; tasks are known only with a SparkContext.
+            conn: the session that gets the name. It must not be used elsewhere meanwhile.
+            batch: the batch.
+            events_per_second: the previous speed, for the line.
+            show: draw the line; None: if standard error is a terminal that Java does not write to.
         """
         self._context = getattr(spark, "sparkContext", None)
         self._conn = conn
@@ -75,7 +73,7 @@ class Progress:
                 self._spinner,
                 console=console(stderr=True),
                 transient=True,
-                # What process_batch prints goes above the line, unless it goes elsewhere.
+                # Output of process_batch appears above the line, unless it goes elsewhere.
                 redirect_stdout=sys.stdout.isatty(),
             )
             self._exit.enter_context(live)
@@ -117,7 +115,7 @@ class Progress:
         return BatchProgress(self._batch.id, running, done, tasks)
 
     def _tasks(self) -> tuple[int, int] | tuple[None, None]:
-        """Tasks that are done, and all, of the stages that run for this batch."""
+        """The finished tasks and all tasks of the stages that run for this batch."""
         if self._context is None:
             return None, None
         tracker = self._context.statusTracker()
@@ -126,7 +124,7 @@ class Progress:
             running = set(tracker.getActiveStageIds())
             ours = running.intersection(each for job in jobs if job for each in job.stageIds)
             stages = [stage for each in ours if (stage := tracker.getStageInfo(each))]
-        except Exception:  # a Spark that was stopped answers in many ways
+        except Exception:  # a stopped Spark raises various errors
             return None, None
         if not stages:
             return None, None
@@ -144,12 +142,12 @@ class Progress:
         return f"batch {batch.id} of {printable(self._consumer)}: {', '.join(parts)}"
 
     def _tell_session(self, statement: str, *values: str) -> None:
-        """Never a reason for a batch to fail."""
+        """Set the session's name; errors are ignored, because they must not make a batch fail."""
         with suppress(psycopg.Error):
             self._conn.execute(statement.encode(), values)
 
     def _java_writes_to_the_terminal(self) -> bool:
-        """Started by spark-submit, or with a progress bar of its own."""
+        """Whether it was started by spark-submit, or has a progress bar of its own."""
         if self._context is None:
             return False
         own_bar = self._context.getConf().get("spark.ui.showConsoleProgress", "false")

@@ -1,4 +1,4 @@
-"""From places in a queue to offsets, and from two offsets to a query; on the driver."""
+"""From positions in a queue to offsets, and from two offsets to a query; on the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pgqpy_consumers.spark.schema import EVENT_COLUMNS
 
 
 class ForeignOffset(PgqError):
-    """An offset is not of this queue's history: the queue was made anew, or was restored."""
+    """An offset is not of this queue's history: the queue was created anew, or was restored."""
 
     default_hint = (
         "What was processed cannot be told from what was not any more. Decide what to keep of"
@@ -32,7 +32,7 @@ class ForeignOffset(PgqError):
     )
 
 
-# A queue made anew has another id, perhaps the same tables. A dump that is restored has other
+# A queue created anew has another id, but possibly the same tables. A restored dump has other
 # oids. A cluster that is copied with its data keeps all.
 _FIND: LiteralString = """
 select concat_ws('/', c.system_identifier, d.oid, q.queue_id,
@@ -59,7 +59,7 @@ _AFTER: LiteralString = _FIND.format("tick_time >= %(time)s order by tick_id")
 
 
 def fingerprint(conn: pgqpy.Connection, queue: str) -> str:
-    """Tells this queue from one of the same name that was made later, or elsewhere.
+    """A text that differs between this queue and one of the same name made later, or elsewhere.
 
     Raises QueueNotFound.
     """
@@ -72,7 +72,7 @@ def newest(conn: pgqpy.Connection, queue: str) -> Offset:
 
 
 def earliest(conn: pgqpy.Connection, queue: str) -> Offset:
-    """The oldest tick after which all events are there. Raises QueueNotFound, NoTicks."""
+    """The oldest tick after which all events are present. Raises QueueNotFound, NoTicks."""
     return _find(conn, queue, _EARLIEST) or _no_ticks(queue)
 
 
@@ -88,7 +88,7 @@ def offset_at(conn: pgqpy.Connection, queue: str, tick: int) -> Offset:
 
 
 def before(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
-    """The last tick that was made by then: all events that came to light later are after it.
+    """The last tick made by then: all events that became visible later are after it.
 
     Raises QueueNotFound, and TickNotFound if rotation may have removed some of them.
     """
@@ -106,7 +106,7 @@ def before(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
 
 
 def after(conn: pgqpy.Connection, queue: str, time: datetime) -> Offset:
-    """The first tick that was made then or later, or the newest if there is none yet.
+    """The first tick made then or later, or the newest if there is none yet.
 
     Raises QueueNotFound, NoTicks.
     """
@@ -160,13 +160,13 @@ def range_source(
     """The events after one tick up to another; executors connect as ``conn`` did.
 
     Args:
-        conn: asks for the query.
+        conn: the connection to ask for the query.
         queue: name of the queue.
-        start: tick to start behind.
+        start: tick to start after.
         end: last tick.
-        columns: which to fetch, of `EVENT_COLUMNS`.
-        where: which events to fetch: a condition in SQL over `EVENT_COLUMNS`. None: all.
-        consumer: whose retried events are to be among them. None: no retried events.
+        columns: the columns to fetch, of `EVENT_COLUMNS`.
+        where: the events to fetch: a condition in SQL over `EVENT_COLUMNS`. None: all.
+        consumer: the consumer whose retried events are included. None: no retried events.
 
     Raises QueueNotFound, TickNotFound if rotation has removed events of the range,
     InvalidParameter if it runs backwards or ``where`` is more than a condition.
@@ -181,7 +181,7 @@ def range_source(
     assert row is not None
     return EventSource(
         conninfo=conninfo(conn),
-        # A DataFrame has no order, so nobody has to sort.
+        # A DataFrame has no order, so sorting is not needed.
         query=row[0].removesuffix(" order by 1"),
         columns=tuple(columns),
         condition=where or "true",
@@ -196,9 +196,9 @@ def check_condition(conn: pgqpy.Connection, where: str) -> None:
 
 
 def conninfo(conn: pgqpy.Connection) -> str:
-    """All that a connection was made with, the password too, also from the environment."""
+    """All parameters of a connection, including the password, and those of the environment."""
     settings = conn.info.get_parameters()
-    # What a service says is in the settings; executors need not have the file that says it.
+    # The settings of a service are included; executors need not have the service file.
     for name in ("service", "servicefile"):
         settings.pop(name, None)
     if conn.info.password:

@@ -1,7 +1,7 @@
 """Reading one slice, on an executor, on a connection of its own.
 
-What is here runs in Spark's Python workers, far from the session that planned it:
-all it knows came pickled in an `EventSource` and a `Slice`.
+This code runs in Spark's Python workers, far from the session that planned it: all its input
+came pickled in an `EventSource` and a `Slice`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pgqpy_consumers.spark.slices import Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Of a record batch: small enough to stay in the processor's caches on its way to Java, and for
-# tasks to have memory for several; and Java begins while the server is still sending.
+# The size of a record batch: small enough to stay in the processor's caches on its way to Java, and
+# for several to fit into a task's memory; and Java begins while the server is still sending.
 _BATCH_BYTES = 1024 * 1024
 _BATCH_SIZE = "adbc.postgresql.batch_size_hint_bytes"
 
@@ -37,21 +37,21 @@ class EventsGoneError(TickNotFound):
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Where a DataFrame's events come from; the same on whichever machine it is read."""
+    """The source of a DataFrame's events; the same on every machine."""
 
     conninfo: str = field(repr=False)
-    """libpq's, with the password: never to be shown."""
+    """The conninfo for libpq, with the password: never to be shown."""
     query: str = field(repr=False)
-    """All events, with the columns of ``pgq.get_batch_events``."""
+    """The query of all events, with the columns of ``pgq.get_batch_events``."""
     description: str
-    """For people: names the batch, or the ticks."""
+    """A name of the batch, or of the ticks, for people."""
     columns: tuple[str, ...] = EVENT_COLUMNS
-    """Which columns to fetch."""
+    """The columns to fetch."""
     condition: str = field(default="true", repr=False)
-    """Which events to fetch: SQL over `SELECT_LIST`."""
+    """The events to fetch: SQL over `SELECT_LIST`."""
     still_there: str | None = field(default=None, repr=False)
-    """Gives a row as long as the events may be read, if that is more than the query itself
-    finds out, which fails if rotation has truncated what it reads."""
+    """A query that gives a row as long as the events may be read. Only needed if the main query
+    does not fail by itself when rotation has truncated its tables."""
 
     def statement(self, part: Slice) -> str:
         """The query for the events of a slice."""
@@ -66,9 +66,9 @@ class EventSource:
 
         Raises EventsGoneError; ConnectionFailed, which names host and database.
         """
-        # Autocommit: each statement has a snapshot of its own. The check must not
-        # share the one of the read: a reader whose snapshot is older than a TRUNCATE
-        # finds no rows, and would find that all is well.
+        # Autocommit: each statement has its own snapshot. The check must not share the one of the
+        # read: a reader whose snapshot is older than a TRUNCATE finds no rows,
+        # and its check would pass.
         with _connect(self.conninfo) as connection:
             try:
                 yield from self._rows(connection, part)
@@ -90,7 +90,7 @@ class EventSource:
     def _check_gone(self, connection: Any, failure: Exception) -> None:
         """Raises EventsGoneError if that is why reading failed.
 
-        What fails while Arrow streams has no SQLSTATE: so fail again, in another way.
+        An error while Arrow streams has no SQLSTATE, so the check queries again.
         """
         import adbc_driver_manager as adbc
 
@@ -121,13 +121,13 @@ class EventSource:
 
 @dataclass(frozen=True)
 class EventPartition(InputPartition):
-    """What one task of the data source reads."""
+    """The input of one task of the data source."""
 
     source: EventSource
     part: Slice
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """As `EventSource.read`."""
+        """Read like `EventSource.read`."""
         return self.source.read(self.part)
 
 
@@ -151,14 +151,14 @@ def _connect(conninfo: str) -> Iterator[Any]:
 
 @lru_cache(maxsize=8)
 def _database(conninfo: str) -> Any:
-    """What ADBC knows of a server's types: to learn them takes ten times as long as to connect."""
+    """ADBC's cached types of a server: loading them takes ten times as long as connecting."""
     import adbc_driver_postgresql
 
     return adbc_driver_postgresql.connect(conninfo)
 
 
 class _Kept:
-    """In place of the database, which a connection would close with itself."""
+    """A stand-in for the database, which a connection would close with itself."""
 
     def close(self) -> None:
-        """The next task of this worker needs it, too."""
+        """Do nothing: the next task of this worker needs the database, too."""

@@ -1,4 +1,4 @@
-"""A part of an archive, sent into a queue again."""
+"""Sending a part of an archive into a queue again."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ string(date_from_unix_date(int(
 
 
 class InvalidCondition(PgqError, ValueError):
-    """The condition in a selection is none."""
+    """The condition in a selection is invalid."""
 
     default_hint = f"Write Spark's SQL over {', '.join(EVENT_COLUMNS)}."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which events of an archive: those that meet all that is given."""
+    """The events of an archive that meet all given conditions."""
 
     queue: str | None = None
     """The queue that they were in. None: the only one in the archive."""
     from_time: datetime | None = None
-    """ev_time is this or later."""
+    """The earliest ev_time, inclusive."""
     to_time: datetime | None = None
-    """ev_time is earlier than this."""
+    """The latest ev_time, exclusive."""
     first_id: int | None = None
     last_id: int | None = None
     types: Sequence[str] = ()
-    """Types, of which they have one; empty: any."""
+    """The event types; empty: any."""
     where: str | None = None
     """A condition in Spark's SQL over the columns of events; in the session's time zone."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many events there are of a day and a type."""
+    """The number of events of a day and a type."""
 
     day: str | None
     """UTC; None for times at infinity."""
@@ -66,10 +66,10 @@ class Count:
 
 
 class Replay:
-    """Sends what is selected of an archive into a queue, in the order of ev_id, all at once."""
+    """Sends the selected events of an archive into a queue, in the order of ev_id, all at once."""
 
     def __init__(self, spark: SparkSession, path: str, selection: Selection) -> None:
-        """Look the archive's files up; those that come later do not count.
+        """List the archive's files; files that come later are not read.
 
         Raises ArchiveError if ``path`` is no archive, or the selection names no queue of it;
         InvalidCondition, FileSystemError.
@@ -81,7 +81,7 @@ class Replay:
         self._events = self._selected(selection)
 
     def counts(self) -> list[Count]:
-        """How many events are selected, by day and type."""
+        """The numbers of selected events, by day and type."""
         rows = (
             self._events.groupBy(sf.expr(_DAY).alias("day"), "ev_type")
             .count()
@@ -91,16 +91,16 @@ class Replay:
         return [Count(*row) for row in rows]
 
     def send(self, dsn: str | None, queue: str, *, mark: str | None = None) -> None:
-        """Send them, all or none.
+        """Send the selected events, all or none.
 
         Args:
             dsn: as for `pgqpy.dsn.resolve`.
             queue: name of the queue to send them into.
-            mark: a column, ``ev_extra1`` to ``ev_extra4``, that tells where an event came
-                from: ``{"queue": "orders", "ev_id": 17, "ev_time": "2026-11-21T08:30:00.123Z"}``.
+            mark: a column, ``ev_extra1`` to ``ev_extra4``, for the origin of each event:
+                ``{"queue": "orders", "ev_id": 17, "ev_time": "2026-11-21T08:30:00.123Z"}``.
 
-        Raises ArchiveError if some of the events have a value where the mark would be, and
-        what writing with ``format("pgq")`` raises.
+            Raises ArchiveError if some of the events have a value in the mark's column, and
+            the errors of writing with ``format("pgq")``.
         """
         events = self._events.orderBy("ev_id")
         if mark is not None:
@@ -109,7 +109,7 @@ class Replay:
         _register(self._spark)
         options = {"queue": queue}
         settings = conninfo_to_dict(dsns.resolve(dsn))
-        # Apart, since plans show every option but this one.
+        # Passed separately, because plans show every option but this one.
         password = settings.pop("password", None)
         if password is not None:
             options["password"] = str(password)

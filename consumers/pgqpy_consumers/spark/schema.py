@@ -1,7 +1,6 @@
 """An event as a row of a DataFrame.
 
-The columns have the names and the order of ``pgq.get_batch_events``: whoever
-knows the SQL side finds the same table in Spark.
+The columns have the names and the order of ``pgq.get_batch_events``, as in SQL.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ EVENT_COLUMNS = tuple(_TYPES)
 EVENT_SCHEMA = StructType([StructField(name, type_) for name, type_ in _TYPES.items()])
 """The schema of every DataFrame of events."""
 
-# What Spark's TIMESTAMP can hold and Python's datetime can show. PostgreSQL has
-# more on both sides and infinity beyond, which would arrive as another time.
+# The times that Spark's TIMESTAMP can hold and Python's datetime can show. PostgreSQL has
+# more on both sides, and infinity beyond, which would arrive as another time.
 _TIME = (
     "case when ev_time >= timestamptz '0001-01-01 00:00:00+00'"
     " and ev_time < timestamptz '10000-01-01 00:00:00+00' then ev_time end as ev_time"
@@ -52,7 +51,7 @@ SELECT_LIST = ", ".join(_TIME if name == "ev_time" else name for name in _TYPES)
 
 @cache
 def arrow_schema(columns: Sequence[str] = EVENT_COLUMNS) -> Any:
-    """`EVENT_SCHEMA`, or some columns of it, for Arrow: what record batches must match."""
+    """The Arrow schema of `EVENT_SCHEMA`, or of some of its columns, for record batches."""
     import pyarrow as pa
 
     types = {

@@ -1,4 +1,4 @@
-"""The Spark session of who brings none."""
+"""The default Spark session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LOCAL = {
 def get_session(master: str | None = None) -> SparkSession:
     """The session of this process: the active one, that of spark-submit, or a local one.
 
-    ``master`` says where else to make one: ``local[4]``, ``spark://host:7077``, ``yarn``, or
+    ``master`` is the place for a new one: ``local[4]``, ``spark://host:7077``, ``yarn``, or
     ``sc://host`` for Spark Connect.
     """
     active = SparkSession.getActiveSession()
@@ -47,7 +47,7 @@ def get_session(master: str | None = None) -> SparkSession:
         builder = SparkSession.builder.appName("pgqpy")
         place = builder.remote if master.startswith("sc://") else builder.master
         return place(master).getOrCreate()
-    # Set by spark-submit, and by who wants Spark Connect: then the settings are theirs.
+    # Set by spark-submit and for Spark Connect: then the settings are the user's.
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
         return SparkSession.builder.getOrCreate()
     return local_session(master or "local[*]")
@@ -62,7 +62,7 @@ def local_session(
     `RuntimeError`, naming the log, if it does not start.
     """
     require_java()
-    # Workers must be the interpreter that has pgqpy, not whatever "python3" is.
+    # Workers must use the interpreter that has pgqpy, not any "python3".
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Java looks the machine's own name up, which fails without a network.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,8 +1,8 @@
 """Writing into a queue: ``df.write`` and ``df.writeStream`` with ``format("pgq")``.
 
 Tasks stage their rows (staging.py); the driver sends them in one transaction when all tasks have
-succeeded. What a task wrote that failed, was repeated, or lost against a speculative copy of
-itself is never sent, since only the messages that Spark accepted name what is.
+succeeded. Rows of a task that failed, was repeated, or lost against a speculative copy of
+itself are never sent, because only the messages that Spark accepted name rows to send.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 REQUIRED_COLUMNS = NEW_EVENT_COLUMNS[:2]
 
-# What Spark tells the tasks of a stream: the id in the checkpoint, and the micro-batch's number.
+# Spark passes these to the tasks of a stream: the checkpoint's id, and the micro-batch's number.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -43,11 +43,11 @@ class InvalidColumns(PgqError, ValueError):
 class PgqWriter(DataSourceArrowWriter):
     """One ``df.write``. Its events become visible all at once, or not at all.
 
-    Their order is the DataFrame's: partition after partition, and in each as its rows are.
+    Their order is the DataFrame's: partition after partition, each in the order of its rows.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        """Check all that can be checked before Spark computes anything; runs on the driver.
+        """Check everything possible before Spark computes anything; runs on the driver.
 
         Raises InvalidColumns, QueueNotFound, InsertDisabled, ConnectionFailed.
         """
@@ -61,7 +61,7 @@ class PgqWriter(DataSourceArrowWriter):
         return staging.stage(self._conninfo, self._job, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Send what the tasks have staged."""
+        """Send the staged rows of the tasks."""
         staged = cast("list[staging.Staged]", messages)
         with self._options.connect("pgqpy spark sink") as conn:
             with translate_errors(), conn.transaction():
@@ -69,20 +69,20 @@ class PgqWriter(DataSourceArrowWriter):
             staging.drop(conn, self._job)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Forget what the tasks have staged."""
+        """Discard the staged rows of the tasks."""
         with self._options.connect("pgqpy spark sink") as conn:
             staging.drop(conn, self._job)
 
 
 class PgqStreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch of a ``df.writeStream``. Its events are sent once, however often it comes.
+    """One micro-batch of a ``df.writeStream``. Its events are sent once, even if it is repeated.
 
-    The queue remembers, for each name of a writer, the stream and its last micro-batch, in the
+    The queue remembers, for each writer's name, the stream and its last micro-batch, in the
     transaction that sends the events.
     """
 
     def __init__(self, options: StreamWriteOptions, schema: StructType) -> None:
-        """As for `PgqWriter`; Spark makes one for each micro-batch, and another to end it."""
+        """Check like `PgqWriter`. Spark makes one for each micro-batch, and another to end it."""
         check_columns(schema)
         self._options = options
         self._conninfo = checked_conninfo(options)
@@ -115,7 +115,7 @@ class PgqStreamWriter(DataSourceStreamArrowWriter):
             staging.drop(conn, job)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Forget what the tasks have staged; the micro-batch comes again."""
+        """Discard the staged rows of the tasks; the micro-batch is repeated."""
         for job in {part.job for part in messages if isinstance(part, staging.Staged)}:
             with self._options.connect("pgqpy spark sink") as conn:
                 staging.drop(conn, job)
@@ -147,7 +147,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def checked_conninfo(options: Options) -> str:
-    """How executors connect; raises what sending to the queue would raise."""
+    """The conninfo for executors; raises the errors of sending to the queue."""
     with options.connect("pgqpy spark sink") as conn, translate_errors():
         conn.execute(call("current_event_table", 1), [options.queue])
         return conninfo(conn)

@@ -1,4 +1,4 @@
-"""``format("pgq")``: who does what for Spark's data source."""
+"""``format("pgq")``: the entry point of Spark's data source."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class PgqDataSource(DataSource):
     """
 
     _span: Span | PgqError | None = None
-    """What is read in batches, or why there is nothing to read."""
+    """The span that batch reads read, or the error that prevents it."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` is given."""
+        """The name for ``format()``."""
         return "pgq"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Spark pickles the source for a DataFrame, which has its range from then on.
+        """Pin the range when Spark pickles the source for a DataFrame, which keeps it from then on.
 
-        It pickles streams, too, of either direction, which have nothing to pin: so an error is
+        Spark also pickles streams, of either direction, which have no range: so an error is
         left to the reader.
         """
         self._pin()
@@ -56,7 +56,7 @@ class PgqDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns of events: all of them, or those of option ``columns``.
 
-        For a table of Spark's catalog they bring its options along.
+        For a table of Spark's catalog they carry its options.
         """
         of_table = options_of_table(self.options)
         if of_table is not None:
@@ -78,7 +78,7 @@ class PgqDataSource(DataSource):
                 self._span = error
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """The reader of ``spark.read``."""
         schema, of_table = carried(schema)
         if of_table:
             self.options, self._span = {**of_table, **self.options}, None
@@ -89,14 +89,14 @@ class PgqDataSource(DataSource):
         return PgqReader(ReadOptions.parse(self.options), schema, self._span)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For ``spark.readStream``."""
+        """The reader of ``spark.readStream``."""
         from pgqpy_consumers.spark.stream_reader import PgqStreamReader
 
         schema, of_table = carried(schema)
         return PgqStreamReader(StreamOptions.parse({**of_table, **self.options}), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For ``df.write``."""
+        """The writer of ``df.write``."""
         from pgqpy_consumers.spark.sink import PgqWriter
 
         _append_only(overwrite)
@@ -105,7 +105,7 @@ class PgqDataSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
-        """For ``df.writeStream``."""
+        """The writer of ``df.writeStream``."""
         from pgqpy_consumers.spark.sink import PgqStreamWriter
 
         _append_only(overwrite)
@@ -113,7 +113,7 @@ class PgqDataSource(DataSource):
 
 
 def _checked(options: dict[str, str]) -> EventOptions:
-    """Those of a table, which is read or streamed from."""
+    """Parse the options of a table, which may be read or streamed from."""
     try:
         return ReadOptions.parse(options)
     except InvalidOption:

@@ -1,8 +1,8 @@
-"""What the tasks of a job have written, until its driver sends it: rows become events together.
+"""Staged rows: rows that tasks have written, until the driver sends them all together.
 
-A task's rows go into a table of its attempt's own; a few travel in the message to the driver
-instead, so that small micro-batches create no tables. Nothing is to be undone when a task fails:
-its transaction takes the table with it.
+The rows of a task's attempt go into a table of its own. A few rows travel in the message to the
+driver instead, so that small micro-batches create no tables. A failed task needs no undo: its
+transaction takes the table with it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pgqpy_consumers.spark.copy_rows import copy_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Up to so many bytes of a task travel with its message: no table, at the price of a driver that
-# holds as much for each task.
+# The most bytes of a task that travel with its message: this saves a table, but the driver holds
+# the bytes of all tasks.
 INLINE_BYTES = 128 * 1024
 
-# Frozen: nobody sees the table before it is committed, and who reads it then need not find out
-# who wrote each row, nor write that down.
+# Frozen: the table is invisible until it is committed, so readers need not check the transaction
+# of each row, nor write hint bits.
 _COPY: LiteralString = "copy {} ({}) from stdin (format binary, freeze)"
 _COLUMNS = sql.SQL(", ").join(map(sql.Identifier, NEW_EVENT_COLUMNS))
 
@@ -48,17 +48,17 @@ class StagedRowsLost(PgqError):
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one attempt of a task has written: into ``table``, or ``rows`` themselves."""
+    """The rows that one attempt of a task has written: in ``table``, or in ``rows``."""
 
     job: str
     count: int
     rows: bytes = field(default=b"", repr=False)
-    """As COPY takes them."""
+    """The rows in COPY's format."""
     table: str | None = None
 
 
 def stage(conninfo: str, job: str, batches: Iterator[pa.RecordBatch]) -> Staged:
-    """Keep a partition's rows until `send`, in their order; runs on an executor.
+    """Store a partition's rows until `send`, in order; runs on an executor.
 
     Raises ConnectionFailed, PayloadTooLarge, and InvalidPayload, unless `send` does.
     """
@@ -74,14 +74,14 @@ def stage(conninfo: str, job: str, batches: Iterator[pa.RecordBatch]) -> Staged:
 
 
 def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
-    """Make events of staged rows, in the order of the partitions, in the caller's transaction.
+    """Send staged rows as events, in the order of the partitions, in the caller's transaction.
 
     Raises StagedRowsLost, QueueNotFound, InsertDisabled, PermissionDenied and InvalidPayload.
     """
     with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-        # A scan begins at the first row, also when somebody else is reading the table.
+        # A scan must begin at the first row, even while another session scans the table.
         cursor.execute("set local synchronize_seqscans = off")
-        # Asked for in the transaction that writes: so a rotation in between is noticed.
+        # Called in the transaction that writes, so that a rotation in between is detected.
         cursor.execute(call("current_event_table", 1), [queue])
         target = str(cursor.fetchall()[0][0])
         for part in staged:
@@ -92,17 +92,17 @@ def send(conn: pgqpy.Connection, queue: str, staged: Sequence[Staged]) -> None:
 
 
 def drop(conn: pgqpy.Connection, job: str) -> None:
-    """Drop the job's tables, those of attempts that lost a race or are about to end included.
+    """Drop the job's tables, including those of attempts that lost a race or are about to end.
 
-    What cannot be dropped now is left to pgq.maint_staging(): it is no reason to fail.
+    Tables that cannot be dropped now are left to pgq.maint_staging(): that is no reason to fail.
     """
     with suppress(psycopg.Error):
         tables = conn.execute("select pgq.staging_tables(%s)", [job]).fetchall()
         for (table,) in tables:
             with conn.transaction():
-                # Somebody may be dumping the database.
+                # A dump of the database may hold a lock.
                 conn.execute("set local lock_timeout = '1s'")
-                # It belongs to the queues; emptying it is what only the job may do.
+                # The table belongs to the queues' owner; only the job itself may truncate it.
                 conn.execute(sql.SQL("truncate {}").format(_identifier(table)))
                 conn.execute(call("drop_staging", 1), [table])
 

@@ -1,8 +1,8 @@
 """Structured Streaming from a queue: a micro-batch is a range of ticks.
 
 Spark keeps the reader in a process of its own on the driver, from start to end of a query's run,
-and calls its methods one after the other. There it holds a session (`Lease`). For the executors
-it makes and pickles another reader, which is never asked for more than ``read``.
+and calls its methods one after the other. There it holds a session (`Lease`). It pickles another
+reader for the executors, on which only ``read`` is called.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 AFTER = "after"
-"""In an end offset, the offset that its micro-batch begins behind. Spark writes end offsets down
-before it runs a micro-batch, but asks for the initial offset anew when it runs the first one
-again: then another tick may be the latest, or the earliest."""
+"""The key in an end offset for the offset after which its micro-batch begins. Spark writes end
+offsets before it runs a micro-batch, but asks for the initial offset again when it repeats the
+first one: then another tick may be the latest, or the earliest."""
 
 NO_LIMIT = 2**63 - 1
 
-# A new query that is told where to start may start before its consumer's position.
+# A new query with a given start may start before its consumer's position.
 _MOVE_BACK: LiteralString = """
 select pgq.register_consumer_at(queue_name, consumer_name, %(tick)s)
   from pgq.get_consumer_info(%(queue)s, %(consumer)s)
@@ -52,7 +52,7 @@ select pgq.register_consumer_at(queue_name, consumer_name, %(tick)s)
 """
 _FOLLOW: LiteralString = "select pgq.advance_consumer(%(queue)s, %(consumer)s, %(tick)s)"
 
-# The last tick before the first that is too much, or that one if there is none before it.
+# The last tick before the first one over the limit, or that one if there is none before it.
 _UP_TO: LiteralString = """
 with q as (
     select queue_id from pgq.queue where queue_name = %(queue)s),
@@ -87,8 +87,8 @@ select coalesce(
 class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Micro-batches of a queue's events, on behalf of a registered consumer.
 
-    The consumer's position follows the checkpoint: rotation keeps what a micro-batch that is not
-    committed may read again.
+    The consumer's position follows the checkpoint: rotation keeps the events that an uncommitted
+    micro-batch may read again.
     """
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
@@ -102,34 +102,34 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._idle: tuple[dict[str, Any], Offset] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Sessions stay where they are.
+        # Sessions are not pickled.
         return type(self), (self._options, self._schema)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint starts."""
+        """The start of a query without a checkpoint."""
         if self._initial is None:
             self._initial = self._lease.run(self._start).to_dict()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What maxEventsPerTrigger and maxTicksPerTrigger say."""
+        """The limits of maxEventsPerTrigger and maxTicksPerTrigger."""
         if self._options.max_events_per_trigger is not None:
             return ReadMaxRows(self._options.max_events_per_trigger)
         if self._options.max_ticks_per_trigger is not None:
-            # Spark knows no limit of ticks: this one says that there is a limit.
+            # Spark has no limit of ticks: this one only says that there is a limit.
             return ReadMaxRows(NO_LIMIT)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the micro-batch that begins behind ``start``.
+        """The end of the micro-batch that begins after ``start``.
 
-        Spark asks when all that is up to ``start`` is committed, so the consumer follows here.
-        ``commit`` comes when the next micro-batch is planned, for an idle queue never.
+        Spark asks when everything up to ``start`` is committed, so the consumer is moved here.
+        ``commit`` is called only when the next micro-batch is planned, for an idle queue never.
         """
         return self._lease.run(lambda conn: self._plan(conn, start, limit))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on, no tick after the newest one of this moment."""
+        """From now on, return no tick after the newest one of this moment."""
         self._target = self._lease.run(lambda conn: ranges.newest(conn, self._options.queue))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -139,17 +139,17 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The slices of a micro-batch."""
         if AFTER not in end:
-            # A first micro-batch for which there was nothing: it ends where it begins.
+            # A first micro-batch without events: it ends where it begins.
             return []
         return self._lease.run(lambda conn: self._slices(conn, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the rows of one slice, in no order."""
+        """The rows of one slice, in no order; runs on an executor."""
         assert isinstance(partition, EventPartition)
         return map(self._decoding.decode, partition.read())
 
     def stop(self) -> None:
-        """Give the consumer back. Spark may also just kill the process, to the same effect."""
+        """Release the consumer. Spark may also just kill the process, with the same effect."""
         self._lease.close()
 
     def _start(self, conn: pgqpy.Connection) -> Offset:
@@ -198,7 +198,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "seq": min(after.seq + limit.max_rows, NO_LIMIT),
             "ticks": self._options.max_ticks_per_trigger,
         }
-        # One transaction: an early tick is not forgotten between the two statements.
+        # One transaction, so that an early tick is not forgotten between the two statements.
         with conn.transaction():
             (tick,) = conn.execute(_UP_TO, place).fetchone() or (None,)
             if tick is None or tick >= last.tick:
@@ -223,7 +223,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [EventPartition(source, part) for part in slices_between(after.seq, last.seq, most)]
 
     def _follow(self, conn: pgqpy.Connection, start: dict[str, Any]) -> Offset:
-        """Move the consumer to where the checkpoint is; returns from where on there are events."""
+        """Move the consumer to the checkpoint; returns the position from which events exist."""
         offset = Offset.from_dict(start)
         ranges.check(conn, self._options.queue, offset)
         first = ranges.earliest(conn, self._options.queue)

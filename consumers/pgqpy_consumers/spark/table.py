@@ -1,8 +1,8 @@
 """Tables of Spark's catalog: ``create table ... using pgq options (...)``.
 
-Spark shows a table's options to the data source when it asks for the schema, which is when the
-table is made, and never again: what reads the table is given the schema and no options. So the
-options go along in the schema, as metadata of its first column.
+Spark passes a table's options to the data source when it asks for the schema, which is when the
+table is created, and never again: the reader of the table is given the schema and no options. So
+the options are stored in the schema, as metadata of its first column.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pgqpy import dsn
 from pgqpy_consumers.spark.options import InvalidOption, Options
 
 _GIVEN = "option."
-"""Spark's prefix for those that the user gave, among all that a table has; in lower case."""
+"""Spark's prefix for the options given by the user, among all of a table; in lower case."""
 _METADATA = "pgq"
 
 
 def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
-    """The options that a table is made with; None if no table is made."""
+    """The options of the table being created; None if no table is created."""
     given = {name: text for name, text in options.items() if name.lower().startswith(_GIVEN)}
     return {name[len(_GIVEN) :]: text for name, text in given.items()} or None
 
@@ -36,14 +36,14 @@ def check_no_password(options: Options) -> None:
 
 
 def carrying(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """The schema that a table is to keep."""
+    """The schema to be stored for a table, with its options."""
     first, *others = schema
     metadata = {_METADATA: json.dumps(dict(options))}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
 def carried(schema: StructType) -> tuple[StructType, dict[str, str]]:
-    """The schema that a reader is given, without the options that it brings; and those."""
+    """The schema given to a reader, without its stored options; and those options."""
     columns, options = [], dict[str, str]()
     for column in schema:
         metadata = dict(column.metadata)

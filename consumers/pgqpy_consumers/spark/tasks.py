@@ -1,4 +1,4 @@
-"""``format("pgq_tasks")``: the tasks of a queue as rows, as they are now."""
+"""``format("pgq_tasks")``: the tasks of a queue as rows, in their current state."""
 
 from __future__ import annotations
 
@@ -65,28 +65,28 @@ select id, version, queue, priority, status, nullif(at, 'infinity') as at, claim
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(Options):
-    """Of ``spark.read.format("pgq_tasks")``."""
+    """Options of ``spark.read.format("pgq_tasks")``."""
 
     purpose = "reading tasks"
 
     where: Annotated[str | None, _text] = None
-    """Which tasks to fetch: a condition in SQL over `TASK_SCHEMA`."""
+    """The tasks to fetch: a condition in SQL over `TASK_SCHEMA`."""
     num_partitions: Annotated[int, _count] = 1
-    """So many tasks of Spark read the queue's, each at its own moment."""
+    """The number of Spark tasks that read, each with a snapshot of its own."""
     malformed: Annotated[str, _one_of("fail", "null")] = "fail"
-    """What becomes of JSON that does not fit the struct which the schema makes of it."""
+    """The handling of JSON that does not fit the struct of the schema."""
 
 
 @dataclass(frozen=True)
 class TaskPartition(InputPartition):
-    """What one task of Spark reads."""
+    """The input of one task of Spark."""
 
     conninfo: str = field(repr=False)
     statement: str = field(repr=False)
 
 
 class PgqTaskReader(DataSourceReader):
-    """Reads the tasks of a queue, by a statement for each range of their ids."""
+    """Reads the tasks of a queue, with a statement for each range of their ids."""
 
     def __init__(self, options: TaskOptions, schema: StructType) -> None:
         self._options = options
@@ -106,7 +106,7 @@ class PgqTaskReader(DataSourceReader):
                 )
 
     def partitions(self) -> list[InputPartition]:
-        """Raises TaskQueueNotFound, InvalidOption; what connecting does."""
+        """The ranges. Raises TaskQueueNotFound, InvalidOption and the errors of connecting."""
         options = self._options
         with options.connect("pgqpy spark tasks") as conn:
             if options.where is not None:
@@ -135,12 +135,12 @@ class PgqTaskReader(DataSourceReader):
 
     @property
     def _fetched(self) -> list[str]:
-        """With the id, for an error to name the task."""
+        """The columns to fetch: always with the id, for errors to name the task."""
         missing = ["id"] if self._structs and "id" not in self._schema.names else []
         return [*self._schema.names, *missing]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the tasks of one range.
+        """The tasks of one range; runs on an executor.
 
         Raises MalformedPayload, which names the task.
         """
@@ -166,7 +166,7 @@ class PgqTaskReader(DataSourceReader):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _struct(self, tasks: pa.RecordBatch, column: pa.Field) -> pa.StructArray:
-        """JSON as a struct of what is in it."""
+        """Decode JSON into a struct."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -207,19 +207,19 @@ class PgqTaskDataSource(DataSource):
         spark.dataSource.register(PgqTaskDataSource)
         df = spark.read.format("pgq_tasks").option("queue", "mails").load()
 
-    Each action reads them as they are then, in one statement and so in one snapshot, unless option
+    Each action reads their current state, in one statement and so in one snapshot, unless option
     ``numPartitions`` asks for more.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` is given."""
+        """The name for ``format()``."""
         return "pgq_tasks"
 
     def schema(self) -> StructType:
-        """`TASK_SCHEMA`; a part of it can be given as the schema, with payload or headers as a
-        struct of what is to be read of them. For a table of Spark's catalog it brings its options
-        along."""
+        """The columns: `TASK_SCHEMA`. A part of it can be given as the schema, with payload or
+        headers as a struct of the members to read. For a table of Spark's catalog it carries the
+        table's options."""
         of_table = options_of_table(self.options)
         if of_table is None:
             return TASK_SCHEMA
@@ -227,6 +227,6 @@ class PgqTaskDataSource(DataSource):
         return carrying(TASK_SCHEMA, of_table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """The reader of ``spark.read``."""
         schema, of_table = carried(schema)
         return PgqTaskReader(TaskOptions.parse({**of_table, **self.options}), schema)

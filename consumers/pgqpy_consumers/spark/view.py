@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def pinned(df: DataFrame) -> DataFrame:
-    """The same DataFrame, with the same range of ticks at each action; for Spark Connect.
+    """The DataFrame with a fixed range of ticks for all actions; for Spark Connect.
 
-    There, each action sends the plan anew, and the server looks the range up again when its cache
+    There, each action sends the plan again, and the server computes the range again once its cache
     of plans has dropped it. A temporary view keeps the plan, and with it the range, until the
-    session ends. In classic Spark DataFrames are like that anyway.
+    session ends. In classic Spark every DataFrame is like that.
     """
     view = f"pgq_{uuid4().hex}"
     df.createTempView(view)
