@@ -49,6 +49,10 @@ def as_admin(pair: Pair, connect: Connect) -> Callable[..., Pair]:
                         *map(sql.Identifier, (table, role))
                     )
                 )
+        # where the capture's function lies
+        pair.source.execute(
+            sql.SQL("grant create on schema public to {}").format(sql.Identifier(role))
+        )
         dsns = [make_conninfo(dsn, user=role) for dsn in (pair.source_dsn, pair.target_dsn)]
         return replace(
             pair,
