@@ -79,6 +79,14 @@ class Node:
     def rows(self) -> list[tuple[object, ...]]:
         return self.conn.execute("select * from public.item order by id").fetchall()
 
+    def replicates_ours(self) -> set[str]:
+        """Tables and sequences of our schemas that are replicated."""
+        rows = self.conn.execute(
+            "select table_name from londiste.table_info where table_name like 'pgq%' "
+            "union all select seq_name from londiste.seq_info where seq_name like 'pgq%'"
+        ).fetchall()
+        return {row[0] for row in rows}
+
     def has(self, marker: str) -> None:
         """Wait until a change has come."""
         eventually(self.conn, "select exists (select from public.item where note = %s)", marker)
@@ -155,6 +163,13 @@ def test_root_branch_and_leaf_copy_follow_and_take_over(
     # Named by their schema: "--all" and "missing" mean tables of ours, too.
     root.run("add-table", "public.*")
     root.run("add-seq", "public.*")
+    # What was added by mistake can be taken out.
+    root.run("add-table", "pgq_task.task")
+    root.run("add-seq", "--all")
+    assert {"pgq_task.task", "pgq_ids.replika"} <= root.replicates_ours()
+    root.run("remove-table", "pgq_*.*")
+    root.run("remove-seq", "pgq_*.*")
+    assert root.replicates_ours() == set()
     # From the root, so that both copies go on at once.
     for node in (branch, leaf):
         node.conn.execute("create sequence public.item_id_seq")
