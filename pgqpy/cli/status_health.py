@@ -29,6 +29,9 @@ from pgqpy.values import ConsumerInfo, QueueInfo
 IDLE_GRACE = timedelta(minutes=1)
 BUSY_GRACE = timedelta(seconds=5)
 
+#: What the ticker notes for maintenance that it does not run.
+REFUSED = "pgq.maint_refused"
+
 
 class ConsumerState(StrEnum):
     """The state of a consumer."""
@@ -310,6 +313,12 @@ def _behind(queue: QueueStatus, consumers: list[ConsumerStatus]) -> str:
 
 
 def _failure_alert(failure: Failure) -> Alert:
+    if failure.operation == REFUSED:
+        return Alert(
+            f"{failure.error} (since {duration(failure.age)})",
+            "drop it if it is not yours; what maintenance runs must belong to the ticker's role, "
+            "to pgq_owner or to a superuser, and so must its schema",
+        )
     argument = f" of {failure.argument}" if failure.argument is not None else ""
     return Alert(
         f"the ticker fails in {failure.operation}{argument} since {duration(failure.age)}: "

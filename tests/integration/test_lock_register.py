@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
@@ -11,12 +12,14 @@ import pgqpy.demo.place
 import pgqpy_consumers.replicate.state
 import pgqpy_consumers.spark.archive
 import pgqpy_consumers.spark.lease
+import pgqpy_ticker.foreign
 import pgqpy_ticker.lead
 from pgqpy.embedded import Server
 from pgqpy.schema import SQL_DIR
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_ticker import StartTicker, TickerProcess
 
 CALL = re.compile(r"advisory_(?:xact_)?(?:un)?lock(?:_shared)?\((?P<key>[^,)]+)(?P<second>,)?")
 
@@ -102,6 +105,93 @@ def test_status_names_a_session_that_holds_a_lock_of_ours_and_has_no_role_of_our
         pid = stranger.info.backend_pid
         assert any(f"session {pid} of locks_stranger (prankster)" in each for each in messages)
         assert any(stops in each for each in messages)
+
+
+HTTP = 'http = "127.0.0.1:0"'
+
+
+def foreign_locks(daemon: TickerProcess) -> float:
+    """What the daemon's metric says."""
+    page = daemon.get("/metrics")[1]
+    found = re.search(r"^pgqpy_ticker_foreign_locks\{.*\} (.*)$", page, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def test_a_ticker_names_a_foreign_session_that_holds_its_lead(
+    log_in: LogIn, start_ticker: StartTicker, dsn: str
+) -> None:
+    stranger = log_in("locks_stranger", application_name="prankster")
+    stranger.execute("select pg_advisory_lock(1885827440, 1)")
+    pid = stranger.info.backend_pid
+    named = f"session {pid} of locks_stranger (prankster), which has no role of pgq, holds up"
+    daemon = start_ticker(dsn, top=HTTP, standby_period=0.05)
+    line = daemon.hear("a foreign lock", holder_pid=pid)
+    assert line["message"] == f"a foreign lock: {named} the ticker's lead"
+    assert line["hint"] == f"select pg_terminate_backend({pid})"
+    daemon.hear("ready")
+    status, body = daemon.get("/healthz")
+    [report] = json.loads(body)["databases"].values()
+    assert (status, report["state"]) == (503, "standby")
+    [failing] = report["failing"]
+    assert failing["operation"] == "lead"
+    assert named in failing["error"]
+    assert report["foreign_locks"] == [f"{named} the ticker's lead"]
+    assert foreign_locks(daemon) == 1
+
+    stranger.close()
+    daemon.hear("leading")
+    daemon.hear("a foreign lock is gone")
+    assert len(daemon.said("a foreign lock", level="warning")) == 1
+    status, body = daemon.get("/healthz")
+    assert (status, foreign_locks(daemon)) == (200, 0)
+    assert "prankster" not in body
+
+
+def test_a_prepared_transaction_that_holds_the_lead_is_named_with_its_remedy(
+    conn: Connection, log_in: LogIn, start_ticker: StartTicker, dsn: str
+) -> None:
+    stranger = log_in("locks_stranger")
+    stranger.execute("begin; select pg_advisory_xact_lock(1885827440, 1), txid_current()")
+    stranger.execute("prepare transaction 'it''s held'")
+    try:
+        daemon = start_ticker(dsn, top=HTTP, standby_period=0.05)
+        assert daemon.hear("a foreign lock")["hint"] == "rollback prepared 'it''s held'"
+        assert daemon.get("/healthz")[0] == 503
+    finally:
+        conn.execute("rollback prepared 'it''s held'")
+    daemon.hear("leading")
+
+
+def test_a_leader_names_a_foreign_session_that_holds_up_ticks_or_maintenance(
+    conn: Connection, log_in: LogIn, start_ticker: StartTicker, dsn: str, queue: str
+) -> None:
+    """By itself that makes nothing unhealthy: what it makes fail does."""
+    daemon = start_ticker(dsn, top=HTTP, observe_period=0.05)
+    daemon.hear("leading")
+    stranger = log_in("locks_stranger", application_name="prankster")
+    # many locks of one kind, one of another; and none that anything waits for
+    stranger.execute("select pg_advisory_lock(1886875906, -n) from generate_series(1, 200) n")
+    stranger.execute("select pg_advisory_lock(1886875908, -1)")
+    daemon.hear("a foreign lock", times=2)
+    status, body = daemon.get("/healthz")
+    [report] = json.loads(body)["databases"].values()
+    assert (status, report["state"], len(report["foreign_locks"])) == (200, "leading", 2)
+    assert foreign_locks(daemon) == 2
+    told = " ".join(str(line["message"]) for line in daemon.said("a foreign lock"))
+    assert "holds up ticks" in told
+    assert "holds up batches of consumers" in told
+    stranger.close()
+    daemon.hear("a foreign lock is gone", times=2)
+    assert len(daemon.said("a foreign lock:")) == 2
+
+
+def test_the_ticker_knows_its_lead_by_the_name_in_the_register(conn: Connection) -> None:
+    rows = conn.execute(
+        "select lock_name from pgq.lock_keys() where lock_class = %s and lock_object = %s",
+        pgqpy_ticker.lead.LOCK,
+    ).fetchall()
+    assert rows == [(pgqpy_ticker.foreign.LEAD,)]
 
 
 def test_prepared_transactions_are_named_as_well(conn: Connection, log_in: LogIn) -> None:

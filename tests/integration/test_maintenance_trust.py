@@ -4,11 +4,14 @@ way is not run, is said, and stops nothing else.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 
 import pytest
 from psycopg import errors, sql
 
+from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
@@ -330,8 +333,7 @@ def test_the_ticker_as_a_superuser_runs_no_code_of_other_roles_and_says_so(
     attacker.execute(EVIL_NODE.format(schema="pgq_node", function="maint_watermark(text)").encode())
     conn.execute("select pgq.set_queue_config(%s, 'rotation_period', '1 millisecond')", [queue])
     daemon = start_ticker(dsn, maintenance_period=0.05)
-    line = daemon.hear("maintenance failed", operation="pgq.maint_refused")
-    assert "pgq_node.maint_watermark" in line["message"]
+    line = daemon.hear("maintenance does not run pgq_node.maint_watermark")
     assert "test_attacker" in line["message"]
     eventually(conn, "select queue_rotations > 2 from pgq.queue where queue_name = %s", queue)
     assert daemon.stop() == 0
@@ -359,3 +361,47 @@ def test_the_ticker_runs_nothing_of_a_schema_pgq_that_another_role_has_made(
     assert ran(conn) == []
     conn.execute("drop owned by test_planter cascade")
     conn.execute("drop role test_planter")
+
+
+def test_what_any_role_can_plant_is_shown_but_makes_no_ticker_unhealthy(
+    conn: Connection,
+    attacker: Connection,
+    start_ticker: StartTicker,
+    dsn: str,
+    queue: str,
+    cli: Cli,
+) -> None:
+    attacker.execute(EVIL_NODE.format(schema="pgq_node", function="maint_watermark(text)").encode())
+    daemon = start_ticker(dsn, top='http = "127.0.0.1:0"', maintenance_period=0.05)
+    line = daemon.hear("maintenance does not run pgq_node.maint_watermark")
+    assert line["level"] == "warning"
+    eventually(conn, "select count(*) = 1 from pgq.ticker_failure")
+    status, body = daemon.get("/healthz")
+    [report] = json.loads(body)["databases"].values()
+    assert (status, report["healthy"]) == (200, True)
+    assert "failing" not in report
+    [reason] = report["refused"]
+    assert "test_attacker" in reason
+    metrics = daemon.get("/metrics")[1]
+    assert re.search(r"^pgqpy_ticker_refused_operations\{.*\} 1.0$", metrics, re.MULTILINE)
+    assert "maint_refused" not in metrics
+    [alert] = [each for each in cli.json("status")["alerts"] if "pgq_node" in each["message"]]
+    assert alert["message"].startswith("maintenance does not run pgq_node.maint_watermark: ")
+
+    # What is ours to run and fails is a failure, beside it.
+    conn.execute(
+        "create function public.breaks(q text) returns int language plpgsql as"
+        " $$ begin raise exception 'broken'; end $$"
+    )
+    name_extra(conn, queue, "public.breaks")
+    daemon.hear("maintenance failed", operation="public.breaks")
+    status, body = daemon.get("/healthz")
+    [report] = json.loads(body)["databases"].values()
+    assert (status, len(report["failing"]), report["refused"]) == (503, 1, [reason])
+
+    name_extra(conn, queue)
+    attacker.execute("drop schema pgq_node cascade")
+    eventually(conn, "select count(*) = 0 from pgq.ticker_failure")
+    assert "refused" not in daemon.get("/healthz")[1]
+    assert len(daemon.said("maintenance does not run")) == 1
+    assert ran(conn) == []

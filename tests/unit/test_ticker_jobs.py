@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from pgqpy_ticker import logs
-from pgqpy_ticker.failures import Failures
+from pgqpy_ticker.failures import Failures, Operation
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
 from pgqpy_ticker.metrics import Metrics
 
@@ -102,11 +102,11 @@ def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
 ) -> None:
     metrics = Metrics()
     failures = Failures("shop", metrics)
-    seen: list[dict[str, str]] = []
+    seen: list[Operation] = []
 
     async def scenario() -> Counting:
         job = Counting(failure)
-        job.noticed = lambda: seen.extend(failures.report())
+        job.noticed = lambda: seen.extend(failures.now)
         async with alongside(Sturdy(job, "shop", failures)):
             await job.many.wait()
         return job
@@ -116,8 +116,8 @@ def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
     first = log()[0]
     assert (first["level"], first["message"], first["job"]) == (level, says, "counting")
     # While it fails others are told; it is tried again, and they are told.
-    assert [each["operation"] for each in seen] == ["counting"]
-    assert failures.report() == []
+    assert seen == [("counting", None)]
+    assert failures.now == {}
     page = metrics.page().decode()
     assert 'pgqpy_ticker_errors_total{database="shop",job="counting"} 1.0' in page
     assert 'pgqpy_ticker_failing{database="shop",job="counting"} 0.0' in page

@@ -61,6 +61,4 @@ class Pulse:
         }
         if self.reason:
             report["reason"] = self.reason
-        if self.failures and self.failures.now:
-            report["failing"] = self.failures.report()
-        return report
+        return report | (self.failures.report() if self.failures else {})

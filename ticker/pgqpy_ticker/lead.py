@@ -24,6 +24,7 @@ from psycopg import errors
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
 from pgqpy_ticker.failures import Failures, Operation
+from pgqpy_ticker.foreign import LEAD, ForeignLocks
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.trouble import Pooled, SchemaMissing, SchemaPlanted, one_line
 
@@ -108,14 +109,15 @@ async def win(
     database: Callable[[], Database],
     log: Log,
     failures: Failures,
+    foreign: ForeignLocks,
     standing_by: Callable[[], Awaitable[None]],
 ) -> int:
     """Return when this session leads, with its process id on the server.
 
     ``standing_by`` is called after each attempt that another ticker's lead made vain. ``failures``
-    hears of a leader that hangs and cannot be ended.
+    hears of a leader that hangs and cannot be ended, and of a lead that is no ticker's.
     """
-    leader = Leader(connection, log, failures)
+    leader = Leader(connection, log, failures, foreign)
     pid: int | None = None
     while True:
         async with answering(database()):
@@ -140,10 +142,13 @@ class Leader:
     so that a machine that slept, and a clock that was set, say nothing against it.
     """
 
-    def __init__(self, connection: Connection, log: Log, failures: Failures) -> None:
+    def __init__(
+        self, connection: Connection, log: Log, failures: Failures, foreign: ForeignLocks
+    ) -> None:
         self._connection = connection
         self._log = log
         self._failures = failures
+        self._foreign = foreign
         self._seen: tuple[int, str] | None = None
         self._looked = -math.inf
         self._silent = 0.0
@@ -155,6 +160,7 @@ class Leader:
         pause = limit / _LOOKS
         if now - self._looked < pause:
             return
+        foreign = [lock for lock in await self._foreign.look(self._connection) if lock.lock == LEAD]
         cursor = await self._connection.execute(_HOLDER, LOCK)
         holder: tuple[int, str | None] | None = await cursor.fetchone()
         elapsed, self._looked = now - self._looked, now
@@ -164,8 +170,11 @@ class Leader:
         if not self._told:
             self._log.info("standing by", extra={"leader_pid": pid})
             self._told = True
+        problem = "; ".join(f"{lock}: {lock.remedy}" for lock in foreign)
+        if foreign and self._failures.now.get(_LEAD) != problem:
+            self._failures.fail(_LEAD, problem)
         if sign is None or (pid, sign) != self._seen:
-            self.gone()
+            self._works(mended=not foreign)
             self._seen = None if sign is None else (pid, sign)
         else:
             self._silent += min(elapsed, 2 * pause)
@@ -173,10 +182,15 @@ class Leader:
                 await self._end(pid)
 
     def gone(self) -> None:
-        """It leads no more, or shows that it works."""
+        """It leads no more."""
+        self._works(mended=True)
+
+    def _works(self, *, mended: bool) -> None:
+        """It shows that it works, or another session holds the lead."""
         self._silent = 0.0
         self._ended = False
-        self._failures.mend(_LEAD)
+        if mended:
+            self._failures.mend(_LEAD)
 
     async def _end(self, pid: int) -> None:
         told = {"leader_pid": pid, "silent_for": round(self._silent, 1)}

@@ -16,7 +16,7 @@ from psycopg import sql
 
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection
-from pgqpy_ticker.failures import Failures, Operation
+from pgqpy_ticker.failures import REFUSED, Failures, Operation
 from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.metrics import Metrics
@@ -50,9 +50,10 @@ class Maintenance:
     async def run(self) -> float:
         connection = await self._connection()
         listed = await (await connection.execute(_OPERATIONS)).fetchall()
+        self._refuse([str(argument) for operation, argument in listed if operation == REFUSED])
         failed: set[Operation] = set()
         for operation, argument in listed:
-            if not await self._tried(operation, argument):
+            if operation != REFUSED and not await self._tried(operation, argument):
                 failed.add((operation, argument))
         for operation, argument in self._failing - failed:
             self._log.info(
@@ -64,6 +65,16 @@ class Maintenance:
             self._metrics.maintenance_began(self._database().name)
         await self._link.close()
         return self._database().maintenance_period
+
+    def _refuse(self, reasons: list[str]) -> None:
+        before = self._failures.refused
+        self._failures.refuse(reasons)
+        for reason in reasons:
+            if reason not in before:
+                self._log.warning("maintenance does not run %s", reason)
+        for reason in before:
+            if reason not in reasons:
+                self._log.info("maintenance refuses no more: %s", reason)
 
     async def close(self) -> None:
         await self._link.close()

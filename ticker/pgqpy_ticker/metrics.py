@@ -46,6 +46,18 @@ class Metrics:
             ["database", "job"],
             registry=registry,
         )
+        self._refused = Gauge(
+            "pgqpy_ticker_refused_operations",
+            "Maintenance that is not run, because a role that is not trusted made it.",
+            one,
+            registry=registry,
+        )
+        self._foreign_locks = Gauge(
+            "pgqpy_ticker_foreign_locks",
+            "Locks of pgq that sessions without a role of pgq hold.",
+            one,
+            registry=registry,
+        )
         self._leader = Gauge(
             "pgqpy_ticker_leader", "1 if this ticker leads, else 0.", one, registry=registry
         )
@@ -88,6 +100,12 @@ class Metrics:
     def failing(self, database: str, job: str, operations: int) -> None:
         self._failing.labels(database, job).set(operations)
 
+    def refused(self, database: str, operations: int) -> None:
+        self._refused.labels(database).set(operations)
+
+    def foreign_locks(self, database: str, locks: int) -> None:
+        self._foreign_locks.labels(database).set(locks)
+
     def leads(self, database: str, leads: bool) -> None:
         self._leader.labels(database).set(int(leads))
 
@@ -109,6 +127,8 @@ class Metrics:
     def serves(self, database: str) -> None:
         """Show a database from the start, with zeros: a rate needs a first value."""
         self.leads(database, False)
+        self.refused(database, 0)
+        self.foreign_locks(database, 0)
         for counter in (self._ticks, self._wakes, self._moved):
             counter.labels(database).inc(0)
 
@@ -116,6 +136,8 @@ class Metrics:
         """The daemon does not serve this database any more."""
         self.observations.forget(database)
         for metric in (self._ticks, self._rounds, self._wakes, self._leader, self._moved):
+            metric.remove_by_labels({"database": database})
+        for metric in (self._refused, self._foreign_locks):
             metric.remove_by_labels({"database": database})
         for metric in (self._errors, self._failing, self._maintenance, self._maintenance_age):
             metric.remove_by_labels({"database": database})

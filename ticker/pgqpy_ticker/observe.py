@@ -1,4 +1,5 @@
-"""Looks at queues, consumers and old transactions: for the metrics, and to warn in the log."""
+"""Looks at queues, consumers, old transactions and foreign locks: for the metrics, and to warn in
+the log."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import LiteralString
 
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.foreign import ForeignLocks
 from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.metrics import Metrics
@@ -60,18 +62,25 @@ class Observe:
     name = "observe"
 
     def __init__(
-        self, link: Link, database: Callable[[], Database], metrics: Metrics, log: Log
+        self,
+        link: Link,
+        database: Callable[[], Database],
+        metrics: Metrics,
+        log: Log,
+        foreign: ForeignLocks,
     ) -> None:
         self._link = link
         self._database = database
         self._metrics = metrics
         self._log = log
+        self._foreign = foreign
         self._warned: set[tuple[str, str]] = set()
         self._first_seen: dict[str, float] = {}
 
     async def run(self) -> float:
         connection = await self._link.connection()
         database = self._database()
+        await self._foreign.look(connection)
         transactions = await self._transactions(connection)
         queues = await (await connection.execute(_QUEUES)).fetchall()
         consumers = await (await connection.execute(_CONSUMERS)).fetchall()

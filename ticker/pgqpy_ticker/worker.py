@@ -16,6 +16,7 @@ from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, connect, milliseconds
 from pgqpy_ticker.delayed import Delayed
 from pgqpy_ticker.failures import Failures, Note
+from pgqpy_ticker.foreign import ForeignLocks
 from pgqpy_ticker.health import Pulse, State
 from pgqpy_ticker.jobs import Sturdy, alongside, repeat
 from pgqpy_ticker.lead import check_schema, check_session, win
@@ -52,6 +53,7 @@ class Worker:
         self._metrics = metrics
         self._log = Log(database=database.name)
         self._setbacks = Setbacks(self._log, 0.1, database.reconnect_at_most)
+        self._foreign = ForeignLocks(self._log, self._failures)
         self._chores: AsyncExitStack | None = None
         self._delayed = Delayed(Link(self._current), self._current, metrics)
         self._round_failed = False
@@ -110,7 +112,14 @@ class Worker:
             async with answering(self.database):
                 await check_session(connection, self.database)
                 await check_schema(connection)
-            pid = await win(connection, self._current, self._log, self._failures, self._stand_by)
+            pid = await win(
+                connection,
+                self._current,
+                self._log,
+                self._failures,
+                self._foreign,
+                self._stand_by,
+            )
             try:
                 await self._lead(connection, pid)
             except psycopg.Error as error:
@@ -165,7 +174,7 @@ class Worker:
         chores = (
             self._delayed,
             Maintenance(Link(self._current), self._current, metrics, log, self._failures),
-            Observe(Link(self._current), self._current, metrics, self._log),
+            Observe(Link(self._current), self._current, metrics, self._log, self._foreign),
             Note(Link(self._current), self._failures),
         )
         metrics.maintenance_began(name)
