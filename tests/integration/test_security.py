@@ -256,6 +256,8 @@ def test_an_admin_can_do_all_of_it_and_run_the_ticker(conn: Connection, as_role:
 
 SHADOWS = """
 create table public.hit (what text);
+create function public.caught(text) returns boolean language plpgsql as
+    $$ begin insert into public.hit values ($1); return true; end $$;
 create function public.shadow(a text, b text) returns text language sql as
     $$ insert into public.hit values ('||'); select pg_catalog.textcat(a, b) $$;
 create operator public.|| (leftarg = text, rightarg = text, function = public.shadow);
@@ -282,6 +284,37 @@ create function public.pg_notify(text, text) returns void language sql as
     $$ insert into public.hit values ('pg_notify') $$;
 create function public.octet_length(text) returns int language sql as
     $$ insert into public.hit values ('octet_length'); select 1 $$;
+-- Operators that PostgreSQL has for other types only: these fit better, wherever they are.
+do $do$
+declare
+    a text; b text; o text;
+    types constant text[] :=
+        '{text,name,regclass,oid,int2,int4,int8,bool,timestamptz,interval,jsonb}';
+begin
+    foreach a in array types loop
+        execute pg_catalog.format('create domain public.%1$I as pg_catalog.%1$I'
+            ' check (public.caught(%1$L))', a);
+        foreach b in array types loop
+            execute pg_catalog.format('create function'
+                ' public.caught(pg_catalog.%1$I, pg_catalog.%2$I) returns boolean'
+                ' language sql as $$ select public.caught(%3$L) $$', a, b, a || ' ? ' || b);
+            foreach o in array '{=,<>,<,>,<=,>=,||,+,-,*,/,%,&,|,->,->>,?,~,~~}'::text[] loop
+                if not exists (select from pg_operator
+                                where oprnamespace = 'pg_catalog'::regnamespace and oprname = o
+                                  and oprleft = to_regtype('pg_catalog.' || a)
+                                  and oprright = to_regtype('pg_catalog.' || b)
+                                union all select from pg_operator
+                                where oprnamespace = 'public'::regnamespace and oprname = o
+                                  and oprleft = to_regtype('pg_catalog.' || a)
+                                  and oprright = to_regtype('pg_catalog.' || b)) then
+                    execute pg_catalog.format('create operator public.%s (function = public.caught,'
+                        ' leftarg = pg_catalog.%I, rightarg = pg_catalog.%I)', o, a, b);
+                end if;
+            end loop;
+        end loop;
+    end loop;
+end;
+$do$;
 """
 
 
@@ -346,6 +379,58 @@ def test_what_lies_on_the_callers_search_path_is_never_called(
         "pgq_task.push('q', '1', unique_key => 'k')",
         "pgq_task.push('q', '1')",
         "pgq_task.drop_queue('q', true)",
+    ):
+        victim.execute(f"select {call}".encode())
+    assert conn.execute("select distinct what from public.hit").fetchall() == []
+
+
+@pytest.mark.parametrize("search_path", ["public", "public, pg_catalog"])
+def test_neither_is_it_by_triggers_counts_and_queries_that_are_handed_out(
+    conn: Connection, connect: Connect, queue: str, search_path: str
+) -> None:
+    conn.execute("create table public.t (id int primary key, v varchar)")
+    conn.execute("select pgq.capture_table('public.t', %s)", [queue])
+    for number, function in enumerate(("sqltriga", "logutriga", "jsontriga")):
+        conn.execute(
+            f"create trigger t{number} after insert or update or delete on public.t for each row"
+            f" execute function pgq.{function}('{queue}', 'when=true', 'ev_extra3=v')".encode()
+        )
+    ops.tick(conn, queue)
+    ops.register(conn, queue, "c")
+    conn.execute("select pgq.create_group(%s, 'g', 1, 'lower(ev_extra1)')", [queue])
+    member = ops.value(conn, "select (j).member_id from pgq.join_group(%s, 'g', 'w') j", queue)
+    conn.execute(SHADOWS)
+    victim = connect()
+    victim.execute(f"set search_path = {search_path}".encode())
+    victim.execute("insert into public.t select 1, 'x'")
+    victim.execute("update public.t set v = null")
+    victim.execute("delete from public.t")
+    victim.execute("truncate public.t")
+    ops.tick(conn, queue)
+    [(grouped,)] = victim.execute(
+        "select batch_sql from pgq.next_group_batch(%s, 100)", [member]
+    ).fetchall()
+    assert len(victim.execute(grouped.encode()).fetchall()) == 13
+    batch = ops.next_batch(victim, queue, "c")
+    query = ops.value(victim, "select pgq.batch_event_sql(%s)", batch)
+    assert len(victim.execute(query.encode()).fetchall()) == 13
+    with victim.transaction():
+        fetched = victim.execute(
+            "select ev_id from pgq.get_batch_cursor(%s, 'x', 20, 'ev_id is not null')", [batch]
+        )
+        assert len(fetched.fetchall()) == 13
+    victim.execute("select pgq.find_counted_tables('{public.t}')")
+    victim.execute(
+        "select pgq.start_row_count(%s, 'c', 'public.t', 0, txid_current_snapshot())", [queue]
+    )
+    assert ops.value(victim, "select pgq.row_count('public.t')") == 0
+    for call in (
+        "pgq.key_partition('k', 3)",
+        "pgq.get_queue_info()",
+        "pgq_task.time_of(9223372036854775807)",
+        "pgq_task.time_of(0)",
+        "pgq_task.position_of(pg_catalog.now())",
+        "pgq_task.is_parked(1)",
     ):
         victim.execute(f"select {call}".encode())
     assert conn.execute("select distinct what from public.hit").fetchall() == []

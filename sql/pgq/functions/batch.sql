@@ -198,8 +198,9 @@ as $$
 --      PQ004 batch is not open, PQ011 i_extra_where is more than a condition
 -- ----------------------------------------------------------------------
 declare
-    sql     text;
-    batch   refcursor := i_cursor_name::pg_catalog.name;
+    -- The search path is the caller's here, for his condition.
+    sql     pg_catalog.text;
+    batch   pg_catalog.refcursor := i_cursor_name::pg_catalog.name;
 begin
     if i_batch_id is null or i_cursor_name is null or i_quick_limit is null then
         return;
@@ -211,7 +212,6 @@ begin
     end if;
     -- This takes one query and nothing else, whatever the condition is.
     open batch no scroll for execute sql;
-    -- The search path is the caller's here, for his condition.
     if i_quick_limit operator(pg_catalog.>) 0 then
         return query execute pg_catalog.format('fetch %s from %I', i_quick_limit, i_cursor_name);
     end if;

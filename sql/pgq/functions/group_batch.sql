@@ -14,7 +14,8 @@ as $$
 --      i_key           - the key
 --      i_partitions    - number of partitions
 -- ----------------------------------------------------------------------
-    select ((pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0) & 9223372036854775807) % i_partitions)::int4;
+    select pg_catalog.int4(pg_catalog.int8mod(
+               pg_catalog.int8and(pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0), 9223372036854775807), i_partitions));
 $$;
 
 create or replace function pgq.group_sql(g pgq.consumer_group, i_part int4, i_range_sql text, i_types text[], i_but_parked boolean)
@@ -32,14 +33,17 @@ as $$
 --      i_but_parked    - without those of parked keys
 -- ----------------------------------------------------------------------
 begin
-    -- The hash is spelled out, as pgq.key_partition() has it: a call for each event would cost more than it does.
+    -- The hash is spelled out, as pgq.key_partition() has it: a call for each event would cost more than it does. The
+    -- query runs on its reader's search_path, on which there may be operators that fit bigint and int better.
     return pg_catalog.format(
         'select ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) ev'
-        ' where (pg_catalog.hashtextextended(%s collate pg_catalog."C", 0) & 9223372036854775807) %% %s = %s%s%s order by 1',
+        ' where pg_catalog.hashtextextended(%s collate pg_catalog."C", 0) operator(pg_catalog.&) 9223372036854775807'
+        ' operator(pg_catalog.%%) %s operator(pg_catalog.=) %s%s%s order by 1',
         i_range_sql, g.group_key_sql, g.group_partitions, i_part,
-        ' and ev_type = any (' || pg_catalog.quote_literal(i_types) || '::pg_catalog.text[])',
+        ' and ev_type operator(pg_catalog.=) any (' || pg_catalog.quote_literal(i_types) || '::pg_catalog.text[])',
         case when i_but_parked then pg_catalog.format(
-            ' and %s collate pg_catalog."C" not in (select parked_key from pgq.parked_key where parked_group = %s and parked_part = %s)',
+            ' and not %s collate pg_catalog."C" operator(pg_catalog.=) any (select parked_key from pgq.parked_key'
+            ' where parked_group operator(pg_catalog.=) %s and parked_part operator(pg_catalog.=) %s)',
             g.group_key_sql, g.group_id, i_part) end);
 end;
 $$;

@@ -8,6 +8,7 @@ create or replace function pgq.row_count(i_table regclass)
 returns bigint
 language plpgsql
 stable
+set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.row_count(1)
@@ -142,7 +143,7 @@ as $$
 --      PQ060 a table is missing
 -- ----------------------------------------------------------------------
 declare
-    missing text;
+    missing pg_catalog.text;
 begin
     select name into missing from pg_catalog.unnest(i_tables) name where pg_catalog.to_regclass(name) is null;
     if found then

@@ -16,19 +16,20 @@ as $$
 --      PQ020 neither true nor false; whatever the expression raises
 -- ----------------------------------------------------------------------
 declare
-    v_result    record;
-    v_json      json;
+    v_result    pg_catalog.record;
+    v_json      pg_catalog.json;
 begin
     execute i_query into strict v_result using i_row;
     v_json := pg_catalog.row_to_json(v_result);
     if i_boolean
-            and (select pg_catalog.json_typeof(value) from pg_catalog.json_each(v_json) limit 1) is distinct from 'boolean' then
+            and pg_catalog.texteq((select pg_catalog.json_typeof(value) from pg_catalog.json_each(v_json) limit 1), 'boolean')
+                is not true then
         raise exception using
             errcode = 'PQ020',
             message = pg_catalog.format('the trigger''s condition is neither true nor false: %s', i_query),
             hint = 'Write a boolean expression after when=, with coalesce() if columns in it may be null.';
     end if;
-    return (pgq._row_values(v_result::text, (select pg_catalog.count(*)::int from pg_catalog.json_object_keys(v_json))))[1];
+    return (pgq._row_values(v_result::pg_catalog.text, (select pg_catalog.count(*)::int from pg_catalog.json_object_keys(v_json))))[1];
 end;
 $$;
 
@@ -96,19 +97,20 @@ as $$
 --      PQ020 arguments; whatever the expressions raise
 -- ----------------------------------------------------------------------
 declare
-    v_queries   text[];
-    v_values    text[];
+    -- Types with their schema, too: the search_path is the session's, as in the triggers themselves.
+    v_queries   pg_catalog.text[];
+    v_values    pg_catalog.text[];
 begin
     if pg_catalog.texteq(pg_catalog.current_setting('session_replication_role'), 'local') then
         return null;
     end if;
     v_queries := pgq._row_queries(
         i_relation, i_arguments,
-        array(select k::name from pg_catalog.json_object_keys(pg_catalog.row_to_json(i_row)) k));
+        array(select k::pg_catalog.name from pg_catalog.json_object_keys(pg_catalog.row_to_json(i_row)) k));
     for i in 1 .. 7
     loop
         if v_queries[i] is not null then
-            v_values[i] := pgq._row_value(v_queries[i], i_row, i = 1);
+            v_values[i] := pgq._row_value(v_queries[i], i_row, pg_catalog.int4eq(i, 1));
         end if;
     end loop;
     return v_values;

@@ -19,15 +19,18 @@ as $$
 declare
     narrow  pgq.row_text_16;
 begin
-    if i_columns <= 16 then
-        narrow := pg_catalog.left(i_row, -1) || pg_catalog.repeat(',', 16 - greatest(i_columns, 1)) || ')';
+    -- On any search_path: expressions in a trigger's arguments need the session's.
+    if pg_catalog.int4le(i_columns, 16) then
+        narrow := pg_catalog.textcat(pg_catalog.textcat(pg_catalog.left(i_row, -1),
+                                         pg_catalog.repeat(',', pg_catalog.int4mi(16, greatest(i_columns, 1)))), ')');
         return array[narrow.c1, narrow.c2, narrow.c3, narrow.c4, narrow.c5, narrow.c6, narrow.c7, narrow.c8,
                      narrow.c9, narrow.c10, narrow.c11, narrow.c12, narrow.c13, narrow.c14, narrow.c15, narrow.c16];
     end if;
     return array(
         select value
           from pg_catalog.json_each_text(pg_catalog.row_to_json(
-                   (pg_catalog.left(i_row, -1) || pg_catalog.repeat(',', 64 - i_columns) || ')')::pgq.row_text_64)));
+                   pg_catalog.textcat(pg_catalog.textcat(pg_catalog.left(i_row, -1),
+                       pg_catalog.repeat(',', pg_catalog.int4mi(64, i_columns))), ')')::pgq.row_text_64)));
 end;
 $$;
 

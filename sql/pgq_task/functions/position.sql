@@ -37,7 +37,7 @@ as $$
 --
 --      The time that a position stands for; infinity for a task that is stopped. Internal.
 -- ----------------------------------------------------------------------
-    select case when i_pos = 9223372036854775807 then 'infinity'::timestamptz
+    select case when i_pos = 9223372036854775807 then 'infinity'::pg_catalog.timestamptz
                 else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
 $$;
 

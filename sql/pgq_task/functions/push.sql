@@ -32,7 +32,7 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     v_id    bigint;
-    v_seq   constant regclass := pg_catalog.to_regclass(pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)));
+    v_seq   constant pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)));
     -- The queue's sequence is locked until the transaction ends: pgq_task.drop_queue() waits for that. If that was
     -- waited for here, v_queue is negative. Behind that lock an open transaction knows whether the inbox is closed;
     -- a restricted queue's sequence could not be drawn from.
