@@ -218,13 +218,14 @@ class AsyncTasks(AsyncTaskJobs):
     async def renew(self, tasks: Iterable[Task], lease: Duration | None = None) -> list[Task]:
         """Begin the leases again; those of the tasks that are still this claimant's, renewed.
 
-        They have new versions, which are to be used from then on.
+        They have new versions and leases, which are to be used from then on.
         """
         known = {task.id: task for task in tasks}
+        named = sql.versions(known.values())
         rows = await self._rows(
-            sql.RENEW, self.claimant, *sql.versions(known.values()), sql.duration(lease, "lease")
+            sql.RENEW_FOR_CLIENT, self.claimant, *named, sql.duration(lease, "lease")
         )
-        return [replace(known[row[0]], version=row[1]) for row in rows]
+        return [replace(known[row[0]], version=row[1], lease=row[2]) for row in rows]
 
     async def release(self, tasks: Iterable[Task], *, delay: Duration = 0) -> list[int]:
         """Give tasks back as if they had not been claimed: the attempt does not count.

@@ -61,7 +61,9 @@ select id, version, queue, priority, attempts, lease, created, payload, headers,
        order_key
   from pgq_task.pop(%s::text, %s::int4, %s::text)
 """
-RENEW = b"select * from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
+RENEW = b"select id, version from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
+#: With the ends of the leases.
+RENEW_FOR_CLIENT = b"select * from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
 HELD = b"select * from pgq_task.held(%s, %s::bigint[], %s)"
 RELEASE = b"""
 select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[])
@@ -102,6 +104,7 @@ RESUME_QUEUE = b"select pgq_task.resume_queue(%s)"
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
 #: Those of a claimant's tasks that were cancelled.
 CANCELLED = b"select id, reason from pgq_task.attend(%s, %s::bigint[])"
+QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
 SWEEP = b"select pgq_task.sweep()"
 
 

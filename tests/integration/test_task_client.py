@@ -72,6 +72,8 @@ def test_a_renewed_task_has_a_new_version_and_only_that_counts(tasks: Tasks) -> 
     tasks.finish(second)
     (renewed,) = tasks.renew([first, second], lease=60)
     assert (renewed.id, renewed.version) == (first.id, first.version + 1)
+    assert renewed.lease == tasks.list("work")[0].at
+    assert renewed.lease > first.lease + timedelta(seconds=50)
     with pytest.raises(errors.TaskConflict):
         tasks.finish(first)
     tasks.finish(renewed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -378,6 +378,27 @@ def test_they_are_refused_also_if_there_is_nothing_to_change(
     conn: Connection, to: object, message: str, error: type[Exception]
 ) -> None:
     assert message in refused(lambda: change(conn, {"ids": []}, to), error)
+
+
+def test_an_error_queue_to_which_nothing_has_come_is_empty(conn: Connection) -> None:
+    listed: LiteralString = "select id from pgq_task.list_tasks(%s)"
+    assert conn.execute(listed, [f"{Q}.failed"]).fetchall() == []
+    conn.execute("select pgq_task.set_queue_config(%s, 'error_queue', 'bad')", [Q])
+    assert conn.execute(listed, ["bad"]).fetchall() == []
+    assert f"{Q}.failed" in refused(
+        lambda: conn.execute(listed, [f"{Q}.failed"]), TaskQueueNotFound
+    )
+
+
+def test_a_long_error_is_kept_once(conn: Connection) -> None:
+    tasks.push(conn, Q)
+    ((task, version),) = tasks.claim(conn, Q)
+    error = "x" * 3_000_000
+    conn.execute("select pgq_task.fail('w', %s, %s, %s, final => true)", [task, version, error])
+    row = tasks.task(conn, task)
+    assert row is not None
+    assert row["error"] == error
+    assert row["headers"]["reason"] == "x" * 1000
 
 
 def bury(conn: Connection, task: int, reason: str = "bad") -> None:

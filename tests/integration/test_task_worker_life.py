@@ -238,6 +238,32 @@ def test_a_queue_that_does_not_exist_is_told_at_once(dsn: str, tasks: Tasks) -> 
         TaskWorker(dsn, ["work", "missing"], print).run()
 
 
+def test_it_goes_on_without_a_queue_that_is_dropped_and_with_it_when_it_is_back(
+    dsn: str, conn: Connection, tasks: Tasks
+) -> None:
+    tasks.create_queue("other")
+    seen: list[str] = []
+    with running(TaskWorker(dsn, ["work", "other"], lambda task: seen.append(task.payload))):
+        tasks.push("other", "before")
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+        conn.execute("select pgq_task.drop_queue('other')")
+        tasks.push("work", "meanwhile")
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+        tasks.create_queue("other")
+        tasks.push("other", "after")
+        eventually(conn, "select count(*) = 0 from pgq_task.tasks")
+    assert seen == ["before", "meanwhile", "after"]
+
+
+def test_it_ends_when_its_last_queue_is_dropped(dsn: str, conn: Connection, tasks: Tasks) -> None:
+    def handle(task: Task) -> None:
+        conn.execute("select pgq_task.drop_queue('work', true)")
+
+    tasks.push("work")
+    with pytest.raises(errors.TaskQueueNotFound):
+        TaskWorker(dsn, "work", handle).run()
+
+
 @pytest.mark.any_pg
 def test_it_works_through_a_pooler_with_fewer_sessions_than_it_has(
     pool: Pool, conn: Connection, tasks: Tasks

@@ -17,7 +17,14 @@ from psycopg.rows import tuple_row
 from pgqpy.acompat import Crew, Waker
 from pgqpy.backoff import Backoff
 from pgqpy.connection import Connection, connect, read_committed
-from pgqpy.errors import PERMANENT, PgqError, TaskConflict, is_circumstance, translate_errors
+from pgqpy.errors import (
+    PERMANENT,
+    PgqError,
+    TaskConflict,
+    TaskQueueNotFound,
+    is_circumstance,
+    translate_errors,
+)
 from pgqpy.log import logger
 from pgqpy.retry_policy import DeadLetter
 from pgqpy.tasks import statements as sql
@@ -53,7 +60,10 @@ class Shift:
         self._until_empty = until_empty
         self._worker = worker
         self._waker = waker
-        self._queues = sql.queue_names(worker.queues)
+        self._all_queues = sql.queue_names(worker.queues)
+        #: Without those that were dropped meanwhile.
+        self._queues = self._all_queues
+        self._has_claimed = False
         self._lease = sql.duration(worker.lease, "lease")
         self._settling = Settling(worker)
         self._attempts = Attempts(worker, self._settling, waker)
@@ -103,6 +113,8 @@ class Shift:
                     if not self._turn():
                         break
                 except PgqError as error:
+                    if isinstance(error, TaskQueueNotFound) and self._go_on_without():
+                        continue
                     if self._until_empty or isinstance(error, PERMANENT):
                         raise
                     self._database_away(error)
@@ -236,6 +248,32 @@ class Shift:
                 self._waker.wait(away.pause())
         self._crew.check()
 
+    def _go_on_without(self) -> bool:
+        """Whether some queues are left, of those that were all there when the worker began."""
+        left = self._existing()
+        gone = [queue for queue in self._queues if queue not in left]
+        if not (self._has_claimed and left and gone):
+            return False
+        logger.warning(
+            "worker %s goes on without what was dropped: %s",
+            self._worker.name,
+            ", ".join(gone),
+            extra=self._worker.fields,
+        )
+        self._queues = left
+        return True
+
+    def _existing(self) -> list[str]:
+        conn = self._connection()
+        existing = []
+        for queue in self._all_queues:
+            try:
+                send(conn, [(sql.QUEUE_EXISTS, [queue])])
+            except TaskQueueNotFound:
+                continue
+            existing.append(queue)
+        return existing
+
     def _database_away(self, error: PgqError) -> None:
         """Start over with new connections, after a pause."""
         pause = self._away.pause()
@@ -275,6 +313,7 @@ class Shift:
         self._unsettled = []
         self._settled_at = monotonic()
         if room:
+            self._has_claimed = True
             self._done = not (busy or rows)
             self._take_up(room, rows, due)
         if settlement.settled:
@@ -407,6 +446,8 @@ class Shift:
                     raise
                 # Somebody has locked what it needs; the next one begins anew.
                 return
+            if len(self._queues) < len(self._all_queues):
+                self._queues = self._existing()
             if swept:
                 # It may have brought to light what claims did not find.
                 self._look_at = 0.0

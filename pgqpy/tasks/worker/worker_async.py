@@ -204,7 +204,8 @@ class AsyncTaskWorker:
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until no task is available.
 
-        Survives errors of tasks and the loss of the database. Raises TaskQueueNotFound,
+        Survives errors of tasks, the loss of the database, and of some of its queues, which it works
+        on again when they are there again. Raises TaskQueueNotFound,
         ConnectionFailed if it cannot connect to begin with, and later only what waiting does not
         mend; with ``until_empty`` any error of the database.
 

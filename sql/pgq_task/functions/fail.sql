@@ -192,7 +192,7 @@ begin
        set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0, lost = 0,
            pos = pgq_task.position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
            headers = v_headers - pgq_task.burial_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
-               'origin', q.queue_name, 'reason', coalesce(i_reason, c.error), 'attempts', c.attempts,
+               'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
                'buried_at', now(), 'unique_key', c.unique_key))
      where c.id = i_id;
     perform pgq_task.count_up('buried', t.queue_id), pgq_task.forget_cancelled(array[i_id]);

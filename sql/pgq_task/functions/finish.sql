@@ -125,7 +125,7 @@ end;
 $$;
 
 create or replace function pgq_task.renew(claimant text, ids bigint[], versions int4[], lease interval default null)
-returns table (id bigint, version int4)
+returns table (id bigint, version int4, lease_until timestamptz)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -141,7 +141,8 @@ as $$
 --      versions    - their versions
 --      lease       - for how long from now; null for what the queue's settings say
 -- Returns:
---      The tasks that the claimant still has, with their versions, mostly new ones. It has lost the others.
+--      The tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases. It has
+--      lost the others.
 -- Errors:
 --      PQ072 lists of different length, a lease that is not positive
 -- Tables:
@@ -170,10 +171,10 @@ begin
                set version = t.version + 1, lease = m.lease, pos = pgq_task.position_of(m.lease)
               from mine m
              where t.id = m.id
-            returning t.id, t.version)
-        select n.id, n.version from renewed n
+            returning t.id, t.version, t.lease)
+        select n.id, n.version, n.lease from renewed n
         union all
-        select t.id, t.version
+        select t.id, t.version, t.lease
           from unnest(ids, versions) r (id, version)
           join pgq_task.task t on t.id = r.id and t.version = r.version
          where t.claimant = renew.claimant and t.lease is not null

@@ -24,7 +24,7 @@ as $$
 --      max_tasks   - at most so many; null for all
 -- Returns:
 --      Tasks, queue by queue, those of the highest priority first, in the order in which they become
---      available; the ones held back come last.
+--      available; the ones held back come last. None of an error queue that no task has come to yet.
 -- Errors:
 --      PQ070 no such queue, PQ072 a filter or limit that makes no sense, 42501 no right to read the queue
 -- Tables:
@@ -44,6 +44,11 @@ declare
 begin
     perform pgq_task.require_limit(max_tasks);
     if list_tasks.queue is not null then
+        if not exists (select from pgq_task.queue q where q.queue_name = list_tasks.queue)
+           and exists (select from pgq_task.queue q where coalesce(q.queue_error_queue, q.queue_name || '.failed') = list_tasks.queue)
+        then
+            return; -- Nothing has failed yet.
+        end if;
         perform pgq_task.require_readable(array[list_tasks.queue]);
     end if;
     for l in
