@@ -204,10 +204,10 @@ class AsyncTaskWorker:
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until no task is available.
 
-        Survives errors of tasks, the loss of the database, and of some of its queues, which it works
-        on again when they are there again. Raises TaskQueueNotFound,
-        ConnectionFailed if it cannot connect to begin with, and later only what waiting does not
-        mend; with ``until_empty`` any error of the database.
+        Survives errors of tasks, the loss of the database, and of some of its queues, on which it
+        works again when they are back. Raises TaskQueueNotFound, ConnectionFailed if it cannot
+        connect to begin with, and later only what waiting does not mend; with ``until_empty`` any
+        error of the database.
 
         In the main thread SIGTERM and SIGINT stop it (a second one, at once), unless
         ``handle_signals`` is false; handlers are as before when it returns.
