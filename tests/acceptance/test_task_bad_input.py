@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -127,10 +127,7 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, """list_tasks('q', '{"colour": "red"}')"""),
     (INVALID, """list_tasks('q', '{"status": "asleep"}')"""),
     # times
-    (INVALID, "push('q', '1', at => now() - interval '1 hour')"),
     (INVALID, "push('q', '1', at => 'infinity')"),
-    (INVALID, "push('q', '1', at => '-infinity')"),
-    (INVALID, "push('q', '1', at => now() + interval '1000 years')"),
     (INVALID, "push('q', '1', at => now() + interval '1 h', delay => '1 h')"),
     (INVALID, "push('q', '1', delay => '-1 s')"),
     (INVALID, "push_many('q', array['1']::jsonb[], delay => '-1 s')"),
@@ -274,7 +271,6 @@ PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
     (errors.InvalidPayload, lambda s: s.me.push_many(Q, [1, {2}])),
     (errors.InvalidPayload, lambda s: s.me.finish(s.mine, result={1})),
     (errors.InvalidTask, lambda s: s.me.push(Q, at=datetime(2030, 1, 1))),  # noqa: DTZ001
-    (errors.InvalidTask, lambda s: s.me.push(Q, at=datetime.now(UTC) - timedelta(days=1))),
     (errors.InvalidTask, lambda s: s.me.push(Q, delay=-1)),
     (errors.InvalidTask, lambda s: s.me.push(Q, priority=40_000)),
     (errors.InvalidTask, lambda s: s.me.push(Q, headers=[1])),  # type: ignore[arg-type]
