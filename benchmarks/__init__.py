@@ -1,12 +1,12 @@
-"""How fast pgqpy is, next to doing the same by hand, and next to its peers.
+"""Benchmarks of pgqpy, compared with the same work by hand and with its peers.
 
-``make bench`` runs everything, ``python -m benchmarks insert`` one of them, ``--quick`` in seconds
-to see that it works. Each module here that `NAMES` lists is a benchmark: its docstring says what it
-measures, and its function ``run(bench)`` measures it. What comes out is a section of
-``docs/benchmarks.md``, and every single value in ``.bench/results``. Nothing here is a test.
+``make bench`` runs all, ``python -m benchmarks insert`` one; ``--quick`` takes seconds and only
+checks that it works. Each module in `NAMES` is a benchmark: its docstring says what it measures,
+and its function ``run(bench)`` measures it. The results are a section of ``docs/benchmarks.md``,
+and every single value in ``.bench/results``. Nothing here is a test.
 """
 
-# In the order in which they run.
+# In the order of their runs.
 NAMES = (
     "insert",
     "instructions",

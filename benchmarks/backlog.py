@@ -2,8 +2,8 @@
 
 Sessions open, read and finish batches of 500 events; only opening and reading count. The *short
 queue* has no more events than are read here. In a queue with ten million, the consumer *at the
-start* has read none of them, and one *at the end* all but the last. Then a transaction is opened
-that has an id and stays open, and queues are filled *behind it*: a short one, and another one with
+start* has read none of them, and one *at the end* all but the last. Then a transaction with an id
+is opened and stays open, and queues are filled *behind it*: a short one, and another one with
 ten million.
 
 Events were written 500 a transaction, with a tick after each. Rounds of 20 batches take turns.
@@ -70,7 +70,7 @@ def run(bench: Bench) -> None:
 def prepare(
     bench: Bench, dsn: str, held: Connection, many: int, few: int
 ) -> dict[str, Callable[[], float]]:
-    """Fills the queues with so many batches; leaves a transaction open on ``held``."""
+    """Fills the queues with ``batches`` batches; leaves a transaction open on ``held``."""
     with connect(dsn) as conn:
         fill(conn, "short", few)
         bench.say(f"{many * BATCH:,} events")

@@ -1,4 +1,4 @@
-"""What a benchmark is handed: servers to run on, and where to leave what it has measured."""
+"""The context of a benchmark: servers to run on, and the results that it has measured."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What all benchmarks can be told."""
+    """Options of all benchmarks."""
 
     quick: bool = False
-    """Only see that it works; the figures say little."""
+    """Only check that it works; the figures mean little."""
     version: int | None = None
-    """Of PostgreSQL; by default 15, whose PgQ is in Debian, or else 18."""
+    """The version of PostgreSQL; by default 15, whose PgQ is in Debian, or else 18."""
     peer_sql: Mapping[str, Path] | None = None
-    """For peers that are an SQL file where that is."""
+    """Paths of the SQL files, for peers that are one."""
     minutes: float | None = None
-    """How long to measure what takes its time, if not as long as it should be."""
+    """The minutes to measure long benchmarks, instead of their own durations."""
 
 
 class Bench:
@@ -59,20 +59,20 @@ class Bench:
         return self.options.quick
 
     def say(self, text: str) -> None:
-        """How it goes on."""
+        """Print the progress."""
         click.echo(text, err=True)
 
     def choose(self, full: T, *, quick: T) -> T:
-        """How much to do."""
+        """The amount of work."""
         return quick if self.options.quick else full
 
     def minutes(self, full: float, *, quick: float = 0.05) -> float:
-        """How long to measure what takes its time."""
+        """The minutes to measure a long benchmark."""
         return self.choose(self.options.minutes or full, quick=quick)
 
     @contextmanager
     def server(self, **settings: str | int | bool) -> Iterator[Server]:
-        """A server of our own, gone afterwards; see `place.SETTINGS` for what is set anyway."""
+        """A server of its own, removed afterwards; `place.SETTINGS` are set in any case."""
         with place.start(self.options.version, **settings) as server:
             self.result.versions |= place.versions(server)
             self.result.settings |= place.describe(server, settings)
@@ -80,7 +80,7 @@ class Bench:
             yield server
 
     def uses(self, program: str, version: str, settings: str = "") -> None:
-        """Notes the version of something, and how it was set up."""
+        """Note the version of a program, and its settings."""
         self.result.versions[program] = version
         if settings:
             self.result.settings[program] = settings
@@ -95,7 +95,7 @@ class Bench:
         unit: str,
         once: Collection[str] = (),
     ) -> Contest:
-        """Each contestant does ``items`` pieces of work and returns the seconds they took.
+        """Measure contestants: each does ``items`` pieces of work and returns the seconds taken.
 
         The first is the yardstick. Those named in ``once`` only take part in the first round.
         """
@@ -104,7 +104,7 @@ class Bench:
         return contest
 
     def delays(self, title: str, seconds: Mapping[str, Sequence[float]]) -> Delays:
-        """Percentiles of many durations, by name."""
+        """Add percentiles of many durations, by name."""
         delays = Delays.of(title, dict(seconds))
         self.add(delays)
         return delays
@@ -121,7 +121,7 @@ class Bench:
         lines: Mapping[str, Sequence[tuple[float, float]]],
         x_scale: str = "linear",
     ) -> None:
-        """Something that goes on for a while: becomes a line chart."""
+        """Add values over time, shown as a line chart."""
         points = {name: list(line) for name, line in lines.items()}
         self.add(Series(title, x, y, points, x_scale))
 
@@ -138,7 +138,7 @@ class Bench:
         unit: str = "x",
         note: str = "",
     ) -> None:
-        """A figure to reach; ``number`` as in `benchmarks.figures`, a letter for its parts."""
+        """Add a figure to reach; ``number`` as in `benchmarks.figures`, a letter for a part."""
         self._figure(number, what, "at least", value, target, unit, note)
 
     def at_most(
@@ -150,7 +150,7 @@ class Bench:
         unit: str = "x",
         note: str = "",
     ) -> None:
-        """The same for what should be small."""
+        """Add a figure to stay below."""
         self._figure(number, what, "at most", value, target, unit, note)
 
     def _figure(

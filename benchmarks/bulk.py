@@ -72,7 +72,7 @@ def run(bench: Bench) -> None:
     with bench.server(autovacuum=False) as server:
         dsn = database(server, "bulk", implementations(server)[OURS], CREATE_QUEUE, PLAIN_TABLE)
         with connect(dsn) as conn:
-            # What is inserted is there already: making it is not what is compared.
+            # The source's rows exist before: creating them is not compared.
             conn.execute("create table source (ev_type text, ev_data text)")
             with conn.cursor().copy("copy source from stdin") as copy:
                 for event in events(count):

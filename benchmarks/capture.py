@@ -2,9 +2,9 @@
 
 `pgq.capture_table` next to `jsontriga`, ours in PL/pgSQL and PgQ's in C and in PL/pgSQL, as row
 triggers of the same table, and to no trigger at all. First INSERT and UPDATE of 100,000 rows in one
-statement; then single rows, one a transaction, by pgbench with 8 clients. What a statement costs
-above no trigger at all is compared as well. Autovacuum is off. PgQ's PL/pgSQL is so slow that
-one round has to be enough.
+statement; then single rows, one a transaction, by pgbench with 8 clients. The cost of a statement
+above that without a trigger is compared as well. Autovacuum is off. PgQ's PL/pgSQL is so slow that
+it takes part in one round only.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run(bench: Bench) -> None:
         )
         updates = bench.contest(
             f"UPDATE of {rows:,} rows",
-            # The rows that the last UPDATE has left behind are not what is compared.
+            # The dead rows of the last UPDATE are not compared.
             {name: statement(name, UPDATE, "vacuum flight") for name in databases},
             rounds=rounds,
             items=rows,

@@ -39,7 +39,7 @@ TICK_EVERY = 10_000
 BY_HAND, CONSUMER, CLIENT = "psycopg's COPY", "pgqpy.Consumer", "python3-pgq"
 CLIENT_WHOLE = "python3-pgq, whole batches"
 
-# Whoever is registered keeps the events; so the first tick stays, too.
+# A registered consumer keeps the events, and with them the first tick.
 KEEPER = "select pgq.register_consumer('q', 'keeper')"
 FILL = """
 select count(pgq.insert_event('q', 'flight', '{"id": ' || 1000000 + n || repeat('x', 94) || '}'))
@@ -73,20 +73,20 @@ pgq_lazy_fetch = {lazy_fetch}
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What reading everything once took."""
+    """The cost of reading everything once."""
 
     seconds: float
     events: int
     memory: list[int]
-    """kB that the process has grown by, when it had read a tenth and at the end."""
+    """Growth of the process in kB, after a tenth and at the end."""
 
 
 Reader: TypeAlias = Callable[[str, "Notes"], int]
-"""Reads everything, says when it has read a tenth, and returns how much it was."""
+"""Reads everything, reports when it has read a tenth, and returns the number of events."""
 
 
 class Notes:
-    """How much memory it took, when."""
+    """Notes the memory in use at several moments."""
 
     def __init__(self, a_tenth: int) -> None:
         self.a_tenth = a_tenth
@@ -133,7 +133,7 @@ def by_hand(dsn: str, notes: Notes) -> int:
 
 
 def read(reader: Reader, a_tenth: int, dsn: str) -> Reading:
-    """In a process of its own, so that memory is the reader's alone."""
+    """Read in a process of its own, so that memory is the reader's alone."""
     with connect(dsn):
         notes = Notes(a_tenth)
     began = perf_counter()
@@ -144,7 +144,7 @@ def read(reader: Reader, a_tenth: int, dsn: str) -> Reading:
 
 
 def most_memory() -> int:
-    """kB this process has had at most. getrusage() would tell of the parent, too."""
+    """The peak memory of this process in kB. getrusage() would include the parent's."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 

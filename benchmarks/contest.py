@@ -11,12 +11,12 @@ from rich.progress import track
 def take_turns(
     contestants: Mapping[str, Callable[[], float]], rounds: int, *, once: Collection[str] = ()
 ) -> dict[str, list[float]]:
-    """Everybody once a round, each time in another order; a first round does not count.
+    """Run each contestant once a round, in changing order; a first round does not count.
 
-    Whoever is named in ``once`` is so slow that one round has to be enough.
+    A contestant named in ``once`` is so slow that it runs in one round only.
 
     Returns:
-        What each of them said in each round.
+        The result of each contestant in each round.
     """
     said: dict[str, list[float]] = {name: [] for name in contestants}
     often = [name for name in contestants if name not in once]

@@ -1,8 +1,9 @@
 """Events whose processing takes 5 ms each: one `CoopConsumer`, and eight that share the work.
 
-Each worker is a process; the handler sleeps, as one does that waits for somebody else. The events
-are in the queue before the workers start, with a tick every 50 events. The time is from the word
-go, when all are connected and registered, until the last one has found nothing left, and has left.
+Each worker is a process; the handler sleeps, like one that waits for another service. The events
+are in the queue before the workers start, with a tick every 50 events. The time is from the start
+signal, when all are connected and registered, until the last one has found nothing left, and has
+left.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TICK_EVERY = 50
 WORKERS = 8
 ONE, MANY = "1 worker", f"{WORKERS} workers"
 
-# Whoever is registered keeps the events; so the first tick stays, too.
+# A registered consumer keeps the events, and with them the first tick.
 KEEPER = "select pgq.register_consumer('q', 'keeper')"
 FILL = "select count(pgq.insert_event('q', 'type', n::text)) from generate_series(1, %d) n"
 REWIND = "select pgq.register_consumer_at('q', 'shared', 1)"

@@ -1,4 +1,4 @@
-"""The ticker daemon and PgQ's own, pgqd, each a process with the settings that it comes with."""
+"""The ticker daemon and PgQ's own, pgqd, each a process with its default settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ select pid from pg_stat_activity where datname = current_database() and pid <> p
 
 @contextmanager
 def ticker(dsn: str, **settings: float) -> Iterator[psutil.Process]:
-    """It leads when the block begins. ``settings`` are those of a database in its file."""
+    """Run the ticker; it leads when the block begins. ``settings`` are those of a database."""
     lines = "\n".join(f"{key} = {float(value)}" for key, value in settings.items())
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory, "ticker.toml")
@@ -54,7 +54,7 @@ def ticker(dsn: str, **settings: float) -> Iterator[psutil.Process]:
 
 @contextmanager
 def pgqd(server: Server, dsn: str) -> Iterator[psutil.Process]:
-    """It is connected when the block begins."""
+    """Run pgqd; it is connected when the block begins."""
     program = shutil.which("pgqd")
     if program is None:
         raise FileNotFoundError("pgqd")

@@ -28,7 +28,7 @@ select count(*)
 
 
 def lateness(server: Server, name: str, count: int, apart: float) -> list[float]:
-    """Seconds of each of so many events, that are due so many seconds apart."""
+    """The delay in seconds of each of ``count`` events, due ``apart`` seconds after each other."""
     dsn = database(server, name, schema_sql(), CREATE_QUEUE)
     with ticker(dsn), readers(dsn, [("q", "late")]) as group:
         with connect(dsn) as conn:

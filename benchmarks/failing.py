@@ -1,10 +1,10 @@
 """Inserts of normal events beside 100,000 others: dead letters, retries, and delayed events.
 
-First while they are there and wait: `pgq.insert_event` by pgbench, one event a transaction, from 8
-clients, in databases that have nothing of the kind and in those that have. Then while they come
-about, all from one batch: producers insert 2,000 events a second, and a consumer gives up, or puts
-back, a batch of 100,000 events in one transaction, or a producer inserts as many for later; retries
-and delayed events that are due all at once then go into the queue.
+First while they wait: `pgq.insert_event` by pgbench, one event a transaction, from 8 clients, in
+databases without such events and in databases with them. Then while they are created, all from one
+batch: producers insert 2,000 events a second, and a consumer gives up, or puts back, a batch of
+100,000 events in one transaction, or a producer inserts as many for later. Then retries and delayed
+events that are due all at once go into the queue.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ POLICIES = {
 
 
 class Failing(pgqpy.Consumer):
-    """Succeeds with none."""
+    """Fails for every event."""
 
     queue_name = "q"
     consumer_name = "failing"
@@ -60,7 +60,7 @@ class Failing(pgqpy.Consumer):
 
 
 def give_up(dsn: str, policy: pgqpy.RetryPolicy, events: int) -> None:
-    """The events of the next batch, which has so many."""
+    """Fail all ``events`` events of the next batch."""
     consumer = Failing(dsn)
     consumer.retry_policy = policy
     assert consumer.run_once()
@@ -68,7 +68,7 @@ def give_up(dsn: str, policy: pgqpy.RetryPolicy, events: int) -> None:
 
 
 def fill(dsn: str, events: int) -> None:
-    """The consumer's next batch, of so many."""
+    """Fill the consumer's next batch with ``events`` events."""
     with connect(dsn) as conn:
         tick(conn)
         conn.execute(SKIP)
@@ -77,28 +77,28 @@ def fill(dsn: str, events: int) -> None:
 
 
 def tick(conn: Connection) -> None:
-    """What is committed is a batch."""
+    """End the batch: all committed events belong to it."""
     conn.execute("select pgq.force_tick('q')")
     conn.execute("select pgq.ticker('q')")
 
 
 def delay(dsn: str, events: int, until: str) -> None:
-    """So many events for later, in one transaction."""
+    """Insert ``events`` events for later, in one transaction."""
     with connect(dsn) as conn:
         conn.execute(LATER, [until, events, events, events])
 
 
 def bring_back(dsn: str) -> None:
-    """All that are due."""
+    """Put all due events into the queue."""
     with connect(dsn) as conn:
         while conn.execute("select pgq.maint_retry_events()").fetchone() != (0,):
             pass
 
 
 def rate_during(dsn: str, burst: Callable[[], None], own: int = 0) -> tuple[float, float]:
-    """Events a second that producers insert meanwhile, and how many seconds it takes.
+    """Events a second that producers insert during the burst, and its duration in seconds.
 
-    The burst itself draws so many ids of its ``own``.
+    The burst itself uses ``own`` ids.
     """
     with connect(dsn) as conn:
         (before,) = conn.execute(INSERTED).fetchone() or (0,)
@@ -113,7 +113,7 @@ def run(bench: Bench) -> None:
     count = bench.choose(100_000, quick=2_000)
     transactions, rounds = bench.choose((32_000, 9), quick=(400, 1))
     seconds = bench.choose(10.0, quick=1.0)
-    # A line of the log for each would be what takes longest.
+    # Logging a line for each event would take most of the time.
     logging.getLogger("pgqpy").setLevel(logging.CRITICAL)
     with bench.server(autovacuum=False) as server:
         databases = {}

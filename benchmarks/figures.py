@@ -1,4 +1,4 @@
-"""The figures to reach: what each is about, and how much it should be."""
+"""The figures to reach: the subject of each, and its target."""
 
 from __future__ import annotations
 
@@ -98,4 +98,4 @@ FIGURES = {
         r"(?ms)^([CQS]?\d+) \|(.+?)^  \|(.+?)(?=^[CQS]?\d|\Z)", _FIGURES
     )
 }
-"""By number: what, and the target."""
+"""The subject and the target, by number."""

@@ -1,17 +1,17 @@
 """A consumer group of 8 partitions, 200 keys drawn by Zipf's law, and a handler that sleeps 1 ms.
 
-One worker that takes an event at a time, and eight of them; the same with asyncio, where each of
-the eight processes up to eight keys at a time. Each is a process. A key's events are processed one
-after the other, so the most frequent key bounds what any number of workers can reach, and its
-partition what workers can that take an event at a time. The events are in the queue before; the
-time is from the word go, when all are connected, until all are processed. asyncio's usual loop
-rounds each wait up to whole milliseconds, so a handler of 1 ms would take longer the more go on
-beside it; here it uses select(), which does not.
+One worker that processes an event at a time, and eight of them; then workers with asyncio, where
+each of the eight processes up to eight keys at a time. Each is a process. A key's events are
+processed one after the other, so the most frequent key limits the rate of any number of workers,
+and its partition the rate of workers that process an event at a time. The events are in the queue
+before; the time is from the start signal, when all are connected, until all are processed.
+asyncio's usual loop rounds each wait up to whole milliseconds, so a handler of 1 ms would take
+longer the more run beside it; here it uses select(), which does not.
 
-Then as many workers take many more events, each event numbered within its key, and note the
+Then as many workers process many more events, each event numbered within its key, and note the
 number of each key's last one in the transaction that finishes the batch; two more workers join and
-leave meanwhile. And the events are read through 1 to 64 partitions, by one worker that does
-nothing with them, next to a plain consumer.
+leave meanwhile. And the events are read through 1 to 64 partitions, by one worker that only
+reads them, next to a plain consumer.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class AsyncSleeper(pgqpy.AsyncGroupConsumer):
 
 
 class OrderChecker(Worker):
-    """Notes how far each key is, and each batch that does not begin behind the one before."""
+    """Notes each key's progress, and each batch that does not begin after the one before."""
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         first: dict[str, int] = {}
@@ -161,7 +161,7 @@ def sleep_by_keys(dsn: str, go: Barrier, over: Event) -> None:
 
 
 def run_precisely(main: Coroutine[object, object, None]) -> None:
-    """With select(), for which times are microseconds: epoll's are whole milliseconds."""
+    """Run with select(), which waits in microseconds: epoll waits in whole milliseconds."""
 
     def new_loop() -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
@@ -184,7 +184,7 @@ Work = Callable[[str, Barrier, Event], None]
 
 
 def process(dsn: str, work: Work, workers: int, guests: int = 0) -> float:
-    """Everything, by so many processes; guests come and go meanwhile, one after the other."""
+    """Process everything with ``workers`` processes; guests join and leave meanwhile, in turn."""
     with connect(dsn) as conn:
         make_group(conn, PARTITIONS)
         context = get_context("spawn")
@@ -222,7 +222,7 @@ def is_done(conn: Connection) -> bool:
 
 
 def is_half_done(conn: Connection, left: int) -> bool:
-    """Whether it is time for the next guest, of so many that are left."""
+    """Whether it is time for the next guest, if ``left`` are left."""
     query = (
         "select min(sub_last_tick) * (%s + 1) >= (select max(tick_id) from pgq.tick)"
         " from pgq.subscription join pgq.consumer on co_id = sub_consumer where co_name like 'g#%%'"
@@ -237,7 +237,7 @@ def make_group(conn: Connection, partitions: int) -> None:
 
 
 def fill(dsn: str, count: int) -> Counter[str]:
-    """Events of keys that are drawn by Zipf's law; how many each has."""
+    """Insert events with keys drawn by Zipf's law; returns the number of events of each key."""
     rng = random.Random(200)
     names = [f"key {n}" for n in range(1, KEYS + 1)]
     weights = list(accumulate(1 / n for n in range(1, KEYS + 1)))
@@ -257,7 +257,7 @@ def fill(dsn: str, count: int) -> Counter[str]:
 
 
 def busiest_partition(conn: Connection, counts: Counter[str]) -> float:
-    """The share of its events."""
+    """The busiest partition's share of the events."""
     sizes = Counter[int]()
     for key, count in counts.items():
         ((partition,),) = conn.execute("select pgq.key_partition(%s, %s)", [key, PARTITIONS])
@@ -334,8 +334,8 @@ def run(bench: Bench) -> None:
         f"{MANY_KEYS}, times {ONE_ASYNC}",
         contest.ratio(MANY_KEYS, ONE_ASYNC),
         5,
-        note=f"The most frequent key has {key:.0%} of the events: nobody can reach more than "
-        f"{1 / key:.1f} x. {MANY} that take an event at a time are "
+        note=f"The most frequent key has {key:.0%} of the events, so at most "
+        f"{1 / key:.1f} x can be reached. {MANY} that take an event at a time are "
         f"{contest.ratio(MANY, ONE).value:.1f} x {ONE}; the busiest partition has "
         f"{partition:.0%}, so no more than {1 / partition:.1f} x.",
     )

@@ -1,11 +1,11 @@
 """Transactions that stay open for long.
 
-A thousand events a second by pgbench, one consumer, the ticker as it comes. After a while without
-them, a transaction that has written and one that has read (REPEATABLE READ, so it keeps its
-snapshot) are opened and stay open: nothing that dies can be cleaned up. The end is compared with
-the time before; there is a checkpoint a minute, so that both have as many. PgQ's C version does the
-same for a third of the time, with pgqd and a consumer that asks ten times a second; its few ticks
-hide what `log_churn` shows.
+A thousand events a second by pgbench, one consumer, the ticker with default settings. After a while
+without them, a transaction that has written and one that has read (REPEATABLE READ, so it keeps its
+snapshot) are opened and stay open: no dead row can be cleaned up. The end is compared with the
+time before; there is a checkpoint a minute, so that both have as many. PgQ's C version runs the
+same way for a third of the time, with pgqd and a consumer that polls ten times a second; its few
+ticks hide the effect that `log_churn` shows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Dead: TypeAlias = list[tuple[str, int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a consumer did, and when transactions were opened and the end was."""
+    """A consumer's batches, and the moments when transactions were opened and of the end."""
 
     record: Record
     began: float
@@ -73,7 +73,7 @@ class Held:
         ]
 
     def ages(self) -> list[list[float]]:
-        """Of events, before and at the end."""
+        """The ages of events, before and at the end."""
         return [
             self.record.ages_between(end - self.window, end) for end in (self.opened, self.ended)
         ]
@@ -161,14 +161,14 @@ def measure(
             ended = time.time()
             with connect(dsn) as conn:
                 dead = conn.execute(DEAD).fetchall()
-            # Events of the end are delivered after it.
+            # Events inserted until the end are delivered after it.
             time.sleep(5)
     return Held(group.records[0], began, opened, ended, dead)
 
 
 @contextmanager
 def held_open(dsn: str) -> Iterator[None]:
-    """Two transactions: one has an id, the other a snapshot."""
+    """Hold two transactions open: one has an id, the other a snapshot."""
     with connect(dsn) as writing, connect(dsn) as reading:
         for conn, first in zip((writing, reading), OUTLIVING, strict=True):
             conn.execute("begin")

@@ -1,9 +1,9 @@
-"""What it costs when nothing happens.
+"""The cost of an idle installation.
 
 A hundred queues with two consumers each, none of which gets an event: the ticker's heartbeats,
 consumers that pass over them, and polls. Four processes share the `AsyncConsumer`s. Counted are the
-programs and all sessions of theirs, also those that ended, autovacuum's workers included; and all
-that the server writes ahead.
+programs and all their sessions, also those that ended, including autovacuum's workers; and all
+of the server's write-ahead log.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROCESSES = 4
 CONSUMERS = ("one", "two")
 QUEUES = "select pgq.create_queue('q' || n) from generate_series(1, %d) n"
 WRITTEN = "select pg_current_wal_lsn() - '0/0'"
-# Until autovacuum has seen what creating queues left behind.
+# Until autovacuum has processed the rows that creating queues left behind.
 SETTLE = 180
 
 
@@ -44,7 +44,7 @@ def run(bench: Bench) -> None:
                     group.processes, tuple(f"pgqpy {name}" for name in (*CONSUMERS, "listen"))
                 ),
             }
-            # One is due every five minutes; what changes first after it is written as whole pages.
+            # One is due every five minutes; the first change of a page after it writes it whole.
             conn.execute("checkpoint")
             meter = Meter(conn, parties)
             before = wal(conn)
@@ -67,7 +67,7 @@ def run(bench: Bench) -> None:
 
 
 def wal(conn: Connection) -> int:
-    """Bytes, ever."""
+    """The bytes of write-ahead log written so far."""
     [(written,)] = conn.execute(WRITTEN).fetchall()
     return int(written)
 

@@ -2,8 +2,8 @@
 
 Next to PgQ, in C and in PL/pgSQL, and to a plain INSERT into a table with the same columns and
 the same index: by pgbench with prepared statements and a payload of 130 bytes, from 8 clients and
-from 1, with synchronous_commit and without. Autovacuum is off, because it would hit somebody's
-round and not another's. PgQ in PL/pgSQL is in the first round only: it is far behind.
+from 1, with synchronous_commit and without. Autovacuum is off, because it would slow down single
+rounds. PgQ in PL/pgSQL is in the first round only: it is far behind.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(bench: Bench) -> None:
             databases[name] = database(server, f"pgq_{number}", script, CREATE_QUEUE)
 
         def contest(clients: int, synchronous_commit: str, share: int = 1) -> Contest:
-            """``share``: with one client, and when each waits for the disk, less has to do."""
+            """``share``: do less work with one client, and when each waits for the disk."""
             contestants = {
                 name: contestant(
                     server,

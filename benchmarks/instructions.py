@@ -1,10 +1,10 @@
-"""How many instructions an insert takes, commit and all, and a captured change.
+"""Instructions that an insert takes, commit and all, and a captured change.
 
-Counted by valgrind in a single-user backend: unlike times the number comes out nearly the same
-whatever else the machine does, so it shows what a change to `pgq.insert_event` costs before any
+Counted by valgrind in a single-user backend: unlike times, the number is nearly the same
+under any load of the machine, so it shows the cost of a change to `pgq.insert_event` before any
 clock does. It leaves out locks that others hold, the client, and waiting for disks. A prepared
-statement is executed 20 and 220 times; shown is the difference, of one. The same function with the
-clauses that it does without is there to show what these would cost. Captured are single rows; many
+statement is executed 20 and 220 times; shown is the difference, for one. The same function with
+the clauses that it does without shows the cost of these. Captured are single rows; many
 events are those of one `pgq.insert_events`, of 5,000; a look of the ticker at 1,000 queues
 finds no events; and a task is pushed, or claimed and finished, one after the other.
 """
@@ -56,7 +56,7 @@ end $$
 
 
 def copy_of(server: Server, directory: Path) -> Path:
-    """The server's data as they are now."""
+    """A copy of the server's current data."""
     data = directory / "data"
     with connect(server.dsn) as conn:
         conn.execute("checkpoint")
@@ -69,7 +69,7 @@ def copy_of(server: Server, directory: Path) -> Path:
 
 
 def instructions(program: Path, data: Path, name: str, statement: str, times: int) -> int:
-    """What a session takes that executes the statement so often."""
+    """The instructions of a session that executes the statement ``times`` times."""
     valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     lines = [f"prepare p as {statement.rstrip(';')}", *["execute p"] * times]
     done = subprocess.run(
@@ -118,7 +118,7 @@ UPDATE_ONE = "update flight set delay = delay + 1 where id = 77"
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Statements to compare, and the databases that they run in, by the same names."""
+    """Statements to compare, and their databases, by the same names."""
 
     title: str
     statements: Mapping[str, str]
@@ -174,7 +174,7 @@ def captured_rows(server: Server) -> tuple[Count, Count]:
 
 
 def looks_at_queues(server: Server) -> Count:
-    """By the ticker's daemon, without the commit."""
+    """The ticker daemon's query over many queues, without the commit."""
     created = (f"select pgq.create_queue('q{number}')" for number in range(QUEUES))
     database(server, "quiet", implementations(server)[OURS], *created, QUIET)
     statements = {
@@ -225,7 +225,7 @@ def run(bench: Bench) -> None:
         counts = [single_events(server), *captured_rows(server), pushes(server), tasks(server)]
         counts += bench.choose([many_events(server), looks_at_queues(server)], quick=[])
         program, data = server.bin_dir / "postgres", copy_of(server, Path(directory))
-        # The first session recovers from the copying.
+        # The first session recovers the copied data.
         instructions(program, data, "postgres", "select 1", 1)
         for count in counts:
             often = bench.choose(count.often, quick=(20, 40))

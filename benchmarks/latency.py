@@ -1,6 +1,6 @@
 """From an insert to the consumer's method, everything with default settings.
 
-Producer, consumer, ticker and whoever listens are processes of their own. The clock starts before
+Producer, consumer, ticker and listener are processes of their own. The clock starts before
 the insert is sent, so the insert and its commit are part of the delay; it stops when
 `process_event` is called, or when the notification of the first tick that shows the event comes.
 First 1,000 events a second, each a transaction. Then, in several databases with a ticker
@@ -35,7 +35,7 @@ TO_EVENT, TO_NOTIFY = "to process_event", "to NOTIFY"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Which transactions a tick sees."""
+    """The transactions that a tick sees."""
 
     tick_id: int
     xmax: int
@@ -51,7 +51,7 @@ class Snapshot:
 
 
 def first_tick(dsn: str) -> Iterator[tuple[float, int]]:
-    """When each event was sent, and the first tick that shows it."""
+    """The time each event was sent, and the first tick that shows it."""
     with connect(dsn) as conn:
         rows = conn.execute("select tick_id, tick_snapshot::text from pgq.tick order by tick_id")
         ticks = [Snapshot.parse(*row) for row in rows]
@@ -62,7 +62,7 @@ def first_tick(dsn: str) -> Iterator[tuple[float, int]]:
 
 
 def listen(dsn: str, pipe: Pipe) -> None:
-    """Notes when it hears of each tick; sends that when it is asked to."""
+    """Note the time of each tick's notification; send the notes on request."""
     heard: dict[int, float] = {}
     with connect(dsn) as conn:
         [(channel,)] = conn.execute("select pgq.tick_channel('q')").fetchall()
@@ -123,7 +123,7 @@ def idle(bench: Bench, server: Server, databases: int, pause: float, events: int
     dsns = [database(server, f"idle_{number}") for number in range(databases)]
 
     def first_events(dsn: str) -> Handled:
-        """The producer's connection stays open; its first event only gets things going."""
+        """Run a producer with an open connection; its first event is only a warm-up."""
         with PGQPY.work(dsn, events + 1, events * pause + 60) as work:
             time.sleep(1)
             PGQPY.send(dsn, events + 1, 1 / pause)
@@ -134,7 +134,7 @@ def idle(bench: Bench, server: Server, databases: int, pause: float, events: int
         for dsn in dsns:
             PGQPY.install(dsn)
             stack.enter_context(ticker(dsn))
-            # Not all at the same time.
+            # Not all at the same moment.
             time.sleep(pause / databases / 4)
             waiting.append(threads.submit(first_events, dsn))
         delays = [delay for each in waiting for delay in each.result().delays[1:]]
@@ -154,7 +154,7 @@ def run(bench: Bench) -> None:
     databases, pause, events = bench.choose((4, 60.0, 3), quick=(2, 1.0, 1))
     with bench.server() as server:
         busy(bench, server, rate, count)
-    # Another one, so that nothing of the first is left to be cleaned up.
+    # A new server, so that no rows of the first are left to be cleaned up.
     with bench.server() as server:
         idle(bench, server, databases, pause, events)
 

@@ -41,7 +41,7 @@ UPDATE = f"update flight set delay = delay + 1, carrier = 'B6' where {SOME}"
 DELETE = f"delete from flight where {SOME}"
 
 CAPTURE = "select pgq.capture_table('flight', 'q')"
-# Whoever is registered keeps the events; so the first tick stays, too.
+# A registered consumer keeps the events, and with them the first tick.
 KEEPER = "select pgq.register_consumer('q', 'keeper')"
 REWIND = "select pgq.register_consumer_at('q', 'table_loader', 1)"
 FORGET = "select pgq_ext.forget_consumer('table_loader', 'q')"

@@ -1,8 +1,8 @@
 """Batch after batch while a transaction stays open.
 
 10,000 batches of one event each, tick and all, one after another as fast as one session can, while
-a transaction with an id stays open, which keeps VACUUM from removing anything. After each tenth
-comes what the ticker daemon does once a minute.
+a transaction with an id stays open, which keeps VACUUM from removing anything. After each tenth,
+maintenance runs, as the ticker daemon does once a minute.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ select coalesce(sum(n_dead_tup), 0), coalesce(sum(pg_total_relation_size(relid))
 
 
 class Queue:
-    """One implementation at work."""
+    """A queue of one implementation."""
 
     def __init__(self, server: Server, name: str, script: str) -> None:
         self.dsn = database(server, name, script, CREATE_QUEUE, REGISTER)
-        # Nothing younger than its id can be cleaned up.
+        # Nothing younger than this transaction's id can be cleaned up.
         self.holder = connect(self.dsn)
         self.holder.execute("begin")
         self.holder.execute("select txid_current()")
         self.rates: list[float] = []
 
     def cycles(self, count: int) -> None:
-        """So many batches of one event, then maintenance."""
+        """Process ``count`` batches of one event, then run maintenance."""
         with connect(self.dsn) as conn:
             began = perf_counter()
             for _ in range(count):
@@ -57,10 +57,10 @@ class Queue:
             maintain(conn)
 
     def dead_rows(self) -> tuple[int, int]:
-        """How many dead rows the small tables have, and their size in kB."""
+        """The dead rows of the small tables, and the tables' size in kB."""
         with connect(self.dsn) as conn:
             maintain(conn)
-        # Counts are sent when a session ends, so ask in another one.
+        # A session sends its counts when it ends, so ask in another one.
         with connect(self.dsn) as conn:
             [(rows, size)] = conn.execute(DEAD_ROWS).fetchall()
         return int(rows), int(size) // 1024

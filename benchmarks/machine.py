@@ -1,4 +1,4 @@
-"""Where it was measured."""
+"""The machine and the code that were measured."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """Which state of the code; "+" if there were changes on top of it."""
+    """The commit of the code, with "+" if there were changes on top of it."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(

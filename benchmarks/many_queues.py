@@ -5,8 +5,8 @@ on four connections, and one `AsyncConsumer` that reads them; four processes sha
 is from the start of the inserting transaction to the consumer's method.
 
 *New connections* insert one event each into queues that are not busy; connecting does not count.
-*Queues that come and go* are created and dropped by one session as fast as it can, and what counts
-is the slowest of the inserts into the other queues meanwhile. To tell whether they wait for it, or
+*Queues that come and go* are created and dropped by one session as fast as it can; the slowest of
+the inserts into the other queues meanwhile counts. To distinguish waiting for them from waiting
 for a processor, another minute has a session that computes as fast as it can, and locks nothing.
 All programs share the machine.
 """
@@ -28,9 +28,9 @@ from benchmarks.producers import producers
 from benchmarks.readers import readers
 
 PROCESSES = 4
-"""For the consumers of the busy queues."""
+"""The processes of the busy queues' consumers."""
 RATE = 10
-"""Events a second in each of them."""
+"""Events a second in each busy queue."""
 
 QUEUES = """
 do $$
@@ -138,7 +138,7 @@ def run(bench: Bench) -> None:
 
 
 def first_inserts(dsn: str, queues: range) -> list[float]:
-    """Seconds of the first insert of new connections, one to each queue."""
+    """The seconds of the first insert of new connections, one to each queue."""
     took = []
     for number in queues:
         with connect(dsn) as conn:
@@ -150,7 +150,7 @@ def first_inserts(dsn: str, queues: range) -> list[float]:
 
 @contextmanager
 def over_and_over(dsn: str, statements: Sequence[str]) -> Iterator[list[float]]:
-    """Executes the statements over and over; the seconds that each round of them took."""
+    """Execute the statements over and over; gives the seconds of each round."""
     took: list[float] = []
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Processor time by who used it: programs, and the server's processes that work for them."""
+"""Processor time by party: programs, and the server's processes that work for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ select pid, application_name from pg_stat_activity where backend_type = 'client 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Programs that do one thing, and the beginning of their sessions' application names."""
+    """Programs with one purpose, and the prefix of their sessions' application names."""
 
     programs: Sequence[psutil.Process]
     sessions: tuple[str, ...]
@@ -30,14 +30,14 @@ class Reading:
     moment: float
     programs: Mapping[str, float]
     sessions: Mapping[str, float]
-    """Of those that are open."""
+    """Those of open sessions."""
     ended: float
-    """Of all server processes that have ended."""
+    """Those of all server processes that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parts of one core."""
+    """Shares of one core."""
 
     program: float
     sessions: float
@@ -82,9 +82,9 @@ class Meter:
         )
 
     def shares(self) -> tuple[dict[str, Share], float]:
-        """What each party used since the beginning, and sessions that have ended.
+        """The shares of each party since the beginning, and of sessions that have ended.
 
-        Whose those were is not known; nor is it of autovacuum's workers, which are among them.
+        The latter cannot be assigned to a party, and include autovacuum's workers.
         """
         now, then = self.read(), self.began
         took = now.moment - then.moment

@@ -23,7 +23,7 @@ from pgqpy_consumers.queue_mover import QueueMover
 TICK_EVERY = 10_000
 BY_HAND, MOVER = "COPY out | COPY in", "pgqpy, queue_mover"
 
-# Whoever is registered keeps the events; so the first tick stays, too.
+# A registered consumer keeps the events, and with them the first tick.
 KEEPER = "select pgq.register_consumer('q', 'keeper')"
 FILL = """
 select count(pgq.insert_event('q', 'flight', '{"id": ' || 1000000 + n || repeat('x', 94) || '}'))

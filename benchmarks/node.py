@@ -1,4 +1,4 @@
-"""Installs what the programs in JavaScript need, where git does not look."""
+"""Installation of the packages of the programs in JavaScript, in a directory that git ignores."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DIRECTORY = CHECKOUT / ".bench" / "node"
 
 
 def install() -> bool:
-    """Needs the network the first time only. False if npm is not here."""
+    """Install the packages; needs the network the first time only. False if npm is missing."""
     npm = shutil.which("npm")
     if npm is None:
         return False
-    # Written when all of it is there.
+    # Written after the installation is complete.
     installed = DIRECTORY / "installed.json"
     if not installed.exists() or installed.read_text() != WANTED.read_text():
         DIRECTORY.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """docs/benchmarks.md: a section for each benchmark, and an overview of the figures to reach.
 
-A run replaces the sections of what it has measured; the others stay as they are.
+A run replaces the sections of its benchmarks; the others stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOCS = CHECKOUT / "docs"
 GENERATED = "<!-- Written by `python -m benchmarks`: change benchmarks/, not this. -->\n"
 INTRO = Path(__file__).parent / "intro.md"
 
-# The page has these pictures; all others are only in the folder of the run.
+# The page includes these pictures; all others are only in the folder of the run.
 PICTURES = {"insert-1", "capture-2", "latency-1", "peers-1", "held_xmin-1", "task_work-1"}
 
 FIGURE_ROW = re.compile(
@@ -47,7 +47,7 @@ def sections_of(page: str) -> dict[str, str]:
 
 
 def overview(sections: dict[str, str]) -> Iterator[str]:
-    """All figures to reach, and what was measured of each."""
+    """All figures to reach, with the measured values."""
     measured: dict[str, list[str]] = {}
     for name, text in sections.items():
         for row in FIGURE_ROW.finditer(text):
@@ -119,7 +119,7 @@ def met(figure: Figure) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Iterator[str]:
-    """In Markdown; the first columns are to the left, the others to the right."""
+    """A table in Markdown; the first columns are aligned left, the others right."""
     yield "| " + " | ".join(columns) + " |"
     yield "|" + "|".join("---" if n < left else "---:" for n in range(len(columns))) + "|"
     yield from lines_of(rows)

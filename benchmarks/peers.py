@@ -1,15 +1,15 @@
-"""Next to other queues: sending, handling, delays, and what an open transaction does to it.
+"""Next to other queues: sending, handling, delays, and the effect of an open transaction.
 
-Each queue is installed as its documentation says, into a database of its own, and worked by the
+Each queue is installed as its documentation says, into a database of its own, and used by the
 programs in `benchmarks/programs`: one that sends, with the queue's own client, over one connection;
 one worker, a process with the concurrency that its documentation shows, whose handler only notes
-the time; and the daemon where there is one. Items are sent one a transaction, and as many
+the time; and the daemon, if there is one. Items are sent one a transaction, and as many
 at once as the client can. Handling is from the start of the worker, with all items waiting, to the
-last one's handler, so it includes connecting and, where there are ticks, the first tick. Delays
+last one's handler, so it includes connecting and, with ticks, the first tick. Delays
 are from before an item is sent until its handler is called, at 200 items a second. Last, a
 transaction with an id stays open, so that nothing can be cleaned up, while round after round is
-sent and handled: does the rate hold? pgqpy, PgQ and PgQue keep items for any number of consumers;
-the others hand each to one worker, and track each one's state.
+sent and handled, to see whether the rate holds. pgqpy, PgQ and PgQue keep items for any number of
+consumers; the others hand each to one worker, and track each one's state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from pgqpy.embedded import Server
 DEBIAN_PYTHON = "/usr/bin/python3"
 
 Daemon = Callable[[Server, str], AbstractContextManager[object]]
-"""Given a server and a database in it, what has to run beside a worker."""
+"""Starts the processes that must run beside a worker, for a server and a database in it."""
 
 
 def no_daemon(server: Server, dsn: str) -> AbstractContextManager[object]:
@@ -61,15 +61,15 @@ def pgque_ticker(server: Server, dsn: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A queue, and what it needs."""
+    """A queue, and its requirements."""
 
     name: str
     program: Program
     settings: str
     items: int
-    """How many to handle at a time: enough for a second or more."""
+    """The number of items to handle at a time: enough for a second or more."""
     sql: Path | None = None
-    """To be installed first."""
+    """A file to be installed first."""
     daemon: Daemon = no_daemon
 
 
@@ -89,7 +89,7 @@ class Place:
         return cls(peer, server, dsn)
 
     def handle(self, items: int, at_most: float) -> float:
-        """Items a second; they are all sent before the worker starts."""
+        """Handle ``items`` items, sent before the worker starts; returns items a second."""
         self.peer.program.bulk(self.dsn, items)
         with (
             self.peer.daemon(self.server, self.dsn),
@@ -131,7 +131,7 @@ def handling(bench: Bench, server: Server, peers: list[Peer]) -> None:
     rounds, share, at_most = bench.choose((3, 1, 60), quick=(1, 100, 20))
 
     def contestant(place: Place) -> float:
-        """As if all had handled the same number."""
+        """The seconds for the same number of items for all contestants."""
         return items / place.handle(place.peer.items // share, at_most)
 
     items = 10_000
@@ -165,7 +165,7 @@ def delivery(bench: Bench, server: Server, peers: list[Peer]) -> None:
 
 
 def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None:
-    """Rates relative to the one before, since here it only matters whether they hold."""
+    """Rates relative to the first one, since it only matters whether they hold."""
     rounds, seconds, share, at_most = bench.choose((8, 20, 2, 15), quick=(2, 20, 100, 15))
     lines = {}
     rows: list[list[Cell]] = []
@@ -177,7 +177,7 @@ def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None
         rates: list[float] = []
         with connect(place.dsn) as holder, holder.transaction():
             holder.execute("select txid_current()")
-            # Whoever has become slow has shown it.
+            # A queue that slows down has done so by then.
             until = time.monotonic() + seconds
             while len(rates) < rounds and time.monotonic() < until:
                 rates.append(place.handle(items, at_most))
@@ -199,7 +199,7 @@ def under_a_transaction(bench: Bench, server: Server, peers: list[Peer]) -> None
 
 
 def available(bench: Bench, server: Server) -> Iterator[Peer]:
-    """Us, and whoever can be had on this machine; says who is left out."""
+    """pgqpy, and the peers available on this machine; reports the missing ones."""
     peers = [
         Peer(
             "pgqpy",

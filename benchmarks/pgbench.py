@@ -1,4 +1,4 @@
-"""PostgreSQL's own pgbench, for what many clients do at once."""
+"""Load of many clients by PostgreSQL's own pgbench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgqpy.embedded import Server
 def contestant(
     server: Server, dsn: str, script: str, *, clients: int, transactions: int
 ) -> Callable[[], float]:
-    """So many transactions in all, prepared statements, connecting left out."""
+    """A contestant: transactions by prepared statements; connecting does not count."""
 
     def run() -> float:
         each = transactions // clients

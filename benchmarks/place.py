@@ -1,4 +1,4 @@
-"""Where benchmarks run: a server of their own, and databases with ours or with PgQ in them."""
+"""The servers and databases of benchmarks, with pgqpy or with PgQ in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS, PGQ_C, PGQ_PL = "pgqpy", "PgQ, C", "PgQ, PL/pgSQL"
 
 CREATE_QUEUE = "select pgq.create_queue('q')"
 
-# What an event table is without a queue, for those who do the work by hand.
+# An event table without a queue, for work by hand.
 PLAIN_TABLE = """
 create sequence plain_id;
 create table plain (
@@ -40,8 +40,8 @@ create index plain_txid on plain (ev_txid);
 """
 
 
-# What a server of some size has, and disks that it waits for: those of a temporary `Server` are not
-# synced. Nothing is asked for that a commit would not do anyway.
+# Settings of a medium server, with waits for disks: those of a temporary `Server` are not
+# synced. No setting adds work to a commit.
 SETTINGS: dict[str, str | int | bool] = {
     "fsync": True,
     "full_page_writes": True,
@@ -62,13 +62,13 @@ def default_version() -> int:
 
 @contextmanager
 def start(version: int | None, **settings: str | int | bool) -> Iterator[Server]:
-    """A server that is gone afterwards, with `SETTINGS` where ``settings`` do not say otherwise."""
+    """A temporary server, with `SETTINGS` unless ``settings`` override them."""
     with Server(version=version or default_version(), settings=SETTINGS | settings) as server:
         yield server
 
 
 def describe(server: Server, names: Iterable[str] = ()) -> dict[str, str]:
-    """What it says of the settings that we have made."""
+    """The values of the settings changed here, as the server reports them."""
     with connect(server.dsn) as conn:
         shown = conn.execute(
             "select name, current_setting(name) from pg_settings where name = any(%s)",
@@ -78,7 +78,7 @@ def describe(server: Server, names: Iterable[str] = ()) -> dict[str, str]:
 
 
 def versions(server: Server) -> dict[str, str]:
-    """Of what there is in it."""
+    """The versions of the server's components."""
     with connect(server.dsn) as conn:
         found = conn.execute(
             "select 'PostgreSQL', current_setting('server_version')"
@@ -89,7 +89,7 @@ def versions(server: Server) -> dict[str, str]:
 
 
 def database(server: Server, name: str, *scripts: str) -> str:
-    """A new database in which the scripts were run; returns how to connect to it."""
+    """A new database with the scripts executed; returns its DSN."""
     with connect(server.dsn) as conn:
         conn.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
     with connect(server.dsn_of(name)) as conn:
@@ -100,13 +100,13 @@ def database(server: Server, name: str, *scripts: str) -> str:
 
 
 def with_settings(dsn: str, **settings: str | bool) -> str:
-    """The same database, for sessions with other settings."""
+    """The DSN with other session settings."""
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     return f"{dsn}&options={quote(options)}"
 
 
 def implementations(server: Server) -> dict[str, str]:
-    """The scripts that install the schema, by name: ours, and PgQ's where that is to be had."""
+    """The scripts that install the schema, by name: pgqpy's, and PgQ's if available."""
     scripts = {OURS: schema_sql()}
     with connect(server.dsn) as conn:
         found = conn.execute("select from pg_available_extensions where name = 'pgq'").fetchone()
@@ -120,5 +120,5 @@ def implementations(server: Server) -> dict[str, str]:
 
 
 def connect(dsn: str) -> Connection:
-    """Autocommit."""
+    """Connect in autocommit."""
     return psycopg.connect(dsn, autocommit=True)

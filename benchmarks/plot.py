@@ -1,4 +1,4 @@
-"""The plots of docs/benchmarks.md: bars for contests, dots for delays, lines for what goes on."""
+"""The plots of docs/benchmarks.md: bars for contests, dots for delays, lines for series."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLE: Any = {
     "axes.spines.right": False,
     "grid.color": FAINT,
     "axes.axisbelow": True,
-    # The same data gives the same file.
+    # Makes the file reproducible.
     "svg.hashsalt": "pgqpy",
     "svg.fonttype": "none",
 }
@@ -36,7 +36,7 @@ WIDTH = 7.2
 
 
 def plot(part: Part, file: Path) -> bool:
-    """False if there is nothing to plot."""
+    """Draw a part into a file. False if there is nothing to plot."""
     if isinstance(part, Table):
         return False
     with mpl.rc_context(STYLE):
@@ -54,7 +54,7 @@ def plot(part: Part, file: Path) -> bool:
 
 
 def contest(part: Contest) -> Any:
-    """A bar as long as the median; a dot for each round."""
+    """Draw a bar as long as the median, and a dot for each round."""
     figure, axes = rows_of(list(part.seconds), part.title)
     end = max(part.items / min(seconds) for seconds in part.seconds.values())
     for row, (name, seconds) in enumerate(part.seconds.items()):
@@ -71,7 +71,7 @@ def contest(part: Contest) -> Any:
 
 
 def delays(part: Delays) -> Any:
-    """From the median over p99 to the slowest, on a logarithmic scale."""
+    """Draw a line from the median over p99 to the slowest, on a logarithmic scale."""
     figure, axes = rows_of(list(part.percentiles), part.title)
     for row, name in enumerate(part.percentiles):
         p50, p99, most = (part.ms(name, percent) for percent in (50, 99, 100))
@@ -109,7 +109,7 @@ def series(part: Series) -> Any:
 
 
 def rows_of(names: list[str], title: str) -> tuple[Any, Any]:
-    """A row for each name, the first on top."""
+    """Axes with a row for each name, the first on top."""
     figure, axes = plt.subplots(figsize=(WIDTH, 0.85 + 0.32 * len(names)), layout="constrained")
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -120,5 +120,5 @@ def rows_of(names: list[str], title: str) -> tuple[Any, Any]:
 
 
 def colour(name: str) -> str:
-    """Ours stand out."""
+    """The colour of a bar: pgqpy's stand out."""
     return OURS if "pgqpy" in name or name.startswith("to ") else OTHERS

@@ -14,17 +14,17 @@ from pgqpy.embedded import Server
 
 @dataclass(slots=True)
 class Production:
-    """What the producers have done; known when they have ended."""
+    """The result of the producers; known when they have ended."""
 
     slowest: float = 0.0
-    """Seconds of the longest transaction, from its being sent."""
+    """The seconds of the longest transaction, from sending it."""
 
 
 @contextmanager
 def producers(
     server: Server, dsn: str, script: str, *, clients: int = 1, rate: float | None = None
 ) -> Iterator[Production]:
-    """So many transactions a second in all, or as many as they can do."""
+    """Run ``rate`` transactions a second in all, or as many as possible."""
     done = Production()
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "script.sql")
@@ -50,8 +50,8 @@ def producers(
 
 
 def slowest(log: Path) -> float:
-    """A line is: client, number, microseconds since it was due, script, the time (two numbers),
-    and how late it was sent."""
-    # Without the last one, which may not be complete.
+    """The longest transaction in a log. A line has client, number, microseconds since it was due,
+    script, the time (two numbers) and the delay of sending."""
+    # Without the last line, which may be incomplete.
     lines = [line.split() for line in log.read_text().splitlines()[:-1]]
     return max((int(took) - int(late) for _, _, took, *_, late in lines), default=0) / 1e6

@@ -1,4 +1,4 @@
-"""Starts the programs of `benchmarks.programs`, each call a process of its own."""
+"""Starting the programs of `benchmarks.programs`, each call a process of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.machine import CHECKOUT
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """What a worker has handled; times by the clock that all processes share."""
+    """The items a worker has handled; times by the clock that all processes share."""
 
     began: float
     sent: list[float]
@@ -23,7 +23,7 @@ class Handled:
 
     @property
     def delays(self) -> list[float]:
-        """In seconds, from before an item was sent until its handler was called."""
+        """The delays in seconds, from before an item was sent until its handler was called."""
         return [then - sent for sent, then in zip(self.sent, self.handled, strict=True)]
 
     @property
@@ -39,7 +39,7 @@ class Work:
         self._process = process
 
     def result(self) -> Handled:
-        """Waits until it has handled all, or its time is over."""
+        """Wait until it has handled all items, or its time is over."""
         output, _ = self._process.communicate()
         if self._process.returncode:
             raise RuntimeError(f"{self._process.args!r} has failed")
@@ -57,16 +57,16 @@ class Program:
         self._run("install", dsn)
 
     def send(self, dsn: str, count: int, rate: float = 0) -> float:
-        """Items one after the other, or at a rate; the seconds it took."""
+        """Send items one after the other, or at a rate; returns the seconds it took."""
         return self._seconds("send", dsn, str(count), str(rate))
 
     def bulk(self, dsn: str, count: int) -> float:
-        """Items at once; the seconds it took."""
+        """Send items at once; returns the seconds it took."""
         return self._seconds("bulk", dsn, str(count))
 
     @contextmanager
     def work(self, dsn: str, count: int, seconds: float) -> Iterator[Work]:
-        """It is ready when the block begins, and killed at its end if it is not done."""
+        """Run a worker: ready when the block begins, and killed at its end if it is not done."""
         process = self._start("work", dsn, str(count), str(seconds))
         try:
             assert process.stdout is not None

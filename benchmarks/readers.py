@@ -1,4 +1,4 @@
-"""Consumers in processes of their own, which note when events arrive and how old they are."""
+"""Consumers in processes of their own, which note the arrival and the age of events."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Position: TypeAlias = tuple[str, str]
 """A queue and a consumer of it."""
 
 Kind: TypeAlias = Literal["watch", "tally", "poll"]
-"""What a reader that has a process for itself is: `Watch`, `Tally`, or `poll` for any PgQ."""
+"""The kind of a reader with its own process: `Watch`, `Tally`, or `poll` for any PgQ."""
 
 SPAWN = get_context("spawn")
 
 PAUSE = 0.1
-"""Seconds between two questions of who polls."""
+"""Seconds between two polls."""
 
 
 @dataclass(slots=True)
 class Record:
-    """What was delivered. All times are in seconds since 1970, which servers know too."""
+    """The deliveries. All times are in seconds since 1970, which servers use too."""
 
     arrived: array[float] = field(default_factory=lambda: array("d"))
     ages: array[float] = field(default_factory=lambda: array("d"))
-    """By event: since the start of the transaction that inserted it."""
+    """By event: the age since the start of the transaction that inserted it."""
     finished: array[float] = field(default_factory=lambda: array("d"))
     sizes: array[int] = field(default_factory=lambda: array("q"))
-    """By batch: when it was committed, and its events."""
+    """By batch: the time of its commit, and its number of events."""
 
     def take(self, inserted: datetime) -> None:
         now = time.time()
@@ -53,7 +53,7 @@ class Record:
         self.sizes.append(events)
 
     def ages_between(self, begin: float, end: float) -> list[float]:
-        """Of the events that were inserted in this time."""
+        """The ages of the events that were inserted in this time."""
         return [
             age
             for arrived, age in zip(self.arrived, self.ages, strict=True)
@@ -61,7 +61,7 @@ class Record:
         ]
 
     def batches_between(self, begin: float, end: float) -> int:
-        """How many had events."""
+        """The number of batches with events."""
         return sum(
             begin <= moment < end and size > 0
             for moment, size in zip(self.finished, self.sizes, strict=True)
@@ -115,11 +115,11 @@ class Readers:
     pipes: list[Pipe]
     total: Any
     records: list[Record] = field(default_factory=list)
-    """By process, once they have stopped."""
+    """The records by process, once they have stopped."""
 
     @property
     def events(self) -> int:
-        """How many events have been processed."""
+        """The number of processed events."""
         return int(self.total.value)
 
     def stop(self) -> None:
@@ -132,10 +132,10 @@ class Readers:
 def readers(
     dsn: str, positions: Sequence[Position], *, processes: int = 1, kind: Kind = "watch"
 ) -> Iterator[Readers]:
-    """Consumers, spread over so many processes; they are at work when the block begins.
+    """Run consumers, spread over ``processes`` processes; they are at work when the block begins.
 
-    One that has a process for itself is a `pgqpy.Consumer`, others are `pgqpy.AsyncConsumer`.
-    They stop at the end of the block if not before.
+    One with its own process is a `pgqpy.Consumer`, others are `pgqpy.AsyncConsumer`.
+    They stop at the end of the block, if not before.
     """
     total = SPAWN.Value("q", 0)
     started, pipes = [], []
@@ -176,7 +176,7 @@ def _run(dsn: str, positions: Sequence[Position], kind: Kind, pipe: Pipe, total:
 
 
 def poll(dsn: str, position: Position, record: Record, pipe: Pipe, total: Any) -> None:
-    """What consumers of PgQ do: ask, and ask again after a pause if there is nothing."""
+    """Consume like PgQ's consumers: poll, and poll again after a pause if there is nothing."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with connect(dsn) as conn:

@@ -2,8 +2,8 @@
 
 Four clients, scale 10, all four tables, of which history gets a key. First pgbench alone; then with
 the tables captured, and `pgqpy run replicate` and the ticker on the same machine; the target is on
-the same server. The lag is the age of the newest tick that the target has applied; by how much it
-grows in a second is the share of changes that replicate does not keep up with.
+the same server. The lag is the age of the newest tick that the target has applied; its growth
+in a second is the share of changes that replicate does not keep up with.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LAG = """
 select extract(epoch from clock_timestamp() - max(prg_tick_time))::float from pgq_ext.progress
 """
 SAMPLE = 0.25
-"""Seconds between two looks at the lag."""
+"""Seconds between two samples of the lag."""
 
 
 def run(bench: Bench) -> None:
@@ -123,7 +123,7 @@ def _pgbench(server: Server, dsn: str, *arguments: str) -> str:
 
 
 def _tpc_b(server: Server, dsn: str, seconds: int) -> float:
-    """Transactions a second."""
+    """The transactions a second of pgbench."""
     said = _pgbench(
         server,
         dsn,
@@ -152,7 +152,7 @@ def _replicating(source: str, target: str) -> Iterator[None]:
 
 @contextmanager
 def _watching(target: str) -> Iterator[list[tuple[float, float]]]:
-    """Moments, and the lag then."""
+    """Samples of the lag, with their times."""
     lags: list[tuple[float, float]] = []
     done = threading.Event()
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a benchmark has measured: kept as JSON, every single value of every round."""
+"""The results of a benchmark: stored as JSON, with every single value of every round."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Cell: TypeAlias = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Median of the ratios of all rounds, and how far they spread.
+    """The median of the ratios of all rounds, and their spread.
 
-    Not the ratio of medians: what slows the machine for a while slows both contestants of a
-    round, and cancels.
+    Not the ratio of medians: a slowdown of the machine affects both contestants of a
+    round, and cancels out.
     """
 
     value: float
@@ -40,18 +40,18 @@ class Contest:
     kind: ClassVar = "contest"
     title: str
     items: int
-    """How much work it was each time."""
+    """The amount of work in each turn."""
     unit: str
-    """Of what."""
+    """The unit of the items."""
     seconds: dict[str, list[float]]
-    """For each contestant what each round took; whoever is slow has fewer of them."""
+    """The durations of each contestant's rounds; slow contestants have fewer of them."""
 
     def rate(self, name: str) -> float:
         """Items a second, the median."""
         return self.items / statistics.median(self.seconds[name])
 
     def ratio(self, name: str, to: str, *, above: str | None = None) -> Ratio:
-        """How many times as fast as ``to``; both only by what they take more than ``above``.
+        """How many times as fast as ``to``; with ``above``, after subtracting its time from both.
 
         If one was in fewer rounds than the other, medians are compared instead of rounds.
         """
@@ -65,7 +65,7 @@ class Contest:
 
 @dataclass(slots=True)
 class Table:
-    """Anything with a name in the first column and numbers in the others."""
+    """A table with a name in the first column and numbers in the others."""
 
     kind: ClassVar = "table"
     title: str
@@ -75,7 +75,7 @@ class Table:
 
 @dataclass(slots=True)
 class Delays:
-    """How long things took: for each name as many values as `PERCENTS`, in ms."""
+    """Durations: for each name as many values as `PERCENTS`, in ms."""
 
     kind: ClassVar = "delays"
     title: str
@@ -98,16 +98,16 @@ class Delays:
 
 @dataclass(slots=True)
 class Series:
-    """How something went on: for each line its points (x, y)."""
+    """Values over time: for each line its points (x, y)."""
 
     kind: ClassVar = "series"
     title: str
     x: str
-    """What and in which unit."""
+    """The quantity and its unit."""
     y: str
     lines: dict[str, list[tuple[float, float]]]
     x_scale: str = "linear"
-    """Or "log"."""
+    """"linear" or "log"."""
 
 
 Part: TypeAlias = Contest | Table | Delays | Series
@@ -122,7 +122,7 @@ class Figure:
     """One of the figures to reach (`benchmarks.figures`), or a part of one."""
 
     number: str
-    """"1a" is a part of number 1."""
+    """The figure's number; "1a" is a part of number 1."""
     what: str
     bound: str
     """"at least" or "at most"."""
@@ -135,7 +135,7 @@ class Figure:
 
     @property
     def group(self) -> str:
-        """ "1" for "1a"."""
+        """The number without the part's letter: "1" for "1a"."""
         return group_of(self.number)
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Result:
-    """What one benchmark has measured, when, where, and of what."""
+    """The results of one benchmark, with time, machine and versions."""
 
     name: str
     about: str
@@ -155,9 +155,9 @@ class Result:
     machine: dict[str, Any]
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
-    """Of the server and of the peers, where not the default."""
+    """Settings of the server and of the peers that are not the default."""
     seconds: float = 0.0
-    """How long it all took."""
+    """The duration of the benchmark."""
     figures: list[Figure] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
 
@@ -171,7 +171,7 @@ class Result:
 
 
 def rounded(value: Any) -> Any:
-    """Six digits are more than anybody can measure."""
+    """The value with six digits; more cannot be measured."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):

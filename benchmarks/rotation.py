@@ -1,6 +1,6 @@
 """Rotation, a day in fast forward.
 
-Tables rotate every ten seconds instead of every two hours, and maintenance comes every five seconds
+Tables rotate every ten seconds instead of every two hours, and maintenance runs every five seconds
 instead of every minute: a day's twelve rotations take two minutes. A producer writes by
 `Producer.insert_events`, 1,000 events a transaction, and a consumer reads, both as fast as they
 can, until there have been 100,000,000 or the time is over.
@@ -47,7 +47,7 @@ class Sample:
     read: int
     written: int
     tables: int
-    """Bytes of the queue's event tables, with their indexes."""
+    """The size of the queue's event tables in bytes, with their indexes."""
     database: int
     rotations: int
 
@@ -120,7 +120,7 @@ def bytes_of_an_event(conn: Connection) -> float:
 
 
 def watch(conn: Connection, group: Readers, seconds: float) -> Iterator[Sample]:
-    """A sample each second."""
+    """Give a sample each second."""
     began = time.monotonic()
     while (now := time.monotonic() - began) < seconds and group.events < MOST:
         [sample] = conn.execute(SAMPLE).fetchall()
@@ -152,7 +152,7 @@ def producing(dsn: str) -> Iterator[None]:
 
 
 def produce(dsn: str) -> None:
-    """Until it is terminated."""
+    """Produce until terminated."""
     producer = Producer("q")
     events = [EVENT] * IN_A_TRANSACTION
     with connect(dsn) as conn:

@@ -1,4 +1,4 @@
-"""The command that runs benchmarks, keeps their results, and writes the page."""
+"""The command that runs benchmarks, stores their results, and writes the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.result import Result
 
 # Not in git: every value of every round.
 RESULTS = CHECKOUT / ".bench" / "results"
-# Its page, too: quick figures say nothing.
+# Quick runs have their own page: their figures mean nothing.
 QUICK = CHECKOUT / ".bench" / "quick"
 
 
@@ -78,5 +78,5 @@ def run(name: str, options: Options) -> Result:
 
 
 def only(name: str) -> None:
-    """``python -m benchmarks.NAME`` is ``python -m benchmarks NAME``."""
+    """Run ``python -m benchmarks.NAME`` as ``python -m benchmarks NAME``."""
     main([name, *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""As many events as can be inserted, and what the consumer makes of that.
+"""The maximum rate of inserts, and how the consumer keeps up with it.
 
 Eight pgbench clients insert for a minute as fast as they can, one event a transaction, while the
 ticker and one consumer run on the same machine. Before and after that a client inserts a hundred
@@ -23,7 +23,7 @@ CLIENTS = 8
 PRODUCE = 'select pgq.insert_event(\'q\', \'type\', \'{"id": 1, "origin": "EWR", "dest": "IAH"}\')'
 INSERTED = "select pg_sequence_last_value(queue_event_seq_id) from pgq.queue"
 SAMPLE = 0.25
-"""Seconds between two looks at the backlog."""
+"""Seconds between two samples of the backlog."""
 
 
 def run(bench: Bench) -> None:
@@ -100,7 +100,7 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def watching(dsn: str, group: Readers) -> Iterator[list[tuple[float, float]]]:
-    """Moments, and how many events wait then."""
+    """Samples of the number of waiting events, with their times."""
     backlog: list[tuple[float, float]] = []
     done = threading.Event()
 

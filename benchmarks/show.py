@@ -1,4 +1,4 @@
-"""What was measured, as tables of text: on the terminal here, and in `benchmarks.page`."""
+"""Results as tables of text: for the terminal here, and in `benchmarks.page` for the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.result import PERCENTS, Cell, Contest, Delays, Figure, Part, Ser
 
 SHOWN_PERCENTS = (50, 90, 99, 100)
 WIDTH = 110
-"""Of the terminal, at least."""
+"""The minimum width of the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def delays(part: Delays) -> Text:
 
 
 def series(part: Series) -> Text:
-    """Only where the lines begin and end."""
+    """Only the beginning and the end of each line."""
     rows = [
         [name, number(points[0][1]), number(points[-1][1]), number(max(y for _, y in points))]
         for name, points in part.lines.items()
@@ -106,7 +106,7 @@ def times(ratio: float) -> str:
 
 
 def number(cell: Cell) -> str:
-    """Three digits are enough for anybody."""
+    """The number with three digits."""
     if cell is None:
         return ""
     if isinstance(cell, str):

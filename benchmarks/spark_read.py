@@ -3,7 +3,7 @@
 Spark runs in `local[2]`, with a heap that has its full size from the start. JDBC reads the queue's
 own table, which holds nothing else, with as many partitions and a `fetchsize` of 10,000. It
 fetches the columns that the aggregation asks for; so does `pgq` when option `columns` names them,
-and once more fetches all ten. By hand is two binary COPYs at a time whose rows nobody looks at.
+and once more fetches all ten. By hand is two binary COPYs at a time whose rows are not decoded.
 All connect over TCP. Then JSON payloads of about 110 bytes become six columns, by option `payload`,
 and by `from_json` of what JDBC has read. Planning counts. Memory is what the processes had at most
 during a range of 100,000 events and one of 1,000,000.
@@ -43,7 +43,7 @@ SOURCE, SOURCE_ALL = "pgq", "pgq, all columns"
 FROM_JSON, PAYLOAD = "JDBC, from_json", "pgq, payload"
 HEAP = "1g"
 
-# Whoever is registered keeps the events.
+# A registered consumer keeps the events.
 KEEPER = "select pgq.register_consumer('q', 'keeper')"
 FILL = """
 select count(pgq.insert_event('q', 'flight', json_build_object(
@@ -121,10 +121,10 @@ def aggregate_typed(df: DataFrame, count: int) -> None:
 
 
 def most_memory(reading: Reading, first: int, last: int) -> tuple[float, float]:
-    """MB that Java and a Python worker had at most while the ticks between were read."""
+    """The peak memory in MB of Java and a Python worker while the ticks in between were read."""
     java = spark_process()
     for process in (java, *java.children(recursive=True)):
-        # Forgets what it had at most before.
+        # Resets the peak.
         Path(f"/proc/{process.pid}/clear_refs").write_text("5")
     ticks = {"startTick": first, "endTick": last}
     aggregate(reading.source(columns=COLUMNS, **ticks), (last - first) * TICK_EVERY)

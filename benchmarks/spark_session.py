@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
 
 PARTITIONS = 2
-"""As many as there are cores for Spark."""
+"""One for each core of Spark."""
 
 # Debian's libpostgresql-jdbc-java.
 JDBC_JAR = Path("/usr/share/java/postgresql.jar")
@@ -31,7 +31,7 @@ PORT = 5432
 
 
 def is_missing(bench: Bench) -> bool:
-    """Says what there is not, of what Spark and its JDBC source need."""
+    """Whether requirements of Spark and its JDBC source are missing; reports them."""
     from pgqpy_consumers.spark import JavaMissingError, require_java
 
     try:
@@ -46,7 +46,7 @@ def is_missing(bench: Bench) -> bool:
 
 @contextmanager
 def tcp_server(bench: Bench, **settings: str | int | bool) -> Iterator[tuple[Server, str]]:
-    """A server of our own, and the address that it listens on."""
+    """A temporary server, and the address that it listens on."""
     address = free_address()
     with bench.server(listen_addresses=address, **settings) as server:
         del bench.result.settings["listen_addresses"]
@@ -54,7 +54,7 @@ def tcp_server(bench: Bench, **settings: str | int | bool) -> Iterator[tuple[Ser
 
 
 def free_address() -> str:
-    """One of this machine's own on which nobody listens."""
+    """A free address of this machine."""
     for last in range(1, 255):
         with closing(socket.socket()) as probe:
             try:
@@ -66,7 +66,7 @@ def free_address() -> str:
 
 
 def tcp(dsn: str, address: str) -> str:
-    """The same database over TCP."""
+    """The DSN of the same database over TCP."""
     return f"postgresql://postgres@{address}:{PORT}{urlsplit(dsn).path}"
 
 
@@ -74,7 +74,7 @@ def tcp(dsn: str, address: str) -> str:
 def spark_session(
     bench: Bench, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """``local[2]``, with the formats ``pgq`` and ``jdbc``."""
+    """A session in ``local[2]``, with the formats ``pgq`` and ``jdbc``."""
     from pgqpy_consumers.spark import PgqDataSource, local_session
 
     session = local_session(
@@ -94,7 +94,7 @@ def spark_session(
 
 
 def spark_process() -> psutil.Process:
-    """Java: driver and executor in one. Python workers are its children."""
+    """The process of Java: driver and executor in one. Python workers are its children."""
     [java] = (each for each in psutil.Process().children(recursive=True) if each.name() == "java")
     return java
 
@@ -112,7 +112,7 @@ def jdbc_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Jdbc:
-    """Spark's own source and sink, with what its documentation tells to set."""
+    """Spark's own source and sink, with the settings that its documentation recommends."""
 
     dsn: str
 
@@ -133,7 +133,7 @@ class Jdbc:
 
 
 def timed(work: Callable[[], object]) -> float:
-    """The seconds it took."""
+    """The duration in seconds."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

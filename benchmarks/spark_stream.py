@@ -3,10 +3,10 @@
 Spark runs in `local[2]`, with the default trigger. Producer and ticker are processes of their
 own, on the same two cores; the ticker has its default settings. 50,000 events a second with a
 payload of 110 bytes are inserted in transactions of 5,000, ten a second, by
-`pgq.insert_events`; the sink is Spark's `noop`, which takes all columns of all rows. The backlog
-is what has been inserted and is not in a micro-batch that Spark has finished. At 1,000 events a
+`pgq.insert_events`; the sink is Spark's `noop`, which reads all columns of all rows. The backlog
+is the inserted events that are in no finished micro-batch. At 1,000 events a
 second each is a transaction. The clock starts before the insert is sent and stops when
-`foreachBatch` has the rows in its hands (`toArrow()`). Spark connects over TCP.
+`foreachBatch` has received the rows (`toArrow()`). Spark connects over TCP.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 PGQPY = python_program("pgqpy")
 SPAWN = get_context("spawn")
 A_SECOND = 10
-"""Transactions of the fast producer."""
+"""Transactions a second of the fast producer."""
 
 INSERT = """
 select count(*)
@@ -77,7 +77,7 @@ def producer(dsn: str, rate: int) -> Iterator[None]:
 def streaming(
     spark: SparkSession, dsn: str, to: Callable[[DataStreamWriter], DataStreamWriter]
 ) -> Iterator[StreamingQuery]:
-    """From the queue to somewhere; the first micro-batch is done when the block begins."""
+    """Stream from the queue to a sink; the first micro-batch is done when the block begins."""
     options: dict[str, str | int] = {"dsn": dsn, "queue": "q", "consumer": "spark"}
     df = spark.readStream.format("pgq").options(**options, numPartitions=PARTITIONS).load()
     with TemporaryDirectory() as checkpoint:
@@ -94,7 +94,7 @@ def streaming(
 
 
 def in_sink(query: StreamingQuery) -> int:
-    """How far the last micro-batch that is finished went, as the last event's id."""
+    """The id of the last event in the last finished micro-batch."""
     progress = query.lastProgress
     assert progress is not None
     offset = progress["sources"][0]["endOffset"]

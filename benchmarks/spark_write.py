@@ -49,7 +49,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
 
 
 def copied(dsn: str, count: int) -> bytes:
-    """What COPY gives, to be given to COPY."""
+    """The rows in COPY's output format, to be copied in again."""
     with connect(dsn) as conn:
         statement = f"copy (select 'flight', {DATA} from generate_series(1, {count}) id) to stdout"
         with conn.cursor().copy(statement.encode()) as copy:

@@ -3,9 +3,9 @@
 Two thousand tasks a second, each pushed in a transaction of its own by pgbench, and four workers,
 processes that claim and finish one after the other. After a while without them, a transaction that
 has pushed a task itself and one that has read (REPEATABLE READ, so it keeps its snapshot) are
-opened and stay open: nothing that dies can be cleaned up. Their end is compared with the time
-before, and so is the time from a minute after it on. There is a checkpoint a minute, so that all
-have as many.
+opened and stay open: no dead row can be cleaned up. Their end is compared with the time
+before, and so is the time from a minute after their end on. There is a checkpoint a minute, so that
+all have as many.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run(bench: Bench) -> None:
         dead,
     )
     before = "before"
-    # What is 1.0 is so within noise.
+    # A ratio of 1.0 is expected, apart from noise.
     for part, when, target in (("Q6", "at the end", 0.8), ("Q7", "a minute later", 0.95)):
         what = f"{when}, x {before}"
         bench.at_least(f"{part}a", f"tasks a second {what}", rates[when] / rates[before], target)
@@ -90,7 +90,7 @@ def rate(group: Workers, begin: float, end: float) -> float:
 def medians(
     group: Workers, start: float, moments: Mapping[str, float]
 ) -> list[tuple[float, float]]:
-    """Minutes, and the median of the claims of that time, in ms."""
+    """Minutes, and the median duration of the claims in them, in ms."""
     end = moments["a minute later"]
     step = max((end - start) / 60, 1)
     times = [start + number * step for number in range(int((end - start) / step))]
@@ -100,7 +100,7 @@ def medians(
 
 @contextmanager
 def held_open(dsn: str) -> Iterator[None]:
-    """Two transactions: one has an id and has pushed, the other has a snapshot."""
+    """Hold two transactions open: one has an id and has pushed, the other has a snapshot."""
     with connect(dsn) as writing, connect(dsn) as reading:
         for conn, first in zip((writing, reading), OUTLIVING, strict=True):
             conn.execute("begin")

@@ -1,4 +1,4 @@
-"""From a push to the function of a worker that waits, everything with default settings.
+"""From a push to the function of a waiting worker, everything with default settings.
 
 The producer and the worker are processes of their own. The clock starts before the push is sent, so
 the push and its commit are part of the delay; it stops when the function is called. First one task

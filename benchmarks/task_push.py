@@ -2,8 +2,8 @@
 
 Next to a plain INSERT, and an INSERT..SELECT of the same rows, into a table with the same columns,
 defaults and indexes: by pgbench with prepared statements from 8 clients, and over one connection.
-Nobody waits for the tasks. synchronous_commit is off; autovacuum, too, because it would hit
-somebody's round and not another's.
+No worker waits for the tasks. synchronous_commit is off, and so is autovacuum, because it would
+slow down single rounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Rows of a table that the application has, worked on by `TableWorker`.
+"""Rows of an application's table, processed by `TableWorker`.
 
 Each row leaves a row in another table: its effect. By hand is the loop that seed 001 describes, a
 poll of 200 rows and a transaction for each, which only one process may run at a time. `TableWorker`
 runs in two processes with two connections each: with a transaction for each row, and for each 100
 rows. The last two do the same while a transaction is open that has seen 200,000 rows which were
-done since, so that nothing of these can be cleaned up. Settings of PostgreSQL are the defaults.
+done since, so that none of these can be cleaned up. Settings of PostgreSQL are the defaults.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HELD = "{}, a transaction held open"
 PROCESSES = 2
 BATCH = 100
 
-# All that a table has is one of many: whatever was there before is of no concern to the next turn.
+# Each turn gets its own table, so that turns do not affect each other.
 CREATE = """
 drop table if exists message, effect;
 create table message (id bigint primary key, payload text);
@@ -50,7 +50,7 @@ update message
 
 
 def by_hand(dsn: str) -> tuple[float, float]:
-    """When it began and ended."""
+    """The times of its begin and end."""
     with connect(dsn) as conn:
         began = time.time()
         while rows := conn.execute(POLL).fetchall():
@@ -66,7 +66,7 @@ def effect(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
 
 
 def by_worker(batch_size: int, dsn: str) -> tuple[float, float]:
-    """When it began and ended."""
+    """The times of its begin and end."""
     worker = TableWorker(dsn, "message", effect, batch_size=batch_size, concurrency=2)
     began = time.time()
     worker.run(until_empty=True)
@@ -83,7 +83,7 @@ def run(bench: Bench) -> None:
                 filled(dsn, count, held),
                 ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool,
             ):
-                # They have started, and imported all, when the clock does.
+                # All processes have started and imported their modules before the clock starts.
                 list(pool.map(time.sleep, [0.2] * processes))
                 times = list(pool.map(work, [dsn] * processes))
             with connect(dsn) as conn:
@@ -108,7 +108,7 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def filled(dsn: str, count: int, dead: int) -> Iterator[None]:
-    """The table with so many rows to work on, behind so many that are done."""
+    """The table with ``count`` rows to process, behind ``dead`` rows that are done."""
     with connect(dsn) as conn, connect(dsn) as holder:
         conn.execute(CREATE.encode())
         conn.execute(FILL, (0, dead))

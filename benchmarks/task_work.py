@@ -1,11 +1,11 @@
 """Tasks handled by workers, next to other queues that hand each item to one of them.
 
 First one by one: eight processes, each takes an item, handles it by noting the time, finishes it,
-and takes the next; by the queues' own workers, told to take one at a time, of which pgqpy's
-finishes a task and takes the next in one call; pg-boss, whose worker pauses then, by its client,
-two calls a task. Then as each queue's documentation recommends, by two processes: pgqpy's worker
-takes batches of 100. All items are there before, in a new database each time; what is handled is
-counted while all processes are at work; synchronous_commit is off.
+and takes the next. These are the queues' own workers, told to take one at a time, of which pgqpy's
+finishes a task and takes the next in one call; pg-boss, whose worker would pause then, uses its
+client, with two calls a task. Then as each queue's documentation recommends, by two processes:
+pgqpy's worker takes batches of 100. All items are inserted before, in a new database each time;
+items are counted while all processes are at work; synchronous_commit is off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgqpy.embedded import Server
 
 JOB_QUEUES = ("procrastinate", "pgqueuer", "graphile-worker", "pg-boss", "pgmq")
 EACH = 10_000
-"""Items as which each turn is shown: rates are what is measured."""
+"""The number of items that each turn is scaled to: rates are measured."""
 
 _serial = itertools.count(1)
 
@@ -70,7 +70,7 @@ def run(bench: Bench) -> None:
 
 
 def turn(server: Server, peer: Peer, processes: int, seconds: float) -> float:
-    """The seconds that `EACH` items take."""
+    """The seconds for `EACH` items."""
     place = Place.make(peer, server, "work", next(_serial))
     peer.program.bulk(place.dsn, peer.items)
 

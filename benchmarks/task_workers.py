@@ -29,12 +29,12 @@ SWEEP = "select pgq_task.sweep()"
 
 PAUSE = 0.002
 SWEEP_EVERY = 0.1
-"""Seconds that a worker waits that finds nothing, and from sweep to sweep of its own."""
+"""Seconds that an idle worker waits, and between its sweeps."""
 
 
 @dataclass(slots=True)
 class Claims:
-    """Of one worker: when each claim that found a task began, and how many seconds it took."""
+    """The claims of one worker that found a task: start, and duration in seconds."""
 
     began: array[float] = field(default_factory=lambda: array("d"))
     took: array[float] = field(default_factory=lambda: array("d"))
@@ -47,16 +47,16 @@ class Claims:
 
 @dataclass(slots=True)
 class Workers:
-    """All of them."""
+    """All workers."""
 
     pipes: list[Pipe]
     done: Any
     claims: list[Claims] = field(default_factory=list)
-    """Once they have stopped."""
+    """The claims by worker, once they have stopped."""
 
     @property
     def tasks(self) -> int:
-        """How many are finished."""
+        """The number of finished tasks."""
         return sum(each.value for each in self.done)
 
     def stop(self) -> None:
@@ -65,13 +65,13 @@ class Workers:
         self.claims = [pipe.recv() for pipe in self.pipes]
 
     def between(self, begin: float, end: float) -> list[float]:
-        """What claims took that began in this time."""
+        """The durations of claims that began in this time."""
         return [took for claims in self.claims for took in claims.between(begin, end)]
 
 
 @contextmanager
 def workers(dsn: str, count: int) -> Iterator[Workers]:
-    """They are connected when the block begins, and stop at its end if not before."""
+    """Run workers; they are connected when the block begins, and stop at its end if not before."""
     done = [SPAWN.Value("q", 0, lock=False) for _ in range(count)]
     started, pipes = [], []
     for number in range(count):

@@ -3,11 +3,11 @@
 ::
 
     install DSN            make the queue
-    send DSN COUNT RATE    so many items, each a transaction; RATE a second, 0: no pauses
-    bulk DSN COUNT         so many items at once
-    work DSN COUNT SECONDS handle so many items, or for so long, as a worker or consumer does
+    send DSN COUNT RATE    send COUNT items, each in a transaction; RATE a second, 0: no pauses
+    bulk DSN COUNT         send COUNT items at once
+    work DSN COUNT SECONDS handle COUNT items, or for SECONDS, like a worker or consumer
 
-Each prints a line of JSON at its end, and ``work`` a line "ready" when it is. An item says when it
-was sent, by the clock that all processes on a machine share (CLOCK_MONOTONIC), so that the handler,
-which does nothing else, knows how long it took. `benchmarks.program` starts them.
+Each prints a line of JSON at its end, and ``work`` prints "ready" when it is. An item holds the
+time it was sent, by the clock that all processes on a machine share (CLOCK_MONOTONIC), so that the
+handler, which does nothing else, can compute its delay. `benchmarks.program` starts them.
 """

@@ -1,4 +1,4 @@
-"""pgmq by its SQL functions: a worker that polls in the server, and deletes what it has handled."""
+"""pgmq by its SQL functions: a worker that polls in the server, and deletes handled messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from psycopg.types.json import Jsonb
 
 from benchmarks.programs import protocol
 
-# 30 s until a message is visible again, 100 at once, the server's own poll as it comes: 5 s, 100 ms
+# 30 s until a message is visible again, 100 at once, the server's default poll: 5 s, 100 ms
 READ = f"select msg_id, message from pgmq.read_with_poll('q', 30, {1 if protocol.SINGLY else 100})"
 
 
 def install(dsn: str) -> None:
-    """Its SQL file is installed already."""
+    """Do nothing: its SQL file is installed already."""
     with psycopg.connect(dsn) as conn:
         conn.execute("select pgmq.create('q')")
 

@@ -1,4 +1,4 @@
-"""PgQ's C version and its Python client, as they come, run by Debian's Python. It needs pgqd."""
+"""PgQ's C version and its Python client, unchanged, run by Debian's Python. It needs pgqd."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ has the client.
 
     python3 -m benchmarks.programs.pgq_counter CONFIG_FILE
 
-It reads until the queue is empty if ``loop_delay`` is 0, and prints as JSON what it took.
+It reads until the queue is empty if ``loop_delay`` is 0, and prints its costs as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pgq
 
 
 def most_memory() -> int:
-    """kB that this process has had at most."""
+    """The peak memory of this process in kB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0])
 

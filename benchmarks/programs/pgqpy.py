@@ -33,7 +33,7 @@ def install(dsn: str) -> None:
     with psycopg.connect(dsn) as conn:
         conn.execute(schema_sql().encode())
         conn.execute("select pgq.create_queue('q')")
-        # Whoever is registered gets what is sent from now on.
+        # A registered consumer gets the items that are sent from now on.
         conn.execute("select pgq.register_consumer('q', 'worker')")
 
 

@@ -1,4 +1,4 @@
-"""PgQue and its Python client. What pg_cron would do every second, ``tick`` does."""
+"""PgQue and its Python client. ``tick`` does the work that pg_cron would do every second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.programs import protocol
 
 
 def install(dsn: str) -> None:
-    """Its SQL file is installed already."""
+    """Do nothing: its SQL file is installed already."""
     with psycopg.connect(dsn) as conn:
         conn.execute("select pgque.create_queue('q')")
         conn.execute("select pgque.subscribe('q', 'worker')")
@@ -45,7 +45,7 @@ def work(dsn: str, log: protocol.Log) -> None:
 
 
 def tick(dsn: str) -> None:
-    """Its loop ticks for a second, ten times by default, and commits after each."""
+    """Run its loop for a second: it ticks ten times by default, and commits after each."""
     with psycopg.connect(dsn, autocommit=True) as conn:
         while True:
             began = time.monotonic()

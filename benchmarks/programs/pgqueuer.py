@@ -1,4 +1,4 @@
-"""PgQueuer with asyncpg; after its guide on performance, with the batch size of its example."""
+"""PgQueuer with asyncpg, by its performance guide, with the batch size of its example."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from procrastinate.types import JSONDict
 
 from benchmarks.programs import protocol
 
-# It warns of an application in the main module, for the sake of tasks that are shared by several.
+# It warns of an application in the main module, which only matters for tasks shared by several.
 logging.getLogger("procrastinate").setLevel(logging.ERROR)
 
 

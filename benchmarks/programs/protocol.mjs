@@ -7,7 +7,7 @@ const require = createRequire(`${process.env.NODE_PACKAGES}/package.json`);
 export const load = (name) => require(name);
 
 const now = () => Number(process.hrtime.bigint()) / 1e9;
-// Resolves when it is written: who exits before that loses what a pipe does not hold.
+// Resolves when it is written: a process that exits earlier loses what the pipe has not taken.
 const say = (values) =>
   new Promise((resolve) => process.stdout.write(`${JSON.stringify(values)}\n`, resolve));
 

@@ -1,4 +1,4 @@
-"""What the programs in Python have in common. Debian's Python runs this, too: nothing but the
+"""Common code of the programs in Python. Debian's Python runs this, too: nothing but the
 standard library."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from array import array
 from collections.abc import Callable, Iterator
 
 SINGLY = "SINGLY" in os.environ
-"""Whether workers take one item after the other, and do nothing else meanwhile."""
+"""Whether workers handle one item after the other, and do nothing else meanwhile."""
 
 
 class Log:
-    """What ``work`` has handled."""
+    """The items that ``work`` has handled."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self.count = count
@@ -31,7 +31,7 @@ class Log:
         self.began = time.monotonic()
 
     def take(self, payload: str | float) -> None:
-        """An item; is quick because it counts."""
+        """Note an item; must be quick, because its time counts."""
         self.sent.append(float(payload))
         self.handled.append(time.monotonic())
 
@@ -76,7 +76,7 @@ def main(
     bulk: Callable[[str, Iterator[str]], object],
     work: Callable[[str, Log], object],
 ) -> None:
-    """Each gets the DSN and what to send, or where to note what was handled."""
+    """Run a command: each gets the DSN, and the items to send or a log for handled ones."""
     match sys.argv[1:]:
         case ["install", dsn]:
             install(dsn)
