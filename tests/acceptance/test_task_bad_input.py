@@ -307,7 +307,7 @@ def test_python_refuses_it_with_a_class_and_a_remedy(
         assert caught.value.hint
 
 
-def test_the_error_says_which_tasks_were_lost_and_to_whom(state: State) -> None:
+def test_the_error_names_lost_tasks_and_the_reasons(state: State) -> None:
     deletes = [
         {"id": state.late.id, "version": state.late.version},
         {"id": state.mine.id, "version": state.mine.version},
@@ -321,7 +321,7 @@ def test_the_error_says_which_tasks_were_lost_and_to_whom(state: State) -> None:
     )
 
 
-def test_a_lease_that_is_over_is_as_good_as_any_until_somebody_takes_the_task(
+def test_an_expired_lease_is_valid_until_another_worker_takes_the_task(
     conn: Connection,
 ) -> None:
     """The version decides, so nothing is done twice, and nothing is thrown away in vain."""

@@ -107,7 +107,7 @@ def test_tasks_that_kill_their_worker_are_given_up_and_no_others(
         ("pipeline", "endless", 5),
     ],
 )
-def test_a_task_that_kills_workers_is_given_up_though_nobody_has_set_a_limit(
+def test_a_task_that_kills_workers_is_given_up_even_without_a_limit(
     conn: Connection, dsn: str, way: str, policy: str, most: int
 ) -> None:
     tasks = Tasks(conn)

@@ -53,7 +53,7 @@ def wait_for_sent(conn: Connection, number: int) -> None:
 
 
 @pytest.mark.slow
-def test_rows_are_done_once_whoever_is_killed(conn: Connection, dsn: str) -> None:
+def test_rows_are_done_once_whichever_process_is_killed(conn: Connection, dsn: str) -> None:
     conn.execute("create table mail (id int primary key)")
     # Whatever is done twice is an error here, and the row would never be done.
     conn.execute("create table sent (id int primary key)")

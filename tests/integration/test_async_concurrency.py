@@ -125,7 +125,7 @@ def test_bad_events_are_dead_letters_and_the_others_take_effect_once(
     assert len(consumer.calls) <= 2 * len(data)
 
 
-def test_bad_events_that_have_written_nothing_make_nobody_run_twice(
+def test_bad_events_that_have_written_nothing_make_no_event_run_twice(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
     class Late(Several):
@@ -183,7 +183,7 @@ def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
     assert written(conn) == sorted(set(data) - {"bad"})
 
 
-def test_who_has_failed_or_is_cancelled_leaves_no_event_running_and_nothing_written(
+def test_a_failed_or_cancelled_handler_leaves_no_event_running_and_nothing_written(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
     class Strict(Several):

@@ -215,7 +215,7 @@ def test_what_is_written_around_the_events_is_written_once(
     assert written(conn) == ["begin", "a", "b", "end"]
 
 
-def test_a_bad_event_that_fails_before_anything_is_written_makes_nobody_run_twice(
+def test_a_bad_event_that_fails_before_anything_is_written_makes_no_event_run_twice(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
     class Elsewhere(Picky):
@@ -254,7 +254,7 @@ def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
 
 
 @pytest.mark.parametrize("bad", [0, 40, 99])
-def test_looking_for_who_ignored_a_failed_statement_costs_no_more_than_a_few_runs_of_each(
+def test_finding_the_handler_that_ignored_a_failed_statement_costs_a_few_runs_of_each(
     dsn: str, conn: Connection, queue: str, tick: Tick, bad: int
 ) -> None:
     """Nobody raised, so halves are tried."""

@@ -73,7 +73,7 @@ def test_maintenance_runs_nothing_that_a_forged_capture_says(
     ]
 
 
-def test_who_planted_the_functions_name_has_no_right_on_the_function(
+def test_the_role_that_planted_the_functions_name_has_no_right_on_the_function(
     conn: Connection, queue: str, shop: str, mallory: Connection
 ) -> None:
     name = name_of_the_next(conn, queue)

@@ -55,7 +55,7 @@ def as_role(connect: Connect) -> Callable[[str], Connection]:
     return open_as
 
 
-def test_the_owner_captures_and_who_may_only_write_to_the_table_makes_events(
+def test_the_owner_captures_and_a_role_that_may_only_write_makes_events(
     conn: Connection,
     queue: str,
     shop: str,
@@ -97,7 +97,7 @@ def test_the_events_of_writers_have_the_transaction_id_of_the_writer(
             owner.execute(f"insert into pgq.event (ev_id, {column}, ev_slot) values (1, 1, 0)")
 
 
-def test_who_does_not_own_the_table_cannot_capture_it(
+def test_only_the_owner_can_capture_a_table(
     conn: Connection,
     queue: str,
     shop: str,
@@ -114,7 +114,7 @@ def test_who_does_not_own_the_table_cannot_capture_it(
         other.execute("select pgq.release_table('shop.item')")
 
 
-def test_an_owner_who_is_no_writer_is_told_what_to_grant(
+def test_an_owner_without_pgq_writer_is_told_what_to_grant(
     conn: Connection, queue: str, make_role: MakeRole
 ) -> None:
     role = make_role("plain")
@@ -124,7 +124,7 @@ def test_an_owner_who_is_no_writer_is_told_what_to_grant(
     assert error.value.diag.message_hint == f"grant pgq_writer to {role}"
 
 
-def test_an_owner_who_may_not_create_in_the_schema_is_told_what_to_grant(
+def test_an_owner_without_create_on_the_schema_is_told_what_to_grant(
     conn: Connection, queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
 ) -> None:
     role = make_role("plain", "pgq_writer")
@@ -206,7 +206,7 @@ def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
     assert seen == {(shop, "condition"), (shop, "cast")}
 
 
-def test_nobody_else_can_put_the_function_on_a_table_of_theirs(
+def test_no_other_role_can_put_the_function_on_its_own_table(
     conn: Connection,
     queue: str,
     shop: str,
@@ -366,7 +366,7 @@ def test_names_of_relations_have_their_schema_whatever_the_search_path(
     assert [(c.row["of"], c.row["many"]) for c in changes(conn)] == [("public.t", ["public.t"])]
 
 
-def test_junk_in_the_schema_of_functions_hurts_nobody(
+def test_junk_in_the_schema_of_functions_is_harmless(
     conn: Connection, queue: str, shop: str, as_role: Callable[[str], Connection]
 ) -> None:
     owner = as_role(shop)

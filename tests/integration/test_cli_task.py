@@ -436,7 +436,9 @@ def test_progress_is_watched_until_it_is_interrupted(
     assert "Traceback" not in said
 
 
-def test_tasks_are_cancelled_whoever_has_them(cli: Cli, conn: Connection, mails: str) -> None:
+def test_tasks_are_cancelled_whichever_worker_has_them(
+    cli: Cli, conn: Connection, mails: str
+) -> None:
     ids = [pushed(cli, mails, f'{{"n": {n}}}') for n in range(4)]
     ops.claim(conn, mails)
     said = cli.ok("task", "cancel", str(ids[0]), str(ids[1]), "--reason", "too late", "--dry-run")
@@ -488,9 +490,7 @@ def test_a_second_interrupt_ends_a_worker_whose_handlers_do_not(
 # --- grants
 
 
-def test_queues_are_restricted_to_who_was_granted_it(
-    cli: Cli, conn: Connection, mails: str
-) -> None:
+def test_queues_are_restricted_to_granted_roles(cli: Cli, conn: Connection, mails: str) -> None:
     assert cli.ok("task", "grants") == "no task queue is restricted\n"
     cli.ok("task", "restrict", mails)
     cli.ok("task", "grant", mails, "pgq_reader", "claim", "read")

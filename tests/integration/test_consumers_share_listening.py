@@ -112,7 +112,7 @@ def test_when_the_session_ends_all_of_them_notice(dsn: str, conn: Connection) ->
     asyncio.run(main())
 
 
-def test_who_stops_leaves_the_others_listening(dsn: str, conn: Connection) -> None:
+def test_a_consumer_that_stops_leaves_the_others_listening(dsn: str, conn: Connection) -> None:
     async def main() -> None:
         async with running(dsn, conn) as consumers:
             before = sessions(conn)
@@ -134,7 +134,7 @@ async def subscribed(dsn: str, *queues: str) -> AsyncIterator[list[AsyncSubscrip
         await subscription.close()
 
 
-def test_a_tick_wakes_only_who_reads_that_queue(dsn: str, conn: Connection) -> None:
+def test_a_tick_wakes_only_consumers_of_that_queue(dsn: str, conn: Connection) -> None:
     async def main() -> None:
         async with subscribed(dsn, "one", "one", "two") as (first, second, other):
             waiting = asyncio.create_task(other.wait(AsyncWaker(), 3600))
@@ -213,7 +213,7 @@ def test_loops_do_not_share(dsn: str, conn: Connection) -> None:
         )
 
 
-def test_where_nobody_can_listen_they_poll(dsn: str) -> None:
+def test_consumers_poll_if_they_cannot_listen(dsn: str) -> None:
     async def main() -> None:
         subscriptions = [AsyncSubscription("host=localhost port=1", queue) for queue in QUEUES]
         for subscription in subscriptions:

@@ -152,7 +152,9 @@ def test_the_batch_of_a_silent_worker_is_taken_over_and_lost_to_it(
     assert finish_as(conn, group, "w2", lost) == 1
 
 
-def test_who_says_that_he_works_or_asks_again_is_not_dead(conn: Connection, group: str) -> None:
+def test_a_worker_that_sends_heartbeats_or_asks_again_is_not_dead(
+    conn: Connection, group: str
+) -> None:
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     silence(conn, "w1")
@@ -365,7 +367,7 @@ def test_rotation_waits_for_the_slowest_worker(conn: Connection, group: str) -> 
     assert ops.rotations(conn, group) > before
 
 
-def test_a_retried_event_goes_to_whoever_is_next(conn: Connection, group: str) -> None:
+def test_a_retried_event_goes_to_the_next_worker(conn: Connection, group: str) -> None:
     fill(conn, group, "a")
     batch = take(conn, group, "w1")
     assert ops.value(conn, "select pgq.batch_retry(%s, -1)", batch) == 1
@@ -450,9 +452,7 @@ def test_partitions_of_a_consumer_group_are_no_workers(conn: Connection, group: 
     assert ops.value(conn, "select pgq.finish_group_batch(%s, %s)", batch, generation) == 0
 
 
-def test_somebody_who_does_not_share_is_an_error_for_those_who_do(
-    conn: Connection, group: str
-) -> None:
+def test_a_plain_consumer_is_an_error_for_workers_that_share(conn: Connection, group: str) -> None:
     fill(conn, group, "a", "b")
     batch = ops.next_batch(conn, group, MAIN)
     with pytest.raises(errors.DatabaseError) as failure:

@@ -172,7 +172,7 @@ def test_an_idle_worker_takes_over_what_a_dead_one_has_left(
     assert "shared.dead" not in names
 
 
-def test_who_is_not_at_work_says_nothing(
+def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
     dsn: str, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither that he lives, which would be a row each time, nor that others have his batch."""

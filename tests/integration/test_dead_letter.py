@@ -71,7 +71,7 @@ def test_dead_letters_are_rolled_back_with_their_batch(
     assert ops.drain(conn, queue, CONSUMER) == ["a"]
 
 
-def test_a_consumers_dead_letter_is_nobody_elses(conn: Connection, queue: str) -> None:
+def test_a_dead_letter_belongs_to_one_consumer(conn: Connection, queue: str) -> None:
     give_up(conn, queue, "a", "b")
     assert left(conn) == ["a", "b"]
     assert ops.drain(conn, queue, OTHER) == ["a", "b"]
@@ -143,7 +143,7 @@ def test_dead_letters_outlive_their_consumer_and_wait_for_it(conn: Connection, q
     assert retried(conn, queue, CONSUMER) == [(first, "a", 0)]
 
 
-def test_the_dead_letter_of_a_worker_is_its_groups_and_replayed_to_whoever_is_there(
+def test_the_dead_letter_of_a_worker_is_its_groups_and_replayed_to_any_worker(
     conn: Connection, queue: str, tick: Tick
 ) -> None:
     for name in ("first", "second"):

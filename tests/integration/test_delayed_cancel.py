@@ -107,7 +107,7 @@ def test_a_prepared_cancellation_counts_when_it_is_committed(
 
 
 @pytest.mark.parametrize("delivered", [True, False])
-def test_who_cancels_while_it_is_delivered_waits_for_what_becomes_of_that(
+def test_cancelling_during_delivery_waits_for_its_result(
     conn: Connection, connect: Connect, queue: str, delivered: bool
 ) -> None:
     ops.register(conn, queue, "c")
@@ -156,7 +156,7 @@ def test_a_snapshot_that_does_not_see_the_delivery_is_refused(
 
 
 @pytest.mark.parametrize("level", STRICTER)
-def test_two_who_cancel_one_event_do_not_both_succeed(
+def test_only_one_of_two_sessions_cancels_an_event(
     conn: Connection, connect: Connect, queue: str, level: IsolationLevel
 ) -> None:
     event = insert_at(conn, queue, "event", "1 hour")

@@ -170,7 +170,7 @@ def test_an_event_that_makes_no_mail_becomes_a_dead_letter_and_the_others_are_se
     assert said in reason
 
 
-def test_what_the_server_refuses_for_now_comes_again_and_holds_nobody_up(
+def test_a_mail_refused_temporarily_is_retried_and_holds_up_no_other(
     conn: Connection, queue: str, put: Put, sender: Sender, mails: MailServer
 ) -> None:
     put("first", to="busy@shop.example")
@@ -187,7 +187,7 @@ def test_what_the_server_refuses_for_now_comes_again_and_holds_nobody_up(
     assert dead_letters(conn) == []
 
 
-def test_what_it_refuses_for_good_becomes_a_dead_letter_and_nobody_gets_a_part(
+def test_a_mail_refused_permanently_becomes_a_dead_letter_and_is_never_sent_in_part(
     conn: Connection, put: Put, sender: Sender, mails: MailServer
 ) -> None:
     put("to both", to=["ann@shop.example", "gone@shop.example"])

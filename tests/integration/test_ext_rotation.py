@@ -93,7 +93,9 @@ def test_rotation_carries_over_what_is_needed(conn: Connection) -> None:
     assert len(seen) > 3
 
 
-def test_many_at_once_lose_nothing_and_wait_for_nobody(conn: Connection, connect: Connect) -> None:
+def test_many_at_once_lose_nothing_and_do_not_wait_for_each_other(
+    conn: Connection, connect: Connect
+) -> None:
     rotate_early(conn)
     failures: list[BaseException] = []
 
@@ -150,7 +152,7 @@ def test_a_rotation_does_not_wait_for_a_transaction_that_has_read(
     assert ops.value(conn, SIZE) < before
 
 
-def test_whoever_has_emptied_tables_does_not_make_others_wait_for_his_commit(
+def test_emptying_tables_makes_no_other_session_wait_for_the_commit(
     conn: Connection, connect: Connect
 ) -> None:
     rotate_early(conn)
@@ -274,7 +276,7 @@ def test_consumers_keep_small_what_is_remembered_whatever_their_isolation_level(
     assert call(target, "is_batch_done('other', 1)")
 
 
-def test_the_ticker_rotates_where_nobody_else_can(conn: Connection, connect: Connect) -> None:
+def test_the_ticker_rotates_where_no_other_role_can(conn: Connection, connect: Connect) -> None:
     rotate_early(conn)
     old = connect()
     old.execute("set default_transaction_isolation = 'repeatable read'")

@@ -424,7 +424,7 @@ def test_a_worker_says_that_it_lives_while_it_is_at_work_and_again_if_it_could_n
 
 
 @pytest.mark.usefixtures("group")
-def test_who_lost_the_partition_cannot_commit(
+def test_a_worker_that_lost_the_partition_cannot_commit(
     conn: Connection, dsn: str, tick: Tick, effect: Effect
 ) -> None:
     class Slow(Worker):
@@ -443,7 +443,7 @@ def test_who_lost_the_partition_cannot_commit(
 
 
 @pytest.mark.usefixtures("group")
-def test_who_lost_his_membership_joins_again(
+def test_a_worker_that_lost_its_membership_joins_again(
     conn: Connection, dsn: str, tick: Tick, effect: Effect, background: Background
 ) -> None:
     background(Worker(dsn))

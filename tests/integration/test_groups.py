@@ -415,7 +415,7 @@ def test_a_member_that_is_silent_for_a_lease_is_buried_and_no_other(
     assert names == [("alive",), ("other",)]
 
 
-def test_a_partition_is_not_left_with_somebody_who_has_gone(conn: Connection, queue: str) -> None:
+def test_a_partition_is_not_left_with_a_worker_that_has_gone(conn: Connection, queue: str) -> None:
     create(conn, queue)
     gone = join(conn, queue)
     conn.execute("select pgq.leave_group(%s)", [gone])
@@ -771,7 +771,7 @@ def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
     assert must_take(conn, member).partition == 0
 
 
-def test_resizing_and_who_parks_a_key_do_not_wait_for_each_other(
+def test_resizing_and_parking_a_key_do_not_wait_for_each_other(
     connect: Connect, conn: Connection, queue: str
 ) -> None:
     create(conn, queue, 1)
@@ -789,7 +789,7 @@ def test_resizing_and_who_parks_a_key_do_not_wait_for_each_other(
         assert resized.result() is None
 
 
-def test_who_resizes_for_others_does_not_wait_for_who_resizes_anew(
+def test_completing_a_resize_does_not_wait_for_a_new_one(
     connect: Connect, conn: Connection, queue: str
 ) -> None:
     create(conn, queue, 1)
@@ -813,7 +813,7 @@ def test_who_resizes_for_others_does_not_wait_for_who_resizes_anew(
 @pytest.mark.parametrize(
     "late", ["pgq.resize_group('test_queue', 'g', 3)", "pgq.drop_group('test_queue', 'g')"]
 )
-def test_who_changes_a_group_that_is_being_dropped_does_not_find_it(
+def test_changing_a_group_that_is_being_dropped_does_not_find_it(
     connect: Connect, conn: Connection, queue: str, late: str
 ) -> None:
     create(conn, queue, 2)

@@ -130,7 +130,7 @@ def test_rotation_keeps_the_guard_and_the_guard_the_table(conn: Connection, queu
         assert guarded(conn, queue)
 
 
-def test_no_rotation_while_somebody_else_changes_the_slot(
+def test_no_rotation_while_another_session_changes_the_slot(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     """Who sets the sequence to what it read before would take the rotation back."""
@@ -142,7 +142,7 @@ def test_no_rotation_while_somebody_else_changes_the_slot(
     assert ops.rotate(conn, queue)
 
 
-def test_no_sleep_and_no_unguarding_while_somebody_else_changes_the_slot(
+def test_no_sleep_and_no_unguarding_while_another_session_changes_the_slot(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     unguard(conn, queue)

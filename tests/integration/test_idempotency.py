@@ -276,7 +276,7 @@ def test_maintenance_rotates_keys_when_the_window_is_over(conn: Connection, keye
         assert conn.execute(due).fetchall() == []
 
 
-def test_rotation_waits_for_whoever_is_inserting(
+def test_rotation_waits_for_sessions_that_are_inserting(
     conn: Connection, connect: Connect, keyed: str
 ) -> None:
     producer = connect(autocommit=False)
@@ -288,7 +288,7 @@ def test_rotation_waits_for_whoever_is_inserting(
     assert once(conn, keyed, "key", "second") == first
 
 
-def test_rotation_waits_for_whoever_has_just_chosen_the_table(
+def test_rotation_waits_for_a_session_that_has_just_chosen_the_table(
     conn: Connection, connect: Connect, keyed: str
 ) -> None:
     """He has locked it, seen that it is current, and written nothing yet."""
@@ -299,7 +299,7 @@ def test_rotation_waits_for_whoever_has_just_chosen_the_table(
     assert rotate_keys(conn, keyed)
 
 
-def test_who_waits_for_a_rotation_writes_into_the_new_table(
+def test_an_insert_that_waits_for_a_rotation_goes_into_the_new_table(
     conn: Connection, connect: Connect, keyed: str
 ) -> None:
     first = once(conn, keyed, "key", "first")

@@ -73,7 +73,7 @@ def test_a_tick_from_elsewhere_loses_no_event_of_its_own_transaction_either(
     assert ops.drain(conn, queue, "c") == ["own"]
 
 
-def test_an_event_of_a_rolled_back_transaction_is_delivered_to_nobody(
+def test_an_event_of_a_rolled_back_transaction_is_never_delivered(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     ops.register(conn, queue, "c")
@@ -85,7 +85,7 @@ def test_an_event_of_a_rolled_back_transaction_is_delivered_to_nobody(
     assert ops.deliver(conn, queue, "c") == ["after"]
 
 
-def test_an_event_of_a_savepoint_that_was_rolled_back_is_delivered_to_nobody(
+def test_an_event_of_a_savepoint_that_was_rolled_back_is_never_delivered(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     ops.register(conn, queue, "c")
@@ -117,7 +117,7 @@ def test_the_isolation_level_of_the_producer_does_not_matter(
     assert ops.deliver(conn, queue, "c") == ["first", "second"]
 
 
-def test_a_long_transaction_is_delivered_when_it_commits_and_holds_up_nobody(
+def test_a_long_transaction_is_delivered_when_it_commits_and_holds_up_no_other(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
     ops.register(conn, queue, "c")
@@ -223,7 +223,7 @@ def test_every_statement_may_come_over_another_connection(
     assert ops.deliver(pool[2], queue, "c") == ["event"]
 
 
-def test_a_retried_event_comes_again_to_the_consumer_that_asked_and_to_nobody_else(
+def test_a_retried_event_comes_again_only_to_the_consumer_that_asked(
     conn: Connection, queue: str
 ) -> None:
     ops.register(conn, queue, "asks")

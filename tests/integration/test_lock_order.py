@@ -58,7 +58,7 @@ SET_LIMIT: LiteralString = "select pgq.set_queue_config(%s, 'per_tx_limit', '5')
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_rotation_passes_over_queues_that_somebody_changes(
+def test_rotation_passes_over_queues_that_are_being_changed(
     connect: Connect, conn: Connection, queue: str, calls: Calls, backwards: bool
 ) -> None:
     create_queue(conn, OTHER)
@@ -76,7 +76,7 @@ def test_rotation_passes_over_queues_that_somebody_changes(
     assert ops.value(conn, "select count(*) from pgq.queue where queue_switch_step2 is null") == 0
 
 
-def test_two_who_register_and_then_configure_do_not_wait_in_a_circle(
+def test_two_sessions_that_register_and_then_configure_do_not_wait_in_a_circle(
     connect: Connect, queue: str, calls: Calls
 ) -> None:
     one, two = connect(autocommit=False), connect(autocommit=False)
@@ -89,7 +89,7 @@ def test_two_who_register_and_then_configure_do_not_wait_in_a_circle(
     assert later.result() == 1
 
 
-def test_who_creates_a_queue_keeps_nobody_from_limiting_another(
+def test_creating_a_queue_does_not_block_limiting_another(
     connect: Connect, queue: str, calls: Calls
 ) -> None:
     creator, other = connect(autocommit=False), connect()
@@ -100,7 +100,7 @@ def test_who_creates_a_queue_keeps_nobody_from_limiting_another(
     assert limited.result() == 1
 
 
-def test_who_limits_one_queue_after_the_other_waits_in_no_circle(
+def test_limiting_one_queue_after_the_other_waits_in_no_circle(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     create_queue(conn, OTHER)
@@ -113,7 +113,7 @@ def test_who_limits_one_queue_after_the_other_waits_in_no_circle(
 
 
 @pytest.mark.usefixtures("queue")
-def test_two_who_create_the_same_queues_do_not_wait_in_a_circle(
+def test_two_sessions_that_create_the_same_queues_do_not_wait_in_a_circle(
     connect: Connect, calls: Calls
 ) -> None:
     one, two = connect(autocommit=False), connect()
@@ -124,7 +124,7 @@ def test_two_who_create_the_same_queues_do_not_wait_in_a_circle(
     assert later.result() == 0
 
 
-def test_who_releases_a_partitioned_table_waits_for_its_writers_at_the_root(
+def test_releasing_a_partitioned_table_waits_for_its_writers_at_the_root(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     conn.execute(
@@ -143,7 +143,7 @@ def test_who_releases_a_partitioned_table_waits_for_its_writers_at_the_root(
     assert released.result() == 1
 
 
-def test_two_who_capture_a_table_do_so_one_after_the_other(
+def test_two_sessions_capture_a_table_one_after_the_other(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     conn.execute("create table item (id int primary key)")
@@ -158,7 +158,7 @@ def test_two_who_capture_a_table_do_so_one_after_the_other(
 # --- groups
 
 
-def test_who_drops_a_group_does_not_wait_for_who_creates_its_like_elsewhere(
+def test_dropping_a_group_does_not_wait_for_creating_its_like_elsewhere(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     create_queue(conn, OTHER)
@@ -176,7 +176,7 @@ def test_who_drops_a_group_does_not_wait_for_who_creates_its_like_elsewhere(
     assert ops.value(conn, "select count(*) from pgq.consumer") == 2
 
 
-def test_who_moves_a_partition_of_a_group_that_is_dropped_registers_a_consumer(
+def test_moving_a_partition_of_a_group_that_is_dropped_registers_a_consumer(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
@@ -190,7 +190,7 @@ def test_who_moves_a_partition_of_a_group_that_is_dropped_registers_a_consumer(
     assert ops.value(conn, "select sub_last_tick from pgq.subscription") == 1
 
 
-def test_who_joins_a_group_that_is_dropped_meanwhile_is_told_so(
+def test_joining_a_group_that_is_dropped_meanwhile_fails_clearly(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
@@ -230,7 +230,7 @@ def test_two_signs_of_life_of_one_member_do_not_wait_for_each_other(
     assert other.result()
 
 
-def test_who_gives_up_parked_events_keeps_nobody_from_parking_more(
+def test_giving_up_parked_events_does_not_block_parking_more(
     connect: Connect, conn: Connection, queue: str, calls: Calls
 ) -> None:
     conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])

@@ -757,7 +757,7 @@ def test_the_loss_of_either_database_is_survived(
     assert counts(target) == dict.fromkeys("abcde", 1)
 
 
-def test_nobody_inside_can_end_the_targets_transaction(
+def test_a_handler_cannot_end_the_targets_transaction(
     dsn: str, target_dsn: str, queue: str, send: Send
 ) -> None:
     class Commits(Copier):

@@ -105,7 +105,7 @@ def test_what_is_wrong_with_the_target_names_the_target(
         assert pair.target.info.dbname in said.partition("pgqpy migrate --dsn")[2]
 
 
-def test_a_table_that_somebody_has_closed_is_not_said_to_be_one_of_ours(
+def test_a_table_without_rights_is_not_said_to_be_one_of_ours(
     cli: Cli, pair: Pair, config: str
 ) -> None:
     name = f"{pair.target.info.dbname}_copier"

@@ -164,7 +164,7 @@ class Clock:
         self._now += seconds
 
 
-def test_nothing_is_compared_while_nobody_replicates(
+def test_nothing_is_compared_while_replication_is_stopped(
     account: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.source.execute("update account set balance = 0")

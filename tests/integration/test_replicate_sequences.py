@@ -64,7 +64,7 @@ def test_when_it_ends_they_are_ahead_once_more(numbered: Pair) -> None:
     assert ops.value(numbered.target, "select last_value from alone") == last + 100
 
 
-def test_nothing_is_written_for_one_that_nobody_uses(numbered: Pair) -> None:
+def test_nothing_is_written_for_an_unused_sequence(numbered: Pair) -> None:
     numbered.follow()
     before = ops.value(numbered.target, "select xmin::text || last_value from alone")
     numbered.source.execute("select nextval('alone')")

@@ -96,7 +96,7 @@ def test_every_object_belongs_to_a_role_that_cannot_log_in_and_is_no_superuser(
     assert rights == (False,) * 5
 
 
-def test_nobody_but_the_owner_may_create_in_the_schema(conn: Connection, as_role: As) -> None:
+def test_only_the_owner_may_create_in_the_schema(conn: Connection, as_role: As) -> None:
     grantees = conn.execute(
         "select a.grantee::regrole::text from pg_namespace n, aclexplode(nspacl) a"
         " where nspname = any (%s) and a.privilege_type = 'CREATE'",
@@ -190,7 +190,7 @@ def test_a_writer_can_produce_in_every_way_and_not_consume(
         ("event_1_0", "ev_slot"),
     ],
 )
-def test_a_writer_cannot_say_who_sees_an_event_and_when(
+def test_a_writer_cannot_choose_the_readers_of_an_event(
     conn: Connection, queue: str, as_role: As, table: str, column: str
 ) -> None:
     """A transaction id of the past is an event that nobody gets, one of the future a surprise."""
@@ -436,7 +436,7 @@ def test_neither_is_it_by_triggers_counts_and_queries_that_are_handed_out(
     assert conn.execute("select distinct what from public.hit").fetchall() == []
 
 
-def test_a_cursor_runs_with_the_rights_of_who_declares_it(
+def test_a_cursor_runs_with_the_rights_of_its_declarer(
     conn: Connection, queue: str, as_role: As
 ) -> None:
     conn.execute("create table public.secret (data text)")

@@ -356,7 +356,7 @@ def test_archivers_of_one_directory_take_turns(
     assert archive(path=str(tmp_path / "other"), consumer_name="third").run_once()
 
 
-def test_files_that_somebody_deleted_stay_deleted(
+def test_deleted_files_stay_deleted(
     spark: SparkSession, conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
 ) -> None:
     archiver = archive()

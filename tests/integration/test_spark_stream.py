@@ -457,7 +457,7 @@ def test_a_driver_that_died_a_moment_ago_is_waited_for(
     assert plan(next_run, end) == (end, end)
 
 
-def test_a_consumer_that_somebody_moved_on_is_refused(
+def test_a_consumer_that_was_moved_on_is_refused(
     reader: MakeReader, conn: Connection, queue: str
 ) -> None:
     stream = reader()

@@ -193,7 +193,7 @@ def test_the_limit_of_events_in_a_transaction_is_kept(
     assert len(ops.deliver(conn, queue, "c")) == 4
 
 
-def test_a_paused_queue_says_so_to_who_ticks_it_and_is_left_out_by_who_ticks_all(
+def test_ticking_a_paused_queue_fails_clearly_and_ticking_all_leaves_it_out(
     conn: Connection, queue: str
 ) -> None:
     for switch in ("ticker_paused", "external_ticker"):

@@ -56,7 +56,7 @@ def hear(conn: Connection, ear: Connection) -> int:
     raise AssertionError("the last notification did not come")
 
 
-def test_nobody_is_told_while_nobody_waits(conn: Connection, ear: Connection) -> None:
+def test_no_worker_is_notified_while_none_waits(conn: Connection, ear: Connection) -> None:
     push(conn)
     assert hear(conn, ear) == 0
 
@@ -71,14 +71,14 @@ def test_nobody_is_told_while_nobody_waits(conn: Connection, ear: Connection) ->
         "pgq_task.resume_queue('mails')",
     ],
 )
-def test_who_waits_is_told(conn: Connection, ear: Connection, call: str) -> None:
+def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection, call: str) -> None:
     wait_for_tasks(ear)
     conn.execute(f"select {call}".encode())
     assert hear(conn, ear) == 1
 
 
 @pytest.mark.parametrize("final", [False, True], ids=["tried again", "buried"])
-def test_who_waits_is_told_of_tasks_that_failed(
+def test_a_waiting_worker_is_notified_of_tasks_that_failed(
     conn: Connection, ear: Connection, final: bool
 ) -> None:
     conn.execute("update pgq_task.queue set queue_error_queue = %s", [QUEUE])
@@ -91,7 +91,7 @@ def test_who_waits_is_told_of_tasks_that_failed(
     assert hear(conn, ear) >= 1
 
 
-def test_a_burst_is_one_signal_until_somebody_waits_again(
+def test_a_burst_is_one_signal_until_a_worker_waits_again(
     conn: Connection, ear: Connection
 ) -> None:
     wait_for_tasks(ear)
@@ -109,7 +109,7 @@ def state(conn: Connection) -> int:
     return int(ops.value(conn, "select pg_sequence_last_value('pgq_task.waiting_1')"))
 
 
-def test_when_all_were_told_nobody_has_to_look(conn: Connection, ear: Connection) -> None:
+def test_when_all_were_notified_no_lookup_is_needed(conn: Connection, ear: Connection) -> None:
     wait_for_tasks(ear)
     push(conn)
     assert state(conn) > 1
@@ -123,7 +123,7 @@ def test_when_all_were_told_nobody_has_to_look(conn: Connection, ear: Connection
     assert hear(conn, ear) == 1
 
 
-def test_who_says_meanwhile_that_he_waits_is_told(
+def test_a_worker_that_starts_to_wait_meanwhile_is_notified(
     conn: Connection, connect: Connect, ear: Connection
 ) -> None:
     """Whoever finds that all were told must not overwrite that somebody waits again."""
@@ -162,7 +162,7 @@ def die(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("end", [commit_late, roll_back, die])
-def test_a_push_that_does_not_commit_silences_nobody(
+def test_a_push_that_does_not_commit_suppresses_no_notification(
     conn: Connection, connect: Connect, ear: Connection, end: Callable[[Connection], None]
 ) -> None:
     wait_for_tasks(ear)
@@ -173,7 +173,7 @@ def test_a_push_that_does_not_commit_silences_nobody(
     assert hear(conn, ear) == 1
 
 
-def test_a_push_that_is_rolled_back_to_a_savepoint_silences_nobody(
+def test_a_push_that_is_rolled_back_to_a_savepoint_suppresses_no_notification(
     conn: Connection, ear: Connection
 ) -> None:
     wait_for_tasks(ear)
@@ -229,7 +229,7 @@ def test_a_consumer_that_rejects_without_delay_and_waits_at_once_misses_nothing(
     assert ear.execute("select id from pgq_task.claim(array[%s], 'w')", [QUEUE]).fetchone()
 
 
-def test_who_waits_learns_when_the_next_task_is_due(conn: Connection) -> None:
+def test_a_waiting_worker_learns_when_the_next_task_is_due(conn: Connection) -> None:
     due = "select extract(epoch from pgq_task.set_waiting(array['mails', 'others']))"
     conn.execute("select pgq_task.create_queue('others')")
     assert ops.value(conn, due) is None
@@ -243,7 +243,7 @@ def test_who_waits_learns_when_the_next_task_is_due(conn: Connection) -> None:
 @pytest.mark.parametrize(
     ("queues", "sqlstate"), [("array['none']", "PQ070"), ("array[]::text[]", "PQ072")]
 )
-def test_who_waits_for_nothing_is_told_so(conn: Connection, queues: str, sqlstate: str) -> None:
+def test_waiting_for_no_queue_fails_clearly(conn: Connection, queues: str, sqlstate: str) -> None:
     with pytest.raises(psycopg.Error) as info:
         conn.execute(f"select pgq_task.set_waiting({queues})".encode())
     assert info.value.sqlstate == sqlstate

@@ -205,7 +205,7 @@ def test_a_job_of_asyncio_is_interrupted(
     assert ended == ["cleaned up", "done"]
 
 
-def test_a_task_that_nobody_has_is_deleted(app: TaskApp, conn: Connection) -> None:
+def test_an_unclaimed_task_is_deleted(app: TaskApp, conn: Connection) -> None:
     tasks = Tasks(conn)
     task = tasks.push(QUEUE, None, delay=3600)
     assert tasks.cancel(task)
@@ -214,7 +214,7 @@ def test_a_task_that_nobody_has_is_deleted(app: TaskApp, conn: Connection) -> No
         tasks.cancel(task)
 
 
-def test_who_takes_over_from_a_dead_worker_hears_of_it(
+def test_the_worker_that_takes_over_a_task_learns_of_its_cancelling(
     app: TaskApp, conn: Connection, started: Callable[[], None]
 ) -> None:
     @app.task
@@ -230,7 +230,7 @@ def test_who_takes_over_from_a_dead_worker_hears_of_it(
     wait_for(lambda: (ops.task(conn, task) or {})["queue"] == "work.failed")
 
 
-def test_cancelling_does_not_wait_for_who_is_finishing(
+def test_cancelling_does_not_wait_for_finishing(
     app: TaskApp, conn: Connection, connect: Connect
 ) -> None:
     task = ops.push(conn, QUEUE)
@@ -242,7 +242,7 @@ def test_cancelling_does_not_wait_for_who_is_finishing(
     assert not ops.statuses(conn)
 
 
-def test_who_was_cancelled_is_forgotten_where_no_worker_looks(
+def test_cancelled_tasks_are_forgotten_where_no_worker_looks(
     app: TaskApp, conn: Connection
 ) -> None:
     tasks = Tasks(conn)
@@ -338,7 +338,7 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
     assert told() == ["third"]
 
 
-def test_who_was_cancelled_is_forgotten_by_a_sweep(app: TaskApp, conn: Connection) -> None:
+def test_cancelled_tasks_are_forgotten_by_a_sweep(app: TaskApp, conn: Connection) -> None:
     ops.push(conn, QUEUE)
     ops.push(conn, QUEUE)
     claimed = ops.claim(conn, QUEUE, number=2)

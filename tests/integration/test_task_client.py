@@ -107,7 +107,7 @@ def test_a_released_task_is_where_it_was_and_nothing_was_attempted(
         tasks.finish(claimed[10])
 
 
-def test_nobody_releases_what_another_one_has(tasks: Tasks, conn: Connection) -> None:
+def test_a_worker_cannot_release_the_task_of_another(tasks: Tasks, conn: Connection) -> None:
     tasks.push("work")
     (task,) = tasks.try_claim("work")
     assert Tasks(conn, "thief").release([task]) == [task.id]
@@ -143,7 +143,9 @@ def test_a_paused_queue_gives_no_tasks(tasks: Tasks) -> None:
         tasks.push("work")
 
 
-def test_whoever_waits_hears_of_a_task_of_its_queue(tasks: Tasks, connect: Connect) -> None:
+def test_a_waiting_worker_is_notified_of_a_task_of_its_queue(
+    tasks: Tasks, connect: Connect
+) -> None:
     waiting = connect()
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.extend(Tasks(waiting).claim(["work"], wait=60)))

@@ -193,7 +193,7 @@ def test_outcomes_of_a_batch_are_none_the_less_taken_as_such(
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["sync", "asyncio"])
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
-def test_a_coroutine_that_nobody_has_awaited_is_not_taken_for_done(
+def test_a_coroutine_that_was_not_awaited_is_not_taken_for_done(
     dsn: str, tasks: Tasks, conn: Connection, way: str, awaited: bool
 ) -> None:
     async def later() -> None: ...

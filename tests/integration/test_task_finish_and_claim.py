@@ -200,7 +200,7 @@ def test_the_next_one_may_be_of_another_queue(tasks: Tasks) -> None:
     assert tasks.finish_and_claim(claimed, "work") is None
 
 
-def test_who_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
+def test_a_worker_that_lost_a_task_gets_no_other_for_it(tasks: Tasks) -> None:
     tasks.push_many("work", [1, 2])
     (task,) = tasks.try_claim("work")
     tasks.release([task])

@@ -122,7 +122,7 @@ def test_if_one_of_them_cannot_be_there_is_none_and_the_task_stays(
     assert conn.execute("select * from visit").fetchall() == []
 
 
-def test_who_has_lost_the_task_leaves_nothing_of_it(
+def test_a_worker_that_lost_the_task_leaves_nothing_of_it(
     conn: Connection, connect: Connect, dsn: str
 ) -> None:
     """Another worker has it meanwhile, and makes the parts of it."""

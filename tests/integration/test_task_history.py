@@ -72,7 +72,7 @@ def history(conn: Connection, options: str = "", *parameters: object) -> list[in
     return [row[0] for row in conn.execute(statement.encode(), [QUEUE, *parameters])]
 
 
-def test_a_finished_task_is_kept_with_its_result_its_attempts_and_who_did_it(
+def test_a_finished_task_is_kept_with_its_result_its_attempts_and_its_worker(
     conn: Connection,
 ) -> None:
     task = push(conn, {"order": 7}, headers=Jsonb({"from": "shop"}), priority=3)
@@ -195,7 +195,7 @@ def test_only_tables_that_are_old_as_a_whole_are_emptied(conn: Connection) -> No
     assert ops.value(conn, "select pgq_task.expire_finished()") == 0
 
 
-def test_a_table_that_somebody_writes_is_left_alone(conn: Connection, connect: Connect) -> None:
+def test_a_table_that_is_being_written_is_left_alone(conn: Connection, connect: Connect) -> None:
     keep(conn, LONG)
     push(conn)
     finish(conn)
@@ -237,7 +237,7 @@ def test_each_time_has_its_table_and_the_one_that_is_emptied_next_is_not_written
     assert rounds[:5] == rounds[5:]
 
 
-def test_a_table_is_old_for_longer_than_it_takes_until_somebody_looks(conn: Connection) -> None:
+def test_a_table_is_old_for_longer_than_it_takes_until_the_next_look(conn: Connection) -> None:
     """Sweeps look every 20 seconds: in less some tables would be at rest only in between."""
     slots = [
         slot
@@ -355,7 +355,7 @@ def test_readers_see_the_history_and_administrators_replay_it(
     assert len(reader.execute("select pgq_task.replay(%s)", [QUEUE]).fetchall()) == 1
 
 
-def test_who_may_not_read_a_queue_does_not_see_its_history(
+def test_a_role_that_may_not_read_a_queue_does_not_see_its_history(
     conn: Connection, reader: Connection
 ) -> None:
     conn.execute("select pgq_task.restrict_queue(%s)", [QUEUE])

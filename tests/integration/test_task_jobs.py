@@ -270,7 +270,7 @@ def test_arguments_that_the_function_does_not_take_are_refused_as_in_a_call(
             untyped.push(conn, *args, **kwargs)
 
 
-def test_a_job_that_nobody_knows_is_tried_again_and_says_so(
+def test_an_unknown_job_is_tried_again_and_says_so(
     app: TaskApp, conn: Connection, work: Any
 ) -> None:
     @app.task
@@ -283,9 +283,7 @@ def test_a_job_that_nobody_knows_is_tried_again_and_says_so(
     assert ops.rows(conn, "select headers ->> 'attempts' as n from pgq_task.tasks") == [{"n": "3"}]
 
 
-def test_a_parameter_that_nobody_knows_yet_is_tried_again(
-    app: TaskApp, conn: Connection, work: Any
-) -> None:
+def test_an_unknown_parameter_is_tried_again(app: TaskApp, conn: Connection, work: Any) -> None:
     @app.task
     def job(one: int) -> None: ...
 

@@ -242,7 +242,7 @@ def pass_minutes(conn: Connection, minutes: int) -> None:
     )
 
 
-def test_who_has_waited_for_a_rate_is_not_overtaken(tasks: Connection) -> None:
+def test_a_task_that_has_waited_for_a_rate_is_not_overtaken(tasks: Connection) -> None:
     limit(tasks, rate_per_key=2, rate_period="1 hour")
     first = push(tasks, "a", 8)
     seen = [task for task, _ in claim(tasks, 20, "1 day")]
@@ -255,7 +255,7 @@ def test_who_has_waited_for_a_rate_is_not_overtaken(tasks: Connection) -> None:
     assert seen == first
 
 
-def test_limits_that_are_changed_or_taken_away_free_those_who_wait(tasks: Connection) -> None:
+def test_limits_that_are_changed_or_taken_away_free_waiting_tasks(tasks: Connection) -> None:
     limit(tasks, max_running_per_key=1)
     pushed = push(tasks, "a", 5)
     claimed = claim(tasks, 5)
@@ -283,7 +283,7 @@ def test_what_runs_when_limits_are_set_counts(tasks: Connection) -> None:
     assert claim(tasks) == []
 
 
-def test_who_had_to_wait_for_a_rate_need_not_when_it_is_raised(tasks: Connection) -> None:
+def test_a_task_that_waits_for_a_rate_is_free_when_it_is_raised(tasks: Connection) -> None:
     limit(tasks, rate_per_key=1, rate_period="1 day")
     pushed = push(tasks, "a", 400)
     seen = [task for task, _ in claim(tasks, 5)]
@@ -315,7 +315,7 @@ def test_what_is_scheduled_stays_so_when_limits_are_changed(tasks: Connection) -
     assert Counter(ops.statuses(tasks).values()) == {"scheduled": 1200}
 
 
-def test_who_renews_a_lease_that_had_ended_counts_again(tasks: Connection) -> None:
+def test_renewing_a_lease_that_had_ended_counts_again(tasks: Connection) -> None:
     limit(tasks, max_running=1)
     # Those that wait stand before the end of a lease that is renewed behind their push.
     _, other, _ = push(tasks, None, 3)
@@ -357,7 +357,7 @@ def test_how_much_is_used_is_told(tasks: Connection) -> None:
     assert counted["claimed"] == 3
 
 
-def test_who_waits_can_be_moved_and_deleted(tasks: Connection) -> None:
+def test_a_waiting_task_can_be_moved_and_deleted(tasks: Connection) -> None:
     tasks.execute("select pgq_task.create_queue('other')")
     limit(tasks, max_running_per_key=1)
     push(tasks, "a", 1)
@@ -374,7 +374,7 @@ def test_who_waits_can_be_moved_and_deleted(tasks: Connection) -> None:
     assert (info["total"], info["claimed"], info["held"]) == (1, 1, 0)
 
 
-def test_sizes_count_who_waits_for_a_limit_as_held(tasks: Connection) -> None:
+def test_sizes_count_tasks_that_wait_for_a_limit_as_held(tasks: Connection) -> None:
     limit(tasks, max_running_per_key=1)
     push(tasks, "a", 4)
     claim(tasks, 5)
@@ -383,7 +383,7 @@ def test_sizes_count_who_waits_for_a_limit_as_held(tasks: Connection) -> None:
     assert info["next_time"] is None
 
 
-def test_priorities_count_among_those_who_wait(tasks: Connection) -> None:
+def test_priorities_count_among_waiting_tasks(tasks: Connection) -> None:
     limit(tasks, max_running_per_key=1)
     first = ops.push(tasks, QUEUE, headers={"limit_key": "a"})
     low = ops.push(tasks, QUEUE, headers={"limit_key": "a"})
@@ -452,7 +452,7 @@ def test_a_claim_that_meets_the_end_of_its_queue_says_so(
         claiming.result() or claim(third)
 
 
-def test_a_clock_that_goes_back_keeps_nobody_waiting(tasks: Connection) -> None:
+def test_a_clock_that_goes_back_keeps_no_task_waiting(tasks: Connection) -> None:
     limit(tasks, max_running=5, rate=2, rate_period="1 hour")
     push(tasks, None, 3)
     assert len(claim(tasks, 5)) == 2
@@ -561,7 +561,7 @@ def ear(tasks: Connection, connect: Connect) -> Connection:
 
 @pytest.mark.parametrize("limited", [False, True])
 @pytest.mark.parametrize("many", [False, True])
-def test_who_waits_for_room_is_told_when_a_task_is_finished(
+def test_a_worker_that_waits_for_room_is_notified_when_a_task_is_finished(
     tasks: Connection, ear: Connection, many: bool, limited: bool
 ) -> None:
     if limited:
@@ -578,7 +578,7 @@ def test_who_waits_for_room_is_told_when_a_task_is_finished(
     assert told == (QUEUE if limited else "end")
 
 
-def test_who_waits_knows_when_the_rate_allows_the_next(tasks: Connection) -> None:
+def test_a_waiting_worker_knows_when_the_rate_allows_the_next(tasks: Connection) -> None:
     waiting = "select extract(epoch from pgq_task.set_waiting(array['limited']))::float8"
     push(tasks, None, 2)
     limit(tasks, rate=1, rate_period="1 hour")
@@ -587,7 +587,7 @@ def test_who_waits_knows_when_the_rate_allows_the_next(tasks: Connection) -> Non
     assert 3500 < queue_ops.value(tasks, waiting) <= 3600
 
 
-def test_who_finds_only_tasks_that_must_wait_is_told_to_look_again(
+def test_a_worker_that_finds_only_tasks_that_must_wait_is_told_to_look_again(
     tasks: Connection, ear: Connection
 ) -> None:
     limit(tasks, max_running_per_key=1)

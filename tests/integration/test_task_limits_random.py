@@ -89,7 +89,7 @@ class Somebody:
 
 
 @pytest.mark.parametrize("seed", [*range(5), None])
-def test_nobody_waits_for_ever(conn: Connection, seed: int | None) -> None:
+def test_no_task_waits_for_ever(conn: Connection, seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
     somebody = Somebody(conn, seed)
     somebody.tasks.create_queue(QUEUE)

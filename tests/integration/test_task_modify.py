@@ -437,7 +437,7 @@ def test_moving_a_task_keeps_the_order_of_its_key_in_both_queues(conn: Connectio
     assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [third]
 
 
-def test_a_task_that_gets_another_key_releases_who_waits_for_it(conn: Connection) -> None:
+def test_a_task_that_gets_another_key_releases_tasks_that_wait_for_it(conn: Connection) -> None:
     first, second = (tasks.push(conn, Q, order_key="o") for _ in range(2))
     hold_back(conn)
     tasks.modify(conn, changes=[{"id": first, "version": 1, "order_key": None, "stop": True}])
@@ -493,7 +493,7 @@ def test_of_two_that_modify_a_task_at_once_one_does(
     assert conn.execute("select payload from pgq_task.tasks").fetchall() == [("first",)]
 
 
-def test_what_somebody_depends_on_stays_as_it_is_until_the_commit(
+def test_a_task_that_another_depends_on_stays_as_it_is_until_the_commit(
     conn: Connection, connect: Connect
 ) -> None:
     task = tasks.push(conn, Q)

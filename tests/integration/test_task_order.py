@@ -261,7 +261,7 @@ def waits(conn: Connection, pid: int) -> bool:
 
 
 @gone
-def test_who_ends_the_head_while_a_sweep_holds_back_its_follower_releases_it(
+def test_ending_the_head_while_a_sweep_holds_back_its_follower_releases_it(
     conn: Connection,
     connect: Connect,
     background: Callable[[Callable[[], object]], threading.Thread],
@@ -301,7 +301,7 @@ def test_a_sweep_does_not_hold_back_for_a_head_that_is_just_going(
 
 
 @pytest.mark.parametrize("level", [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE])
-def test_who_ends_the_head_with_an_old_snapshot_releases_what_it_cannot_see(
+def test_ending_the_head_with_an_old_snapshot_releases_a_task_it_cannot_see(
     conn: Connection, connect: Connect, level: IsolationLevel
 ) -> None:
     (first,) = push(conn, "a")

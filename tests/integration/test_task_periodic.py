@@ -229,7 +229,7 @@ def test_a_run_is_pushed_at_will(tasks: Connection) -> None:
         Tasks(tasks).run_periodic("none")
 
 
-def test_who_may_work_may_tell_of_schedules_and_push_what_is_due(
+def test_a_worker_may_declare_schedules_and_push_due_runs(
     tasks: Connection, connect: Connect
 ) -> None:
     worker = connect()

@@ -154,7 +154,7 @@ def test_members_may_do_what_their_role_may(conn: Connection, anna: Connection) 
     denied(lambda: tasks.push(anna, CLOSED))
 
 
-def test_who_has_set_another_role_has_the_rights_of_that(
+def test_a_session_that_has_set_another_role_has_the_rights_of_that(
     conn: Connection, anna: Connection
 ) -> None:
     conn.execute(f'grant pgq_writer to "{TEAM}"'.encode())
@@ -197,7 +197,7 @@ def test_moving_a_task_takes_the_right_to_insert_it_there(
     )
 
 
-def test_tasks_are_shown_to_those_who_may_read_them(conn: Connection, anna: Connection) -> None:
+def test_tasks_are_shown_to_roles_that_may_read_them(conn: Connection, anna: Connection) -> None:
     secret = tasks.push(conn, CLOSED, "secret")
     seen = tasks.push(conn, OPEN)
     everything: LiteralString = "select id from pgq_task.list_tasks()"
@@ -225,9 +225,7 @@ def test_conditions_on_the_view_see_no_row_that_is_not_shown(
     anna.execute("drop function public.tell")
 
 
-def test_operators_of_whoever_reads_the_view_are_not_called(
-    conn: Connection, connect: Connect
-) -> None:
+def test_operators_of_the_views_reader_are_not_called(conn: Connection, connect: Connect) -> None:
     """One that fits the types better than PostgreSQL's would run as a superuser who looks."""
     tasks.push(conn, OPEN)
     conn.execute("create function public.trap(float8, int4) returns float8 return 1 / 0")
@@ -277,7 +275,7 @@ def test_conflicts_tell_strangers_nothing_of_the_task(conn: Connection, anna: Co
     assert "secret" not in str(caught.value.diag.message_detail)
 
 
-def test_what_fails_in_a_restricted_queue_stays_among_those_who_may_see_it(
+def test_an_error_in_a_restricted_queue_is_shown_only_to_its_readers(
     conn: Connection, anna: Connection, bert: Connection
 ) -> None:
     grant(conn, *ACTIONS)
@@ -304,7 +302,7 @@ def test_grants_are_listed(conn: Connection) -> None:
     assert conn.execute(grants).fetchall() == [(CLOSED, True, ROLE, ["insert", "read"])]
 
 
-def test_a_role_that_is_gone_harms_nobody(conn: Connection, anna: Connection) -> None:
+def test_a_role_that_is_gone_is_harmless(conn: Connection, anna: Connection) -> None:
     conn.execute("create role task_test_gone")
     grant(conn, "insert", role="task_test_gone")
     conn.execute("drop role task_test_gone")

@@ -72,7 +72,7 @@ def test_a_popped_task_is_gone_unless_the_transaction_is_rolled_back(
     assert ops.value(conn, "select count(*) from pgq_task.task") == 0
 
 
-def test_two_who_pop_at_once_get_different_tasks_and_wait_for_nobody(
+def test_two_sessions_that_pop_at_once_get_different_tasks_and_do_not_wait(
     conn: Connection, connect: Connect, tasks: Tasks
 ) -> None:
     tasks.push_many(QUEUE, [1, 2])
@@ -117,7 +117,7 @@ def reserve(tasks: Tasks, **options: Any) -> Task:
     return task
 
 
-def test_a_reserved_task_is_nobody_elses_until_it_is_rolled_back(tasks: Tasks) -> None:
+def test_a_reserved_task_cannot_be_claimed_until_it_is_rolled_back(tasks: Tasks) -> None:
     tasks.push_many(QUEUE, [1, 2])
     first = reserve(tasks)
     assert reserve(tasks).payload == 2
@@ -137,7 +137,7 @@ def test_a_rolled_back_task_waits_for_its_delay(conn: Connection, tasks: Tasks) 
     assert 3500 < left.total_seconds() <= 3600
 
 
-def test_a_reservation_that_nobody_ends_ends_itself(tasks: Tasks) -> None:
+def test_an_abandoned_reservation_ends_itself(tasks: Tasks) -> None:
     tasks.push(QUEUE, 1)
     first = reserve(tasks, lease=0.05)
     eventually(lambda: tasks.try_claim(QUEUE))
@@ -145,7 +145,7 @@ def test_a_reservation_that_nobody_ends_ends_itself(tasks: Tasks) -> None:
         tasks.finish(first)
 
 
-def test_a_task_is_removed_by_its_id_also_while_somebody_has_it(
+def test_a_task_is_removed_by_its_id_even_while_it_is_claimed(
     conn: Connection, tasks: Tasks
 ) -> None:
     ids = tasks.push_many(QUEUE, [1, 2])

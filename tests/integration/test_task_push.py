@@ -207,7 +207,7 @@ def test_a_drop_waits_for_what_a_writer_has_put_there_directly(
     writer.autocommit = True
 
 
-def test_the_first_restriction_interrupts_nobody(conn: Connection, writer: Connection) -> None:
+def test_the_first_restriction_interrupts_no_session(conn: Connection, writer: Connection) -> None:
     """Not those either who are in a transaction, and know the rights of before."""
     tasks.push(writer, OTHER)
     conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
@@ -239,7 +239,7 @@ def test_a_writer_cannot_silence_the_workers_of_others(
     assert ops.value(conn, held, writer.info.backend_pid) == 0
 
 
-def test_nobody_goes_round_the_rights_on_queues(conn: Connection, writer: Connection) -> None:
+def test_the_rights_on_queues_cannot_be_bypassed(conn: Connection, writer: Connection) -> None:
     restrict(conn)
     with pytest.raises(errors.InsufficientPrivilege) as caught:
         put_directly(writer)
@@ -266,14 +266,14 @@ def test_the_inbox_is_open_while_no_queue_is_restricted(conn: Connection) -> Non
     assert is_open(conn)
 
 
-def test_what_is_not_committed_restricts_nobody(conn: Connection, connect: Connect) -> None:
+def test_an_uncommitted_restriction_has_no_effect(conn: Connection, connect: Connect) -> None:
     admin = connect(autocommit=False)
     restrict(admin)
     admin.rollback()
     assert is_open(conn)
 
 
-def test_opening_the_last_one_waits_for_who_restricts_another(
+def test_opening_the_last_one_waits_for_a_session_that_restricts_another(
     conn: Connection, connect: Connect
 ) -> None:
     restrict(conn, Q)
@@ -340,7 +340,7 @@ def test_sequences_of_queues_that_were_dropped_go_with_later_ones(conn: Connecti
         assert monotonic() < deadline
 
 
-def test_two_drops_in_a_transaction_leave_who_waits_for_the_first(
+def test_two_drops_in_a_transaction_leave_a_push_that_waits_for_the_first(
     conn: Connection, connect: Connect, writer: Connection
 ) -> None:
     dropper = connect(autocommit=False)

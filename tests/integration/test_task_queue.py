@@ -306,7 +306,7 @@ def test_attributes_that_cannot_be_kept_are_refused(
     assert tasks.statuses(conn) == {}
 
 
-def test_nobody_waits_for_others_that_push_with_the_same_priority(
+def test_pushes_with_the_same_priority_do_not_wait_for_each_other(
     conn: Connection, connect: Connect
 ) -> None:
     tasks.push(conn, Q, priority=5)
@@ -373,7 +373,7 @@ def test_a_queue_with_tasks_is_dropped_only_if_forced(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("move", [False, True])
-def test_who_has_used_a_queue_that_is_to_be_dropped_goes_on(
+def test_a_session_that_has_used_a_queue_to_be_dropped_goes_on(
     conn: Connection, connect: Connect, move: bool
 ) -> None:
     """Also with a priority that the queue did not have."""
@@ -420,7 +420,7 @@ def test_who_has_used_a_queue_that_is_to_be_dropped_goes_on(
         "finish_and_claim",
     ],
 )
-def test_who_waits_for_a_queue_to_be_dropped_is_told_that_it_is_gone(
+def test_waiting_for_a_queue_to_be_dropped_fails_when_it_is_gone(
     conn: Connection, connect: Connect, call: Callable[[Connection], object]
 ) -> None:
     conn.execute("select pgq_task.create_queue('another')")

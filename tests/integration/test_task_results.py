@@ -72,7 +72,7 @@ def test_a_failure_is_a_result_too(tasks: Tasks, conn: Connection, dsn: str) -> 
         tasks.result(gone)
 
 
-def test_what_nobody_sees_yet_is_not_waited_for(tasks: Tasks, connect: Connect) -> None:
+def test_an_uncommitted_task_is_not_waited_for(tasks: Tasks, connect: Connect) -> None:
     with connect(autocommit=False) as other:
         task = ops.push(other, QUEUE)
         with pytest.raises(InvalidTask, match="was pushed in this transaction"):

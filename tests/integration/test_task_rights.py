@@ -198,7 +198,7 @@ def test_an_error_queue_that_is_restricted_when_it_is_made_has_no_sequence_of_it
     assert len(ops.value(conn, SEQUENCES, STRANGER)) == 2
 
 
-def test_a_restriction_interrupts_nobody_who_has_the_right(
+def test_a_restriction_interrupts_no_session_with_the_right(
     conn: Connection, stranger: Connection
 ) -> None:
     """Not in an open transaction either, whose first push it is."""

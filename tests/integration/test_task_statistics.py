@@ -126,7 +126,9 @@ def test_tasks_inserted_by_modify_and_replayed_are_pushed(conn: Connection) -> N
     assert counted(conn)["pushed"] == 1
 
 
-def test_nobody_waits_for_who_counts_and_nothing_dies(conn: Connection, connect: Connect) -> None:
+def test_counting_blocks_no_session_and_leaves_no_dead_rows(
+    conn: Connection, connect: Connect
+) -> None:
     other = connect(autocommit=False)
     push(other, 20)
     push(conn, 20)

@@ -115,7 +115,9 @@ def test_an_outage_does_not_count_for_a_row_that_was_left(
     assert states(mail) == [(number, "succeeded", False, 1, None) for number in range(1, 6)]
 
 
-def test_who_stops_leaves_rows_as_they_were(dsn: str, mail: Connection, connect: Connect) -> None:
+def test_a_worker_that_stops_leaves_rows_as_they_were(
+    dsn: str, mail: Connection, connect: Connect
+) -> None:
     leave(connect, [1, 2, 3, 4, 5])
     before = mail.execute("select id, next_attempt from mail where id > 1 order by id").fetchall()
     worker: TableWorker
@@ -134,7 +136,7 @@ def test_who_stops_leaves_rows_as_they_were(dsn: str, mail: Connection, connect:
     )
 
 
-def test_who_stops_in_an_outage_leaves_the_row_as_it_was(
+def test_a_worker_that_stops_in_an_outage_leaves_the_row_as_it_was(
     dsn: str, mail: Connection, connect: Connect
 ) -> None:
     leave(connect, [1])

@@ -119,9 +119,7 @@ def test_many_workers_at_once_do_each_row_once(dsn: str, mail: Connection) -> No
     assert set(states(mail).values()) == {("succeeded", False, 1)}
 
 
-def test_a_row_that_somebody_has_locked_holds_up_no_other(
-    dsn: str, mail: Connection, connect: Connect
-) -> None:
+def test_a_locked_row_holds_up_no_other(dsn: str, mail: Connection, connect: Connect) -> None:
     insert(mail, 1, 2, 3)
     holder = connect(autocommit=False)
     holder.execute("select 1 from mail where id = 1 for update")
@@ -450,7 +448,7 @@ def test_the_handler_cannot_end_the_transaction(dsn: str, mail: Connection) -> N
     assert states(mail) == {1: ("failed", True, 1)}
 
 
-def test_a_policy_that_makes_no_sense_stops_nobody(dsn: str, mail: Connection) -> None:
+def test_a_policy_that_makes_no_sense_stops_no_worker(dsn: str, mail: Connection) -> None:
     insert(mail, 1, 2)
 
     def fails(conn: pgqpy.Connection, row: dict[str, Any]) -> None:
@@ -463,7 +461,7 @@ def test_a_policy_that_makes_no_sense_stops_nobody(dsn: str, mail: Connection) -
     assert "negative" in ops.value(mail, "select last_error from mail where id = 1")
 
 
-def test_who_cannot_work_says_why(dsn: str, conn: Connection) -> None:
+def test_a_worker_that_cannot_work_says_why(dsn: str, conn: Connection) -> None:
     conn.execute("create table mail (id int primary key)")
     with pytest.raises(InvalidTaskTable, match=r"(?s)no column .*add_columns"):
         TableWorker(dsn, "mail", send).run(until_empty=True)

@@ -106,7 +106,7 @@ def test_tasks_that_waited_for_limits_are_changed_in_the_order_in_which_others_l
     assert len(changing.result()) == 2
 
 
-def test_who_sets_limits_waits_for_a_drop_and_is_told(
+def test_setting_limits_waits_for_a_drop_and_fails(
     conn: Connection, connect: Connect, wait: Wait
 ) -> None:
     writer, dropper, admin = connect(autocommit=False), connect(), connect()
@@ -126,7 +126,7 @@ def test_who_sets_limits_waits_for_a_drop_and_is_told(
     ],
     ids=["push_many", "push_once"],
 )
-def test_who_pushes_with_a_new_priority_waits_for_a_drop_and_is_told(
+def test_pushing_with_a_new_priority_waits_for_a_drop_and_fails(
     conn: Connection, connect: Connect, wait: Wait, push: Call
 ) -> None:
     waker, dropper, writer = connect(autocommit=False), connect(), connect()
@@ -165,7 +165,7 @@ def test_a_periodic_task_waits_for_a_drop_and_is_gone(
         "select pgq_task.list_tasks('mails')",
     ],
 )
-def test_who_comes_behind_a_drop_is_told_or_finds_nothing(
+def test_a_call_behind_a_drop_fails_or_finds_nothing(
     conn: Connection, connect: Connect, wait: Wait, call: str
 ) -> None:
     dropper, other = connect(autocommit=False), connect()
@@ -178,7 +178,7 @@ def test_who_comes_behind_a_drop_is_told_or_finds_nothing(
         assert_gone(calling)
 
 
-def test_who_counts_tasks_while_a_queue_is_dropped_goes_on(
+def test_counting_tasks_while_a_queue_is_dropped_goes_on(
     conn: Connection, connect: Connect, wait: Wait
 ) -> None:
     tasks.push(conn, OTHER)
@@ -190,7 +190,7 @@ def test_who_counts_tasks_while_a_queue_is_dropped_goes_on(
     assert counting.result() == [(1,)]
 
 
-def test_who_opens_a_queue_waits_for_a_drop_and_is_told(
+def test_opening_a_queue_waits_for_a_drop_and_fails(
     conn: Connection, connect: Connect, wait: Wait
 ) -> None:
     conn.execute("select pgq_task.restrict_queue('mails')")

@@ -33,7 +33,7 @@ def test_each_task_is_handled_once_and_finished(
     assert left(conn) == []
 
 
-def test_who_takes_one_task_at_a_time_asks_once_for_each(
+def test_a_worker_with_batches_of_one_asks_once_for_each_task(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One statement finishes a task and claims the next."""

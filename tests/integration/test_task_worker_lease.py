@@ -95,7 +95,7 @@ def test_a_transaction_that_has_locked_its_task_is_not_in_the_way_of_its_renewal
     assert effects(conn) == ["x", "x"]
 
 
-def test_who_lost_a_task_cannot_commit(dsn: str, conn: Connection, tasks: Tasks) -> None:
+def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tasks: Tasks) -> None:
     lost: list[Any] = []
     stats: list[TaskStats] = []
 

@@ -35,7 +35,7 @@ from tests.fixtures.fix_ticker import eventually
         ("ignore", "current transaction is aborted"),
     ],
 )
-def test_who_breaks_the_transaction_has_failed_and_written_nothing(
+def test_a_handler_that_breaks_the_transaction_has_failed_and_written_nothing(
     dsn: str, conn: Connection, tasks: Tasks, statement: str, said: str
 ) -> None:
     class Breaking(Writer):
@@ -62,7 +62,7 @@ class Left(BaseException):
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 @pytest.mark.parametrize("way", ["handle_task", "process_task"])
-def test_who_leaves_the_worker_has_the_rest_given_back_at_once(
+def test_a_handler_that_ends_the_worker_has_the_rest_given_back_at_once(
     dsn: str, conn: Connection, tasks: Tasks, concurrency: int, way: str
 ) -> None:
     seen: list[int] = []
@@ -229,7 +229,7 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
     assert left(conn) == []
 
 
-def test_what_waits_is_finished_by_one_who_takes_one_at_a_time_and_loses_some(
+def test_waiting_tasks_are_finished_by_a_worker_that_takes_one_at_a_time_and_loses_some(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
     seen: Counter[int] = Counter()
@@ -366,7 +366,7 @@ def test_what_a_handler_raises_is_its_tasks_failure(
     assert error.startswith(reason)
 
 
-def test_a_sweep_that_somebody_holds_up_disturbs_no_worker(
+def test_a_sweep_that_is_held_up_disturbs_no_worker(
     dsn: str, connect: Connect, conn: Connection, tasks: Tasks
 ) -> None:
     other = connect(autocommit=False)
@@ -484,9 +484,7 @@ def test_a_task_that_people_take_away_while_it_is_worked_on_leaves_no_effect(
     assert [row[0] for row in left(conn)] == ["next"] * ("next" in interference)
 
 
-def test_who_heard_that_a_task_is_lost_hears_it_once(
-    dsn: str, conn: Connection, tasks: Tasks
-) -> None:
+def test_a_worker_is_told_of_a_lost_task_once(dsn: str, conn: Connection, tasks: Tasks) -> None:
     lost: list[Any] = []
 
     class Robbed(Writer):

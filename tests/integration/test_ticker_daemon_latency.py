@@ -121,7 +121,7 @@ def test_producers_stop_calling_once_the_ticker_is_awake(
 
 
 @pytest.mark.any_pg
-def test_a_declaration_of_sleep_that_somebody_took_back_is_made_again(
+def test_a_declaration_of_sleep_that_was_taken_back_is_made_again(
     start_ticker: StartTicker, no_prepared: str, connect: Connect
 ) -> None:
     conn = connect(no_prepared)

@@ -88,7 +88,9 @@ def test_heartbeats_are_for_rounds_that_look_at_idle_queues(
     assert round_of_ticks(conn, idle=True)[:3] == (3, 0, 0)
 
 
-def test_who_has_waited_longest_is_ticked_first(conn: Connection, queues: list[str]) -> None:
+def test_the_queue_that_has_waited_longest_is_ticked_first(
+    conn: Connection, queues: list[str]
+) -> None:
     before = newest_ticks(conn)
     for name in queues:
         ops.insert(conn, name, "event")
@@ -191,7 +193,7 @@ def test_a_new_queue_and_one_that_was_paused_are_not_taken_for_quiet(
     assert ticks_besides(conn, quiet) == 1
 
 
-def test_a_queue_that_somebody_else_is_ticking_does_not_hold_up_the_others(
+def test_a_queue_that_another_session_is_ticking_does_not_hold_up_the_others(
     conn: Connection, connect: Connect, queues: list[str]
 ) -> None:
     for name in queues:

@@ -116,7 +116,7 @@ def test_migrating_does_not_depend_on_the_default_isolation_level(
         assert [future.result() for future in both] == [HEAD] * 2
 
 
-def test_migrating_goes_on_when_somebody_grants_meanwhile(
+def test_migrating_goes_on_when_rights_are_granted_meanwhile(
     dsn: str, conn: Connection, connect: Connect
 ) -> None:
     other_admin = connect(dsn, autocommit=False)
@@ -194,9 +194,7 @@ def test_printed_downgrade_removes_everything(dsn: str, conn: Connection) -> Non
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_schema_of_somebody_else_is_left_alone(
-    empty_dsn: str, other: Connection, name: str
-) -> None:
+def test_a_foreign_schema_is_left_alone(empty_dsn: str, other: Connection, name: str) -> None:
     other.execute(f"create schema {name} create table theirs ()".encode())
     for change in (schema.migrate, lambda dsn: schema.downgrade(dsn, "base")):
         with pytest.raises(SchemaError, match="not installed by pgqpy"):

@@ -132,7 +132,7 @@ def test_a_queue_that_is_not_to_be_ticked_is_not_missing_a_ticker(
     assert status.alerts == []
 
 
-def test_nobody_holds_up_a_rotation_that_is_not_due() -> None:
+def test_no_consumer_holds_up_a_rotation_that_is_not_due() -> None:
     assert judge(HEALTHY, PATIENCE).queues[0].rotation_held_by == []
 
 

@@ -180,7 +180,7 @@ def test_missing_version_says_what_to_install() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
-def test_root_runs_it_as_somebody_else() -> None:
+def test_root_runs_it_as_another_user() -> None:
     with Server() as server:
         assert psutil.Process(server.pid).uids().real != 0
         assert server.socket_dir.stat().st_mode & 0o077 == 0

@@ -67,7 +67,7 @@ def test_what_was_due_the_first_time_is_not_due_the_second() -> None:
     begin=st.sampled_from([datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)]),
     cut=st.integers(0, 3 * 24 * 60),
 )
-def test_where_somebody_stops_another_goes_on(
+def test_where_one_process_stops_another_goes_on(
     expression: str, zone: str, begin: datetime, cut: int
 ) -> None:
     """The runs are the same, whoever computes them, from wherever on."""

@@ -39,7 +39,7 @@ def test_a_service_manager_that_went_away_is_no_error(tmp_path: Path) -> None:
     Systemd(str(tmp_path / "nobody"), None).alive()
 
 
-def test_without_systemd_nothing_is_sent_and_nobody_watches(
+def test_without_systemd_nothing_is_sent_and_there_is_no_watchdog(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
