@@ -1,4 +1,4 @@
-"""The same with asyncio: look at events one by one, and put some back for later.
+"""An asyncio consumer: process events one by one, and retry some later.
 
 Run the ticker (``pgqpy ticker``), this, and then ``examples/producer.py``; the database is
 named by PGQPY_DSN or libpq's variables. Ctrl-C or SIGTERM stops it after the batch::

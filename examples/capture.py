@@ -1,4 +1,4 @@
-"""Let a table's changes be events: whoever writes to it needs to know nothing of queues.
+"""Capture a table: programs that write to it need not know about queues.
 
 Needs a database with the schema (``pgqpy migrate``), named by PGQPY_DSN or libpq's
 variables::

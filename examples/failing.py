@@ -1,4 +1,4 @@
-"""Bad events: some come again, some become dead letters, and the others do not notice.
+"""Bad events: some are retried, some become dead letters, and the others are not affected.
 
 Run the ticker (``pgqpy ticker``) and this; the database is named by PGQPY_DSN or libpq's variables.
 It writes three orders of which two are bad, processes them until the last is settled, replays the

@@ -87,7 +87,7 @@ async def in_transaction() -> AsyncIterator[AsyncSession]:
         yield session
 
 
-# Committed before the answer is sent: who is told of an order will find it.
+# Committed before the answer is sent, so the client finds the order.
 Session = Annotated[AsyncSession, Depends(in_transaction, scope="function")]
 app = FastAPI(lifespan=lifespan)
 

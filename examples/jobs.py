@@ -39,7 +39,7 @@ def confirm(order: Order) -> str:
 @app.task
 async def remind() -> None:
     """Each Monday, from whichever worker is first."""
-    print("mails to those who have not paid", flush=True)
+    print("mails about unpaid orders", flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A consumer that is ready to run, with a mail of its own: confirm orders to those who want it.
+"""The ready-to-run email sender, with its own mail: confirm orders that have an address.
 
 The queue holds orders as JSON, such as `{"id": 17, "email": "ann@shop.example", "total": 30}`.
 The settings are the email sender's::

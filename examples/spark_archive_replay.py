@@ -45,7 +45,7 @@ def replay(archive: str, queue: str) -> None:
     with pgqpy.connect() as conn:
         pgqpy.Admin(conn).create_queue(queue)
     french = Replay(get_session(), archive, Selection(queue="shop", where=FRENCH))
-    # Where each event was is in ev_extra4: nobody takes it for a new order.
+    # ev_extra4 holds the origin of each event, so that it is not taken for a new order.
     french.send(None, queue, mark="ev_extra4")
     for count in french.counts():
         print(f"{count.day}: {count.events:,} orders", flush=True)

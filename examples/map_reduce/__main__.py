@@ -80,7 +80,7 @@ def watch(job: Job, conn: pgqpy.Connection, workers: Workers, maps: int, kill_ev
     default=50,
     show_default=True,
     metavar="TASKS",
-    help="kill one after so many tasks; 0: nobody",
+    help="kill one worker after this number of tasks; 0: never",
 )
 @click.option(
     "--lines",

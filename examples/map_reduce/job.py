@@ -1,9 +1,8 @@
-"""A MapReduce job: which queues it has, what is put into them, and what came out.
+"""A MapReduce job: its queues, their input, and the result.
 
-All that it knows is in tasks. ``map`` has one for each piece of text. Whoever works one off pushes
-its word counts, divided by key, into the queues ``shuffle/0``, ``shuffle/1``, ...; the queue
-``reduce`` has one task for each of these, and whoever works that one off leaves the sums in
-``result``.
+All state is in tasks. ``map`` has one for each piece of text. A worker pushes the word counts of a
+piece, divided by key, into the queues ``shuffle/0``, ``shuffle/1``, ...; the queue ``reduce`` has
+one task for each of these, and a worker that processes it leaves the sums in ``result``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import pgqpy
 from pgqpy.tasks import Tasks
 
-#: Workers that are killed hold their tasks for so many seconds.
+#: Seconds for which killed workers hold their tasks.
 LEASE = 2
 
 
@@ -116,6 +115,6 @@ def words(text: str) -> Iterator[str]:
 
 
 def pieces(text: str, lines: int) -> list[str]:
-    """A text, cut after so many lines each."""
+    """Split a text into pieces of this number of lines."""
     every = text.splitlines(keepends=True)
     return ["".join(every[n : n + lines]) for n in range(0, len(every), lines)]

@@ -11,7 +11,7 @@ from examples.map_reduce.job import Job, words
 from pgqpy import FixedDelay, Retry
 from pgqpy.tasks import Task, Tasks, TaskWorker
 
-#: Add up at most so many counts in one transaction.
+#: The maximum number of counts added up in one transaction.
 MOST = 200
 
 
@@ -42,11 +42,11 @@ class WordCounter(TaskWorker):
             tasks.push(self.job.shuffle(shard), counts)
 
     def reduce(self, conn: pgqpy.Connection, shard: int) -> Retry | None:
-        """Add up what there is for a shard. It is the result if nothing else can come.
+        """Add up the counts of a shard. The sum is the result if no more counts can follow.
 
         The order of the two questions matters. While a map is not done, counts may come; so that is
-        asked first. And popping leaves out what somebody else has locked: a worker that was thought
-        dead, for example, until its transaction ends. So whether the shard is empty is asked last.
+        asked first. And popping skips counts that others have locked: for example a worker that was
+        taken for dead, until its transaction ends. So whether the shard is empty is asked last.
         """
         shuffle = self.job.shuffle(shard)
         all_mapped = self.job.is_empty(conn, self.job.map)

@@ -14,7 +14,7 @@ from pgqpy.dsn import VARIABLE
 
 
 class Workers:
-    """So many processes of a Python module, whoever dies."""
+    """Keep a number of processes of a Python module running."""
 
     def __init__(
         self,

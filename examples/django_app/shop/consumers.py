@@ -1,4 +1,4 @@
-"""What happens to orders after they are placed."""
+"""Confirming orders after they are placed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pgqpy
 
 
 class Confirmer(pgqpy.Consumer):
-    """Confirms orders: exactly once, since that and the batch's end are one transaction.
+    """Confirms orders exactly once: in the transaction that finishes the batch.
 
-    What Django's own connection writes is another one: it may happen twice.
+    Django's own connection has another transaction: its writes may happen twice.
     """
 
     queue_name = "orders"

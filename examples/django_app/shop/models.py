@@ -1,10 +1,10 @@
-"""The table."""
+"""The table of orders."""
 
 from django.db import models
 
 
 class Order(models.Model):
-    """Something that somebody wants."""
+    """An order."""
 
     item = models.TextField()
     confirmed = models.BooleanField(default=False)
