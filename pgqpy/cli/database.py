@@ -5,22 +5,51 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import LiteralString
 
 import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli.interrupt import interruptible
-from pgqpy.errors import ConsumerNotRegistered, QueueNotFound
+from pgqpy.errors import ConsumerNotRegistered, PgqError, QueueNotFound, translate_errors
 from pgqpy.values import ConsumerInfo, QueueInfo
 
 # psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
+_PLANTED: LiteralString = """
+    select n.nspname, r.rolname
+      from pg_catalog.pg_namespace n
+      join pg_catalog.pg_roles r
+        on r.oid operator(pg_catalog.=) n.nspowner
+     where n.nspname::pg_catalog.text operator(pg_catalog.=)
+           any ('{pgq,pgq_ext,pgq_coop,pgq_task}'::pg_catalog.text[])
+       and not r.rolsuper
+       and r.rolname::pg_catalog.text operator(pg_catalog.<>) 'pgq_owner'
+       and not pg_catalog.pg_has_role(r.oid, current_user, 'member')
+     limit 1
+"""
+
+
 @contextmanager
 def connect(dsn: str) -> Iterator[pgqpy.Connection]:
     """Connect; each statement is its own transaction unless the command opens one."""
     with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
+        refuse_planted(conn)
         yield conn
+
+
+def refuse_planted(conn: pgqpy.Connection) -> None:
+    """Raise if a role that may create schemas here has made one of ours: its functions would run
+    as the role of the user, perhaps a superuser."""
+    with translate_errors():
+        planted = conn.execute(_PLANTED).fetchone()
+    if planted is not None:
+        schema, owner = planted
+        raise PgqError(
+            f"schema {schema} belongs to role {owner}: it is not ours, and not used",
+            hint="drop or rename that schema, or choose another database",
+        )
 
 
 def no_such_queue(queue: str) -> QueueNotFound:

@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 import pgqpy
 from pgqpy.admin import Admin
+from pgqpy.cli.database import refuse_planted
 from pgqpy.cli.queue_config import PARAMETERS
 from pgqpy.tasks.queues import TaskQueues
 
@@ -61,6 +62,7 @@ class Name(Text):
                 autocommit=True,
                 connect_timeout=COMPLETION_TIMEOUT,
             ) as conn:
+                refuse_planted(conn)
                 names = sorted(set(self._names(Admin(conn), ctx.params)))
         except (psycopg.Error, pgqpy.PgqError):
             return []

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 
+import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -32,6 +33,40 @@ COMMANDS = [
     ("capture", "list"),
     ("status",),
 ]
+PLANTED = """
+create function pgq.evil() returns text language sql as
+    'insert into public.ran default values returning null::text';
+create function pgq.get_queue_info() returns text language sql as 'select pgq.evil()';
+create function pgq.get_queue_info(text) returns text language sql as 'select pgq.evil()';
+create function pgq.get_consumer_info() returns text language sql as 'select pgq.evil()';
+create function pgq.create_queue(text) returns text language sql as 'select pgq.evil()';
+create function pgq.drop_queue(text, boolean) returns text language sql as 'select pgq.evil()';
+create function pgq.insert_event(text, text, text) returns text language sql as
+    'select pgq.evil()';
+create function pgq.capture_info() returns text language sql as 'select pgq.evil()';
+create function pgq.version() returns text language sql as 'select pgq.evil()';
+create view pgq.queue as select pgq.evil() as queue_name;
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_nothing_is_called_in_a_schema_that_another_role_has_made(
+    empty_cli: Cli, empty_dsn: str, command: tuple[str, ...]
+) -> None:
+    """Any role may make it that may create schemas, and the user may be a superuser."""
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        conn.execute("create role test_planter; create table ran (); grant insert on ran to public")
+        conn.execute("create schema pgq authorization test_planter")
+        try:
+            conn.execute("set role test_planter")
+            conn.execute(PLANTED)
+            conn.execute("reset role")
+            result = empty_cli(*command)
+            assert result.exit_code != 0
+            assert "schema pgq belongs to role test_planter" in result.stderr
+            assert conn.execute("select from ran").fetchall() == []
+        finally:
+            conn.execute("reset role; drop owned by test_planter cascade; drop role test_planter")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
