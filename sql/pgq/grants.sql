@@ -1,4 +1,4 @@
--- Who may do what, as data. Whatever is not named here, nobody but the owner may execute.
+-- Grants, as data. A function that is not named here can be executed by the owner only.
 
 do $$
 declare
@@ -52,7 +52,7 @@ declare
         'create_staging(text, name)', 'staging_tables(text)', 'drop_staging(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()',
         'release_table(regclass, text)', 'maint_capture()', 'raise_key_changed(text)', 'raise_queue_not_found(text)'];
-    -- Families of functions that the triggers call as whoever changes the table, or as its owner.
+    -- Families of functions that the triggers call as the role that changes the table, or as its owner.
     writer_families constant text[] := array['^capture_', '^_(?!grant_perms_from)'];
     admin_functions constant text[] := array[
         'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'remove_queue(text, boolean)', 'set_queue_config(text, text, text)',

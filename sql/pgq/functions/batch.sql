@@ -7,7 +7,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.open_batch(1)
 --
---      All that is known of an open batch. Internal.
+--      Returns all details of an open batch. Internal.
 --
 -- Errors:
 --      PQ004 batch is not open
@@ -43,11 +43,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_info(1)
 --
---      About an open batch.
+--      Returns information about an open batch.
 --
 -- Returns:
---      Its queue and consumer, the ticks that it lies between with their times and event sequences,
---      and how long ago it ended; all null if the batch is not open.
+--      Its queue and consumer, the ticks at its begin and end with their times and event sequences, and the age of its
+--      end; all null if the batch is not open.
 -- ----------------------------------------------------------------------
 declare
     p   pgq.position_0 := pgq.get_batch_position(x_batch_id);
@@ -81,8 +81,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_events(1)
 --
---      The events of an open batch, in the order of their ids. For large batches read
---      pgq.batch_event_sql() through a cursor or COPY, which does not collect them first.
+--      Returns the events of an open batch, in the order of their ids. For large batches read pgq.batch_event_sql()
+--      through a cursor or COPY, which does not collect them first.
 --
 -- Parameters:
 --      x_batch_id  - an open batch
@@ -103,12 +103,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.expression_tokens(1)
 --
---      Cuts an expression into the tokens that PostgreSQL would read, without white space. Only what is read in one
---      way, whatever the settings, is taken; so an expression for which this is not null stays in the parentheses
---      that it is put into. Internal.
+--      Cuts an expression into the tokens that PostgreSQL would read, without white space. It accepts only text whose
+--      meaning does not depend on settings. So an expression for which the result is not null cannot break out of the
+--      parentheses that it is put into. Internal.
 --
 -- Returns:
---      The tokens; null if it is no plain expression.
+--      The tokens; null if the text is not a plain expression.
 -- ----------------------------------------------------------------------
 declare
     pattern     constant text := $re$[ \t\n\r\f]+|'(?:[^']|'')*'|"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*$re$
@@ -122,7 +122,7 @@ declare
     previous    text := '';
     t           text;
 begin
-    -- Nothing between the tokens: no semicolon, backslash, dollar quote, parameter.
+    -- Nothing else may stand between the tokens: no semicolon, backslash, dollar quote, parameter.
     if array_to_string(tokens, '') is distinct from i_expression then
         return null;
     end if;
@@ -157,8 +157,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_event_condition(1)
 --
---      Refuses what is more than a condition over the columns of events. It runs with the rights of
---      its caller anyway; this keeps it inside the query that it is put into. Internal.
+--      Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller
+--      anyway; this check keeps it inside the query that it is put into. Internal.
 --
 -- Errors:
 --      PQ011
@@ -190,15 +190,15 @@ as $$
 -- Parameters:
 --      i_batch_id      - an open batch
 --      i_cursor_name   - name for the cursor
---      i_quick_limit   - how many events to fetch now
+--      i_quick_limit   - number of events to fetch now
 --      i_extra_where   - condition over the event's columns, or null; its names are looked up as the caller's
 -- Returns:
 --      The first events, in the order of their ids.
 -- Errors:
---      PQ004 batch is not open, PQ011 i_extra_where is more than a condition
+--      PQ004 batch is not open, PQ011 i_extra_where is not just a condition
 -- ----------------------------------------------------------------------
 declare
-    -- The search path is the caller's here, for his condition.
+    -- Here the search path is the caller's, because of the condition.
     sql     pg_catalog.text;
     batch   pg_catalog.refcursor := i_cursor_name::pg_catalog.name;
 begin
@@ -210,7 +210,7 @@ begin
         perform pgq.check_event_condition(i_extra_where);
         sql := pg_catalog.format('select * from (%s) events where (%s) order by 1', sql, i_extra_where);
     end if;
-    -- This takes one query and nothing else, whatever the condition is.
+    -- This accepts one query only, whatever the condition is.
     open batch no scroll for execute sql;
     if i_quick_limit operator(pg_catalog.>) 0 then
         return query execute pg_catalog.format('fetch %s from %I', i_quick_limit, i_cursor_name);
@@ -244,7 +244,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.finish_batch(1)
 --
---      Moves the consumer behind its open batch. In the transaction that processed the events this
+--      Finishes an open batch: moves the consumer behind it. Called in the transaction that processed the events it
 --      makes the processing exactly-once.
 --
 -- Parameters:

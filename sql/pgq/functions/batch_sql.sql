@@ -1,4 +1,4 @@
--- The query of a batch: what is visible in one tick's snapshot and was not in an earlier one's.
+-- The query of a batch: the events that are visible in one tick's snapshot and not in that of an earlier tick.
 --
 -- Let `last` and `cur` be the two snapshots. An event with transaction id x belongs to the batch if x is
 -- visible in cur and not in last. Looking at all ids from xmin(last) on would read everything since the
@@ -7,8 +7,8 @@
 --   1. the range xmax(last) <= x < xmax(cur), by index: ids that were given out between the two ticks;
 --   2. one by one, the ids that were running at last and had ended by cur: xip(last) without xip(cur).
 --
--- Ids of part 2 that lie close below the range are cheaper to read with it, so the range is stretched
--- over them; then rows that were visible in last must be filtered out.
+-- Ids of part 2 that lie close below the range are cheaper to read with it, so the range is extended to include them;
+-- then rows that were visible in last must be filtered out.
 
 create or replace function pgq.snapshot_condition(i_last txid_snapshot, i_cur txid_snapshot, i_alias text)
 returns text[]
@@ -18,7 +18,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.snapshot_condition(3)
 --
---      The conditions for events between two snapshots; see the top of this file. Internal.
+--      Returns the conditions for events between two snapshots; see the top of this file. Internal.
 --
 -- Returns:
 --      One or two SQL conditions, whose results are disjoint; literals only.
@@ -71,11 +71,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.range_tables(3)
 --
---      Which of a queue's tables can hold events between two ticks. Internal.
+--      Returns the tables of a queue that can hold events between two ticks. Internal.
 --
---      Rotation draws one id in the transaction that moves to the next table (step 1) and one after that
---      has committed (step 2). A transaction writes into the old table only if its id is below step 2,
---      and what it writes into the new one is visible in no snapshot whose xmax is below step 1.
+--      Rotation draws one id in the transaction that moves to the next table (step 1) and one after that has committed
+--      (step 2). A transaction writes into the old table only if its id is below step 2, and its rows in the new table
+--      are visible in no snapshot whose xmax is below step 1.
 --
 -- Returns:
 --      Table numbers, ascending.
@@ -99,7 +99,7 @@ begin
     end if;
 
     if pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1 then
-        -- If a rotation fails at its very end producers are in the next table already.
+        -- If a rotation fails at its very end, producers already write to the next table.
         res := res || (q.queue_cur_table + 1) % q.queue_ntables;
     end if;
     for late in
@@ -127,8 +127,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.assert_readable(2)
 --
---      Part of the batch query. When it runs the tables are locked, so that they cannot be truncated
---      any more; if they were before, under a snapshot that is older, they look empty. Only the
+--      Checks, as part of the batch query, that the tables were not truncated. When it runs, the tables are locked and
+--      cannot be truncated any more. If they were truncated before, an older snapshot sees them empty; only the
 --      sequence tells. Internal.
 --
 -- Parameters:
@@ -160,10 +160,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.range_sql(4)
 --
---      The SELECT for the events between two ticks. Internal.
+--      Returns the SELECT for the events between two ticks. Internal.
 --
 -- Parameters:
---      i_owner     - subscription whose retried events belong to it; null for none
+--      i_owner     - subscription whose retries to include; null for none
 -- Returns:
 --      SQL with literals only, that ends with ' order by 1'.
 -- ----------------------------------------------------------------------
@@ -172,8 +172,8 @@ declare
     conditions  constant text[] := pgq.snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
     owner       constant text := case when i_owner is null then 'ev.ev_owner is null'
                                       else '(ev.ev_owner is null or ev.ev_owner = ' || i_owner || ')' end;
-    -- The rotation that has been. One that we do not see yet (it is on its way, has failed at its end, or
-    -- is newer than our snapshot) takes nothing from a range that begins after the last one we see.
+    -- The last visible rotation. A rotation that is not visible yet (it is in progress, has failed at its end, or is
+    -- newer than the snapshot) removes nothing from a range that begins after the last visible one.
     rotation    constant bigint := q.queue_rotations
         + (pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1
            and pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot) > coalesce(q.queue_switch_step2, 9223372036854775807))::int4;
@@ -208,8 +208,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.batch_event_sql(1)
 --
---      The query that reads a batch. It holds literals only, so it gives the same rows on any connection,
---      also on a standby, for as long as the batch is open.
+--      Returns the query that reads a batch. It contains literals only, so it gives the same rows on any connection,
+--      also on a standby, as long as the batch is open.
 --
 -- Parameters:
 --      x_batch_id  - an open batch
@@ -234,7 +234,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.batch_event_tables(1)
 --
---      The tables that a batch's events may be in.
+--      Returns the tables that may contain a batch's events.
 --
 -- Parameters:
 --      x_batch_id  - an open batch
@@ -263,21 +263,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.snapshot_range_sql(6)
 --
---      The query for the events after one tick up to another, for who has kept the ticks' snapshots: the
---      ticks themselves may be forgotten meanwhile, as early ones are when the tick log rotates.
+--      Returns the query for the events after one tick up to another, for a caller that has kept the ticks' snapshots.
+--      The ticks themselves may be forgotten by then, as early ticks are when the tick log rotates.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
---      i_from_tick     - tick to start behind
+--      i_from_tick     - tick to start after
 --      i_from_snapshot - its snapshot
 --      i_to_tick       - last tick
 --      i_to_snapshot   - its snapshot
---      i_consumer_name - whose retried events belong to it; null for none
+--      i_consumer_name - consumer whose retries to include; null for none
 -- Returns:
 --      SQL as from pgq.batch_event_sql().
 -- Errors:
---      PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available,
---      PQ011 the range runs backwards
+--      PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available, PQ011 the range
+--      ends before it begins
 -- ----------------------------------------------------------------------
 declare
     q           pgq.queue;
@@ -318,17 +318,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.tick_range_sql(3)
 --
---      The query for the events after one tick up to another, without any consumer. Retried events are
---      not among them: they belong to one consumer each.
+--      Returns the query for the events after one tick up to another, independently of any consumer. It does not
+--      include retries: each belongs to one consumer.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
---      i_from_tick     - tick to start behind
+--      i_from_tick     - tick to start after
 --      i_to_tick       - last tick
 -- Returns:
 --      SQL as from pgq.batch_event_sql().
 -- Errors:
---      PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range runs backwards
+--      PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range ends before it begins
 -- ----------------------------------------------------------------------
 declare
     id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);

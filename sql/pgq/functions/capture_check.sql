@@ -7,8 +7,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_check_columns(3)
 --
---      A list of columns as pgq.capture_names(3) wants it; raises PQ011 for what
---      is no column. Internal.
+--      Returns a list of columns in the form that pgq.capture_names(3) expects; raises PQ011 for a name that is not a
+--      column. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_missing   text;
@@ -45,7 +45,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_check_choice(3)
 --
---      Raises PQ011 when an option has a value that it cannot have. Internal.
+--      Raises PQ011 if an option has an invalid value. Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_value is null or i_value <> all (i_choices) then
@@ -71,8 +71,7 @@ as $$
 --      Checks the parameters of pgq.capture_table(). Internal.
 --
 -- Returns:
---      The options as they are kept: defaults left out, but for operations and
---      format.
+--      The options as they are stored: without defaults, except for operations and format.
 -- ----------------------------------------------------------------------
 declare
     v_operation     text;
@@ -120,7 +119,7 @@ begin
             hint = 'Add one, or give key => ''{column, ...}'', or old_values => ''row'', or operations => ''insert''.';
     end if;
     if i_condition is not null then
-        -- Parsed and planned, over no rows; what is no boolean expression over a row fails here.
+        -- Parse and plan it over no rows: anything but a boolean expression over a row fails here.
         execute format('select from %1$s new left join %1$s old on false '
                        'cross join lateral (select (%2$s) as holds from (select new.*) t) c where c.holds limit 0',
                        i_table, E'\n' || i_condition || E'\n');

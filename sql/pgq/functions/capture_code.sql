@@ -7,17 +7,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_code(2)
 --
---      Source of the trigger function of one captured table. Its statements are
---      static, so a session plans them once; what they know of the table is
---      checked by pgq.capture_is_fresh(3) at no cost. When it does not hold any
---      more the same statements are made anew and executed, and the function is
---      replaced for the next time.
+--      Returns the source of the trigger function of one captured table. Its statements are static, so a session plans
+--      them once; pgq.capture_is_fresh(3) checks at no cost that they still fit the table. If they do not, the
+--      statements are generated again and executed, and the function is replaced for the next time.
 --
---      It finds itself, its options and its table by no name, which something else could have as well: the
---      options are in it, and table and trigger are those that fire.
+--      It does not find itself, its options or its table by a name, which another object could have too: the options
+--      are in its source, and table and trigger are those that fire.
 --
---      All names have their schema, for the function may run on the search_path
---      of whoever writes; see pgq.capture_definition(4).
+--      All names have their schema, because the function may run with the search_path of the session that writes; see
+--      pgq.capture_definition(4).
 --
 -- Parameters:
 --      i_table     - the captured table
@@ -28,9 +26,9 @@ declare
     v_queue     text := quote_literal(i_options ->> 'queue');
     v_fresh     text := format('pgq.capture_is_fresh(%L, %L, %L)', i_table::int8, i_options, md5(v_shape::text));
     v_seq       text := quote_literal(v_shape ->> 'event_seq');
-    -- Whether each row makes an event; only then their number is known beforehand.
+    -- Whether each row makes an event; only then the number of events is known beforehand.
     v_filtered  boolean := i_options ?| array['condition', 'columns', 'exclude'];
-    -- Whether events of an UPDATE take more than the new rows, as long as no key changes.
+    -- Whether events of an UPDATE need more than the new rows, if no key changes.
     v_needs_old boolean := i_options ?| array['condition', 'columns', 'exclude', 'old_values']
                                or v_shape -> 'key' = '[]' or not (v_shape -> 'key_in_arrays')::boolean;
 begin
@@ -63,7 +61,7 @@ begin
     elsif pg_catalog.int4eq(pg_catalog.int4and(slot, -262144), 0) and pg_catalog.texteq(tg_op, 'DELETE') then
         %6$s;
     end if;
-    -- Who puts the ticker to sleep looks afterwards for ids that were drawn before; these may be later.
+    -- The ticker guards queues, then looks for ids drawn before, then sleeps; the ids here may be drawn later.
     if found and pg_catalog.int4eq(pg_catalog.int4and(%3$s, -262144), 0) then
         return new; -- which is null here, and needs no expression
     elsif found then
@@ -155,8 +153,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_statement_now(3)
 --
---      The statement for an operation on a table as it is now; its parameters
---      are ev_slot, the sequence of ev_id, and whether old and new rows pair.
+--      Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot,
+--      the sequence of ev_id, and whether old and new rows pair.
 --
 -- Parameters:
 --      i_table     - the captured table
@@ -177,9 +175,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_truncate(3)
 --
---      The event for TRUNCATE. A partition goes by its own name here: a consumer
---      must not take it for the whole table. (When the whole table is truncated
---      its event comes first, and those of the partitions follow.)
+--      Writes the event for TRUNCATE. A partition has its own name here: a consumer must not mistake it for the whole
+--      table. (If the whole table is truncated, its event comes first, and those of the partitions follow.)
 --
 -- Parameters:
 --      i_table     - the table or partition that was truncated
@@ -211,9 +208,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_regenerate(4)
 --
---      Replaces a generated trigger function by one that fits the table as it
---      is now. Called by the function itself, as its owner; nothing depends on
---      its success, so it never waits and never fails.
+--      Replaces a generated trigger function by one that fits the table as it is now. The function itself calls it, as
+--      its owner. Nothing depends on its success, so it never waits and never fails.
 --
 -- Parameters:
 --      i_relation  - the table or partition whose trigger calls the function
@@ -221,7 +217,7 @@ as $$
 --      i_table     - the captured table
 --      i_options   - options of the capture
 -- Returns:
---      true if it was replaced
+--      True if the function was replaced.
 -- ----------------------------------------------------------------------
 declare
     f   record;
@@ -237,7 +233,7 @@ begin
        and p.prosecdef
        and pgq.capture_options(p.prosrc) is not null
        and has_schema_privilege(n.oid, 'create');
-    -- An old snapshot would make an old function; two sessions at once would get in each other's way.
+    -- An old snapshot would make an old function, and two sessions at once would conflict.
     if not found
        or current_setting('transaction_isolation') <> 'read committed'
        or not pg_try_advisory_xact_lock('pg_proc'::regclass::int4, f.oid::int8::bit(32)::int4)
@@ -259,10 +255,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_definition(4)
 --
---      The trigger function of a captured table, for CREATE. It pins the
---      search_path only if code of users runs in it: conditions, casts, output
---      functions. For the rest names with schemas do, and a function without
---      settings is quicker.
+--      Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if
+--      users' code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice, and a
+--      function without settings is faster.
 --
 -- Parameters:
 --      i_schema    - schema of the function

@@ -1,5 +1,5 @@
--- SQL expressions, as text, for the fields of an event. Everything that comes from the catalog goes through
--- %I or %L. They mean the same on any search_path: functions, operators and types are named with their schema.
+-- SQL expressions, as text, for the fields of an event. Everything from the catalog goes through %I or %L. They mean
+-- the same with any search_path: functions, operators and types are named with their schema.
 
 create or replace function pgq.capture_type(i_shape jsonb, i_options jsonb, i_operation text)
 returns text
@@ -10,7 +10,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_type(3)
 --
---      ev_type for an operation: as pgq.logutriga or as pgq.jsontriga has it.
+--      Returns ev_type for an operation, in the form of pgq.logutriga or of pgq.jsontriga.
 --
 -- Parameters:
 --      i_shape     - pgq.capture_shape(2)
@@ -41,9 +41,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_value(3)
 --
---      Expression for one column's value as pgq.jsontriga or pgq.logutriga
---      writes it, for concat(). format() calls a type's output function where
---      a cast would blank-pad, or call something that a user made; for texts
+--      Returns the expression for one column's value as pgq.jsontriga or pgq.logutriga writes it, for concat().
+--      format() calls a type's output function where a cast would pad with blanks or call a user's function; for texts
 --      to_json() calls it itself.
 --
 -- Parameters:
@@ -73,7 +72,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_data(4)
 --
---      Expression for a row in the format of the capture.
+--      Returns the expression for a row in the format of the capture.
 --
 -- Parameters:
 --      i_shape     - pgq.capture_shape(2)
@@ -91,7 +90,7 @@ begin
         return format('pg_catalog.row_to_json(%s)::pg_catalog.text', i_whole_row);
     end if;
 
-    -- A function takes a hundred arguments, and a column is two: they are joined forty at a time.
+    -- A function takes a hundred arguments, and a column needs two, so join forty columns at a time.
     select bool_or(c.virtual),
            string_agg(case v_format when 'row_json' then c.list else format('pg_catalog.concat(%s)', c.list) end, ', '
                       order by c.part)
@@ -112,7 +111,7 @@ begin
                       from jsonb_array_elements(i_shape -> 'columns') with ordinality as c (value, n)) e
              group by e.n / 40) c;
 
-    -- The expression of a virtual column names other columns without their row.
+    -- The expression of a virtual column names other columns without the row.
     v_from := case when v_virtual then format(' from (select %s.*) x', i_row) else '' end;
     return case v_format
            when 'row_json' then format('(select pg_catalog.row_to_json(c.*)::pg_catalog.text from (select %s%s) c)', v_list, v_from)
@@ -131,8 +130,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_changes(2)
 --
---      Expression for the old values of those columns that an UPDATE changed,
---      as JSON. Both rows have the same columns, so they pair by position.
+--      Returns the expression for the old values of the columns that an UPDATE changed, as JSON. Both rows have the
+--      same columns, so they pair by position.
 --
 -- Parameters:
 --      i_old, i_new    - expressions for the rows as JSON text

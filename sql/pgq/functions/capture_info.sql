@@ -7,8 +7,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_columns(2)
 --
---      The columns that options name, as they are called now; none if one cannot be told. What one owner
---      has broken, or made to look like a capture, must not hide the captures of all others. Internal.
+--      Returns the columns that options name, under their present names; none if one cannot be identified. A capture
+--      that one owner has broken or faked must not hide the captures of all others. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_then  constant oid := i_options ->> 'table_oid';
@@ -51,17 +51,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_info(1)
 --
---      What is captured, and how.
+--      Returns the captured tables and the options of each capture.
 --
 -- Parameters:
 --      i_table     - table; null for all
 -- Returns:
---      table_name          - with schema, quoted where needed
+--      table_name          - with schema, quoted if needed
 --      operations .. key_changes - the options of pgq.capture_table(11); key is
---                            what identifies a row now
+--                            the columns that identify a row now
 --      trigger_function    - the generated function
 --      runs_as             - its owner
---      enabled             - whether the triggers are
+--      enabled             - true if the triggers are enabled
 --      partitions_missing  - partitions whose direct writes are not captured:
 --                            call pgq.capture_new_partitions(1)
 -- ----------------------------------------------------------------------

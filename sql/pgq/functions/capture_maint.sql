@@ -9,11 +9,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_capture(0)
 --
---      Drops trigger functions that no table has any more, as dropped tables leave them: those that the
---      caller may drop.
+--      Drops the trigger functions that dropped tables have left, if the caller may drop them.
 --
 -- Returns:
---      How many functions were dropped.
+--      Number of functions dropped.
 -- ----------------------------------------------------------------------
 begin
     return pgq.capture_drop_unused(null);
@@ -29,12 +28,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_drop_unused(1)
 --
---      Drops trigger functions that no table has, if the caller may.
+--      Drops trigger functions that no table uses, if the caller may drop them.
 --
 -- Parameters:
---      i_functions - which; null for all
+--      i_functions - the functions; null for all
 -- Returns:
---      How many functions were dropped.
+--      Number of functions dropped.
 -- ----------------------------------------------------------------------
 declare
     v_function  regprocedure;
@@ -54,7 +53,7 @@ begin
             execute format('drop function %s', v_function);
             v_count := v_count + 1;
         exception when others then
-            -- Another session has dropped it, or something that its owner has made depends on it.
+            -- Another session has dropped it, or an object that its owner has made depends on it.
             raise warning using
                 message = format('function %s is not dropped: %s', v_function, sqlerrm),
                 hint = 'No table uses it any more.';
@@ -99,12 +98,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_refuse_drop(2)
 --
---      For pgq.drop_queue(): a queue that tables are captured into cannot go,
---      or no one could write to these tables. Internal.
+--      Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to
+--      these tables. Internal.
 --
 -- Parameters:
 --      i_queue_name    - queue
---      i_force         - the caller has released those that it may
+--      i_force         - the caller has released the tables that it may release
 -- Errors:
 --      PQ007 tables are captured into the queue
 -- ----------------------------------------------------------------------
@@ -117,7 +116,7 @@ begin
       from pgq.capture c
       join pg_class t on t.oid = c.capture_table
      where c.capture_queue = i_queue_name
-       -- What has no right to write is no capture, or one that fails anyway.
+       -- A function without the right to write is not a capture, or a capture that fails anyway.
        and pg_has_role(c.capture_role, 'pgq_writer', 'usage');
     if v_tables is not null then
         raise exception using

@@ -7,17 +7,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_names(3)
 --
---      The columns that an option lists, as they are called now. The number of
---      a column survives renaming, its name survives dump and restore.
+--      Returns the columns that an option lists, under their present names. The number of a column survives renaming,
+--      its name survives dump and restore.
 --
 -- Parameters:
 --      i_table         - the table
 --      i_list          - [{"name": ..., "number": ...}, ...]
 --      i_table_then    - the table's oid when the list was made
 -- Returns:
---      One row a column, in the order of the list; dropped ones are left out.
+--      One row per column, in the order of the list, without dropped columns.
 -- Errors:
---      PQ024 a column cannot be told
+--      PQ024 a column cannot be identified
 -- ----------------------------------------------------------------------
 declare
     entry   jsonb;
@@ -50,7 +50,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_options_renamed(2)
 --
---      The same options with all columns by the names and numbers of today.
+--      Returns the options with the present names and numbers of all columns.
 --
 -- Parameters:
 --      i_table     - the table
@@ -74,8 +74,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_shape(2)
 --
---      All that a generated trigger function knows of its table. When it
---      changes the function is out of date.
+--      Returns all that a generated trigger function knows about its table. If this changes, the function is out of
+--      date.
 --
 -- Parameters:
 --      i_table     - the table
@@ -83,10 +83,10 @@ as $$
 -- Returns:
 --      schema, table   - names
 --      key             - names of the key's columns
---      columns         - [{name, type, expression}, ...]; null when the row can be taken as it is
---                        (expression: of a column that is computed when read)
---      key_in_arrays   - whether array_agg() takes the key's columns: not those that are arrays themselves
---      key_by_bytes    - whether equal keys are the same bytes, so that the quicker operator can compare them
+--      columns         - [{name, type, expression}, ...]; null if the row can be taken as it is (expression: for a
+--                        column that is computed when read)
+--      key_in_arrays   - whether array_agg() accepts the key's columns, which it does not if they are arrays themselves
+--      key_by_bytes    - whether equal keys have the same bytes, so that the faster operator can compare them
 --      plain           - whether only the server's own code writes a row as text, and the same on any search_path
 --      slot            - pgq.capture_slot(1)
 --      event_seq       - sequence of ev_id
@@ -110,7 +110,7 @@ begin
           into key_columns
           from pgq.capture_names(i_table, i_options -> 'key', then_oid) k;
     else
-        -- The names as the server has them now, which a query of the catalog under an old snapshot would miss.
+        -- The server's present names, which a query of the catalog under an old snapshot would miss.
         for key_column in
             select (parse_ident(pg_get_indexdef(i.indexrelid, k.n, false)))[1]
               from pg_index i, generate_series(1, i.indnkeyatts) as k (n)
@@ -172,8 +172,8 @@ begin
              where a.attrelid = i_table and a.attnum > 0 and key_columns ? a.attname
                and not (a.atttypid = any ('{bool,int2,int4,int8,oid,uuid,date,timestamp,timestamptz,text,varchar}'::regtype[])
                         and coalesce(c.collisdeterministic, true))),
-        -- Types of users may have casts to json, names of relations come with a schema or without, and
-        -- urlencoding is not in C.
+        -- Types of users may have casts to json, names of relations appear with or without a schema, and urlencoding is
+        -- not in C.
         'plain', not i_options ? 'condition' and i_options ->> 'format' <> 'logutriga' and not exists (
             select
               from pg_attribute a
@@ -195,9 +195,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_may_run(2)
 --
---      Whether the caller, which is the owner of a generated trigger function, may write a table's rows as text.
---      If they have types, casts or expressions of users these run as that role, and it is the owner of the
---      table by whose choice they are there: after ALTER TABLE ... OWNER another role, whose code must not.
+--      Returns whether the caller, the owner of a generated trigger function, may write a table's rows as text. Types,
+--      casts and expressions of users in the rows run as that role. The owner of the table has chosen them, and after
+--      ALTER TABLE ... OWNER that is another role, whose code must not run so.
 --
 -- Parameters:
 --      i_shape     - pgq.capture_shape(2)
@@ -215,13 +215,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_is_fresh(3)
 --
---      Whether a generated trigger function fits its table. Declared immutable
---      though it reads the catalog, so that the planner makes it a constant:
---      then the check costs nothing. It is made again whenever the plan is made
---      again, and that is after every ALTER of the table, for a constant of type
---      regclass makes the plan depend on the table. For READ COMMITTED: elsewhere
---      the transaction's snapshot may be older than the table's shape, and the
---      answer would stay.
+--      Returns whether a generated trigger function fits its table. It is declared immutable though it reads the
+--      catalog, so that the planner makes it a constant: then the check costs nothing. It is computed again with every
+--      new plan, and that is after every ALTER of the table, because a constant of type regclass makes the plan depend
+--      on the table. Only for READ COMMITTED: otherwise the transaction's snapshot may be older than the table's shape,
+--      and the answer would stay.
 --
 -- Parameters:
 --      i_table         - the table when the function was generated
@@ -244,7 +242,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_is_fresh_now(3)
 --
---      The same, looked up each time: at any isolation level, and for partitions.
+--      Returns whether a generated trigger function fits its table, looked up on each call: for any isolation level,
+--      and for partitions.
 --
 -- Parameters:
 --      i_table         - the captured table

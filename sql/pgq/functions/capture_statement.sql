@@ -8,14 +8,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_statement(6)
 --
---      One of the statements of a generated trigger function, which reads the
---      transition tables new_rows and old_rows, and means the same on any
---      search_path unless a condition of the user's does not. All events of a user's
---      statement are written by one INSERT, in the order of the rows.
+--      Returns one of the statements of a generated trigger function. It reads the transition tables new_rows and
+--      old_rows, and means the same with any search_path unless the user's condition does not. One INSERT writes all
+--      events of a user's statement, in the order of the rows.
 --
---      An UPDATE that changes the key of a row is a DELETE of the old row and
---      an INSERT of the new one, for consumers that find their copy by key. All
---      such DELETEs come first: 1 -> 2 and 2 -> 3 in one statement must not
+--      An UPDATE that changes the key of a row becomes a DELETE of the old row and an INSERT of the new one, for
+--      consumers that find their copy by key. All such DELETEs come first: 1 -> 2 and 2 -> 3 in one statement must not
 --      delete the row that has just become 2.
 --
 -- Parameters:
@@ -60,14 +58,14 @@ begin
                              'array(select o.%1$I from old_rows o limit 200000)', k.value), ' and ' order by k.n)
       into v_key_new, v_key_old, v_keys_new, v_keys_old, v_keys_same
       from jsonb_array_elements_text(i_shape -> 'key') with ordinality as k (value, n);
-    -- As images, byte by byte: what is merely equal may be another key to the consumer ('a' and 'A' in citext).
+    -- Compare byte by byte: equal values may be different keys to the consumer ('a' and 'A' in citext).
     v_same := coalesce(format('row(%s)::pg_catalog.record operator(pg_catalog.*=) row(%s)::pg_catalog.record',
                               v_key_new, v_key_old), 'true');
     v_kept := case i_form
         when 'update_one' then
             v_same || ' and not exists (select from old_rows offset 1) and not exists (select from new_rows offset 1)'
-        -- All keys as one array: much faster than a join, but it has to fit into 1 GB. Of more rows, the
-        -- limits take different numbers of keys, which are never the same.
+        -- All keys as one array: much faster than a join, but it has to fit into 1 GB. If there are more rows, the
+        -- limits take different numbers of keys, so the arrays are never equal.
         when 'update' then
             case when (i_shape -> 'key_by_bytes')::boolean then v_keys_same
                  else format('row(%s)::pg_catalog.record operator(pg_catalog.*=) row(%s)::pg_catalog.record',
@@ -82,7 +80,7 @@ begin
             when i_options ->> 'old_values' = 'changed' then pgq.capture_changes(v_data_old, v_data_new)
             else 'null'
             end;
-        -- Of the columns that are captured; an UPDATE that changes nothing at all counts, as it does in PgQ.
+        -- Only captured columns count; an UPDATE that changes nothing at all makes an event, as in PgQ.
         if i_options ?| array['columns', 'exclude'] then
             select format('(row(%s)::pg_catalog.record operator(pg_catalog.*<>) row(%s)::pg_catalog.record '
                           'or %s operator(pg_catalog.*=) %s)',
@@ -93,17 +91,18 @@ begin
         end if;
     end if;
 
-    -- In a condition both rows exist for every operation; the one that has no row has nulls. Columns without
-    -- a row are those of the row that the event carries.
+    -- In a condition both rows exist for every operation; a missing row has nulls. Columns without a row's name are
+    -- those of the row that the event carries.
     v_from := case i_form
         when 'insert' then 'new_rows new' || case when i_options ? 'condition' then ' left join new_rows old on false' else '' end
         when 'update' then 'new_rows new'
         when 'delete' then 'old_rows old' || case when i_options ? 'condition' then ' left join old_rows new on false' else '' end
-        -- The limit is for the planner, who would have the product of two large tables compiled.
+        -- The limit is for the planner, which would otherwise expect the product of two large tables and compile the
+        -- plan.
         when 'update_one' then 'old_rows old cross join (select * from new_rows limit 1) new'
         when 'update_any' then
-            -- A row by its table's name is the row unless there is a column of this name. Its columns are taken
-            -- from the table, not from the row: there PostgreSQL would count dropped ones, too.
+            -- The table's name means the row unless there is a column of this name. The columns are taken from the
+            -- table, not from the row, where PostgreSQL would count dropped columns too.
             '(select pg_catalog.row_number() over () as "pgq:n", "pgq:row" as "pgq:row", "pgq:row".* from old_rows "pgq:row") old '
             'full join '
             '(select pg_catalog.row_number() over () as "pgq:n", "pgq:row" as "pgq:row", "pgq:row".* from new_rows "pgq:row") new '

@@ -17,22 +17,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_table(11)
 --
---      Makes every change of a table's rows an event in a queue, in the
---      transaction of the change. Statement triggers with transition tables
---      write all events of a statement at once, which is several times as fast
---      as row triggers for statements of many rows.
+--      Captures a table: every change of its rows becomes an event in a queue, in the transaction of the change.
+--      Statement triggers with transition tables write all events of a statement at once. For statements of many rows
+--      this is several times as fast as row triggers.
 --
---      Events: ev_type {"op":"INSERT","table":["public","flight"],"pkey":["id"]},
---      ev_extra1 public.flight, ev_data the row as row_to_json() has it: the new
---      row for INSERT and UPDATE, the old one for DELETE, {} for TRUNCATE. Their
---      order is that of the rows. An UPDATE that changes a row's key becomes a
---      DELETE of the old row and an INSERT of the new one.
+--      Events: ev_type {"op":"INSERT","table":["public","flight"],"pkey":["id"]}, ev_extra1 public.flight, ev_data the
+--      row in the form of row_to_json(): the new row for INSERT and UPDATE, the old one for DELETE, {} for TRUNCATE.
+--      Their order is that of the rows. An UPDATE that changes a row's key becomes a DELETE of the old row and an
+--      INSERT of the new one.
 --
---      Call it as owner of the table (or a member of the owner); the owner must
---      be a pgq_writer and may create in the table's schema: there a function is made
---      that runs as this owner, also when others write, who need no right on the
---      queue. Session setting session_replication_role = local (or replica)
---      silences the capture.
+--      Call it as the owner of the table (or a member of the owner). The owner must be a pgq_writer and must have the
+--      right to create in the table's schema: a function is created there that runs as this owner whichever role
+--      writes, so writers of the table need no right on the queue. The session setting session_replication_role = local
+--      (or replica) silences the capture.
 --
 --      The partitions of a table are captured with it; later ones by
 --      pgq.capture_new_partitions(). Columns may be added, dropped, renamed and
@@ -41,23 +38,21 @@ as $$
 -- Parameters:
 --      i_table         - table; not a view, foreign table or partition
 --      i_queue_name    - queue
---      operations      - which of insert, update, delete, truncate
---      columns         - only these columns, and those of the key. Here and with
---                        exclude, an UPDATE of other columns alone makes no event
---      exclude         - all columns but these
---      key             - columns that identify a row; otherwise the primary key,
---                        whatever that is at the time
---      old_values      - what ev_extra2 of an UPDATE has: none; row: the old row;
---                        changed: the old values of changed columns, as JSON
---      condition       - boolean SQL expression: only rows for which it is true.
---                        It may use columns, new.column and old.column (in INSERT
---                        old is null, in DELETE new); names of functions, types
---                        and operators outside pg_catalog need their schema
+--      operations      - a list of insert, update, delete, truncate
+--      columns         - capture only these columns, and those of the key. Here and with exclude, an UPDATE of other
+--                        columns alone makes no event
+--      exclude         - capture all columns but these
+--      key             - columns that identify a row; by default the primary key at the time of the change
+--      old_values      - content of ev_extra2 of an UPDATE: none; row: the old row; changed: the old values of changed
+--                        columns, as JSON
+--      condition       - boolean SQL expression: capture only rows for which it is true. It may use columns, new.column
+--                        and old.column (in INSERT old is null, in DELETE new); names of functions, types and operators
+--                        outside pg_catalog need their schema
 --      format          - row_json, jsontriga, logutriga: ev_type, ev_data and
 --                        ev_extra2 as these triggers write them
 --      key_changes     - split: see above; error: raise PQ022
---      replace         - whether an earlier capture of the same table and queue
---                        is replaced; otherwise that is an error
+--      replace         - replace an earlier capture of the same table and queue; otherwise an earlier capture is an
+--                        error
 -- Returns:
 --      Name of the generated trigger function.
 -- Errors:
@@ -72,7 +67,7 @@ declare
     v_options   jsonb;
 begin
     perform pgq.capture_check_table(i_table);
-    -- One after the other, here and in pgq.release_table(2): the table itself is locked more than once.
+    -- One session at a time, here and in pgq.release_table(2): the table itself is locked more than once.
     perform pg_advisory_xact_lock(1886875905, hashoid(i_table));
     v_options := pgq.capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
                                            old_values, condition, format, key_changes);
@@ -87,7 +82,7 @@ begin
         perform pgq.release_table(i_table, i_queue_name);
     end if;
 
-    -- Never "or replace": what is there already may belong to another role, or be granted to it.
+    -- Never "or replace": an existing function may belong to another role, or be granted to it.
     select n.nspname, f.name into v_schema, v_name from pgq.capture_free_name(i_table, i_queue_name) f join pg_namespace n on n.oid = f.schema;
     execute 'create ' || pgq.capture_definition(v_schema, v_name, i_table, v_options);
     v_function := pg_catalog.format('%I.%I()', v_schema, v_name)::regprocedure;
@@ -155,8 +150,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_free_name(2)
 --
---      Name for a new trigger function in the table's schema: after table and queue, shortened so that
---      the names of the triggers fit, too, and with a number when it is taken.
+--      Returns a name for a new trigger function in the table's schema: made of table and queue, shortened so that the
+--      names of the triggers fit too, and with a number if it is taken.
 -- ----------------------------------------------------------------------
     select c.relnamespace, s.short
       from pg_class c,
@@ -181,8 +176,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_give_function(2)
 --
---      Gives a trigger function that the caller has just made to the owner of the table, and to no role else:
---      on a table of its own a role could have it run code with the owner's rights. Internal.
+--      Gives a trigger function that the caller has just created to the owner of the table, and to no other role: on a
+--      table of its own another role could make it run code with the owner's rights. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_grantee   oid;

@@ -7,8 +7,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_partitions(1)
 --
---      The partitions of a table, at all levels, that can have triggers with
---      transition tables: all but foreign tables.
+--      Returns the partitions of a table, at all levels, that can have triggers with transition tables: all but foreign
+--      tables.
 -- ----------------------------------------------------------------------
     -- Not pg_partition_tree(), which waits for locks on all of them: one owner's must not hold up the others.
     with recursive tree (relid, relkind) as (
@@ -36,7 +36,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_missing_partitions(2)
 --
---      The partitions of a captured table that have none of its triggers.
+--      Returns the partitions of a captured table that lack its triggers.
 -- ----------------------------------------------------------------------
     select p.relid
       from pgq.capture_partitions(i_table) as p (relid)
@@ -114,21 +114,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.capture_new_partitions(1)
 --
---      Extends the capture of partitioned tables to partitions that were
---      created or attached since. Statements that name the partitioned table
---      are captured anyway; this is for those that name a partition.
---      Call it after making partitions, as the owner of the table. Maintenance
---      calls it for all tables that its role may change.
+--      Extends the capture of partitioned tables to partitions that were created or attached since. Statements that
+--      name the partitioned table are captured anyway; this is for statements that name a partition. Call it after
+--      creating partitions, as the owner of the table. Maintenance calls it for all tables that its role may change.
 --
---      For all tables it does nothing that the owner of the trigger function could
---      not do itself, and nothing is taken from the function's text: the caller may
---      be a superuser.
+--      When called for all tables it does nothing that the owner of the trigger function could not do itself, and takes
+--      nothing from the function's text: the caller may be a superuser.
 --
 -- Parameters:
---      i_table     - captured table; null for all that the caller owns: then what
---                    cannot be done at once is left, with a warning
+--      i_table     - captured table; null for all that the caller owns: then it skips, with a warning, what cannot be
+--                    done at once
 -- Returns:
---      How many partitions were added.
+--      Number of partitions added.
 -- ----------------------------------------------------------------------
 declare
     v_timeout   constant text := current_setting('lock_timeout');

@@ -6,7 +6,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.register_consumer(2)
 --
---      Registers a consumer on a queue. It gets all events after the queue's newest tick.
+--      Registers a consumer on a queue. The consumer gets all events after the queue's newest tick.
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
@@ -28,7 +28,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.keep_consumer(1)
 --
---      The id of a consumer, which is made if it is not there, and stays until the end of the transaction. Internal.
+--      Returns the id of a consumer, which is created if necessary, and cannot be removed until the end of the
+--      transaction. Internal.
 --
 -- Tables:
 --      locks pgq.consumer, or inserts into it
@@ -54,13 +55,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.register_consumer_at(3)
 --
---      Registers a consumer behind a given tick, or moves one there that is registered already. An
---      open batch is dropped by the move.
+--      Registers a consumer after a given tick, or moves a registered consumer there. The move drops an open batch.
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
 --      x_consumer_name - name of the consumer
---      x_tick_pos      - tick to start behind; null for the newest, or for leaving the position alone
+--      x_tick_pos      - tick to start after; null for the newest, or to leave the position of a registered consumer
+--                        unchanged
 -- Returns:
 --      1 if it was registered, 0 if it already was.
 -- Errors:
@@ -76,8 +77,9 @@ declare
     pos     bigint := x_tick_pos;
 begin
     perform pgq.check_name('consumer', x_consumer_name);
-    -- Rotation asks for this row before it decides what nobody needs any more. No more than that: who registers and
-    -- then sets the queue's parameters must not wait for another who does the same.
+    -- Rotation locks this row before it decides which events are no longer needed. The weakest lock that conflicts with
+    -- that: a session that registers and then sets the queue's parameters must not wait for another session that does
+    -- the same.
     if pgq.is_read_committed() then
         select * into q from pgq.queue where queue_name = x_queue_name for key share;
     else
@@ -94,7 +96,7 @@ begin
     co := pgq.keep_consumer(x_consumer_name);
 
     loop
-        -- Not the insert alone: also where it does nothing it would use up ids.
+        -- Not the insert alone: it would use up ids even if it does nothing.
         if not exists (select from pgq.registration where sub_queue = q.queue_id and sub_consumer = co) then
             insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
         end if;
@@ -119,7 +121,7 @@ begin
             perform pgq.notify_consumers(q.queue_id);
             return 0;
         end if;
-        -- It has gone while we waited, as the partitions of a group do.
+        -- It was removed while this session waited, as happens to the partitions of a group.
     end loop;
 end;
 $$;
@@ -132,16 +134,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.advance_consumer(3)
 --
---      Lets a consumer's position follow a program that keeps its own, as Spark does in checkpoints. The
---      consumer is registered if it is not. It never moves back, and never while a batch is open: then
---      somebody else consumes as it.
+--      Advances a consumer's position to that of a program which keeps its own, as Spark does in checkpoints. It
+--      registers the consumer if necessary. The position never moves back, and never while a batch is open: then
+--      another program consumes under this name.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_consumer_name - name of the consumer
---      i_tick_id       - tick that the program has passed; it may be one that the log has forgotten
+--      i_tick_id       - tick that the program has passed; the log may have forgotten it
 -- Returns:
---      The tick where the consumer stands now: i_tick_id, or the newest before it that the log has.
+--      The consumer's position now: i_tick_id, or the newest tick before it that the log has.
 -- Errors:
 --      PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what
 --      the queue has, PQ016 the consumer is beyond the tick, or has a batch open, PQ038 it is a partition of a
@@ -193,7 +195,7 @@ begin
                           i_queue_name, i_consumer_name, i_tick_id);
     end if;
     if t.tick_id > p.pos_last_tick then
-        -- Nobody has forgotten the tick meanwhile: that would take the lock on a table that we have read.
+        -- The tick was not forgotten meanwhile: that would need a lock on a table that this transaction has read.
         perform pgq.append_position(r, p.pos_nr + 1, t.tick_id, null, null, i_settled => p.pos_settled);
         return t.tick_id;
     end if;
@@ -209,8 +211,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.unregister_consumer(2)
 --
---      Removes a consumer from a queue, with its open batch and the events that it wanted again. The
---      main consumer of a group takes its members with it; a member goes alone.
+--      Removes a consumer from a queue, with its open batch and its retries. Removing the main consumer of a pgq_coop
+--      group also removes its members; removing a member removes only that member.
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
@@ -233,14 +235,14 @@ begin
        and c.co_name = x_consumer_name
        for update of c;
     p := pgq.lock_position(r.reg_id);
-    -- A worker's registration may have been handed to another one meanwhile, with its batch.
+    -- Another worker may have taken over a worker's registration meanwhile, with its batch.
     if p.pos_nr is null or not exists (select from pgq.registration where reg_id = r.reg_id and sub_consumer = r.sub_consumer) then
         return 0;
     end if;
 
     perform pgq.notify_consumers(r.sub_queue);
     members := array(select sub_consumer from pgq.registration where sub_id = r.sub_id);
-    -- The main consumer is there before its members.
+    -- The main consumer exists before its members.
     if exists (select from pgq.registration where sub_id = r.sub_id and reg_id < r.reg_id) then
         delete from pgq.registration where reg_id = r.reg_id;
         perform pgq.forget_consumer(r.sub_consumer);
@@ -248,7 +250,7 @@ begin
     end if;
 
     perform pgq.lock_position(reg_id) from pgq.registration where sub_id = r.sub_id;
-    -- Events that it wanted again belong to nobody now, and are left out when they are due.
+    -- Its retries now belong to no consumer, and are skipped when they are due.
     delete from pgq.registration where sub_id = r.sub_id;
     perform pgq.forget_consumer(m) from unnest(members) m;
     return cardinality(members);
@@ -262,7 +264,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.forget_consumer(1)
 --
---      Removes a consumer that is registered nowhere, unless somebody is about to register it. Internal.
+--      Removes a consumer that is registered nowhere, unless another session is about to register it. Internal.
 --
 -- Tables:
 --      deletes from pgq.consumer
@@ -286,17 +288,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_consumer_info(2)
 --
---      How far consumers are.
+--      Returns the progress of consumers.
 --
 -- Parameters:
---      i_queue_name, i_consumer_name   - of which; null for all
+--      i_queue_name, i_consumer_name   - the consumers; null for all
 -- Returns:
 --      queue_name, consumer_name
---      lag             - age of the last tick that it has finished
+--      lag             - age of the last tick that the consumer has finished
 --      last_seen       - time since it last took or finished a batch
---      last_tick       - last tick that it has finished
+--      last_tick       - last tick that the consumer has finished
 --      current_batch   - open batch, and next_tick, where that ends
---      pending_events  - events behind it, as far as the event sequence tells
+--      pending_events  - events after that tick, as counted by the event sequence
 -- ----------------------------------------------------------------------
     select q.queue_name, c.co_name,
            current_timestamp - t.tick_time,
@@ -328,7 +330,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_consumer_info(1)
 --
---      How far the consumers of a queue are; see pgq.get_consumer_info(2).
+--      Returns the progress of a queue's consumers; see pgq.get_consumer_info(2).
 -- ----------------------------------------------------------------------
     select * from pgq.get_consumer_info(i_queue_name, null);
 $$;
@@ -343,7 +345,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_consumer_info(0)
 --
---      How far all consumers are; see pgq.get_consumer_info(2).
+--      Returns the progress of all consumers; see pgq.get_consumer_info(2).
 -- ----------------------------------------------------------------------
     select * from pgq.get_consumer_info(null, null);
 $$;

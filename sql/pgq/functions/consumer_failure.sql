@@ -6,13 +6,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.note_failure(3)
 --
---      Notes that an open batch has failed, for pgq.failing_consumer; after the transaction in which it did. Does nothing if the batch is
---      not open. With the end of the batch the note is void.
+--      Notes that an open batch has failed, for pgq.failing_consumer. Call it after the transaction that failed. It
+--      does nothing if the batch is not open. When the batch ends, the note is void.
 --
 -- Parameters:
 --      i_batch_id  - the batch
---      i_error     - why, of which 1,000 characters are kept
---      i_event_id  - the event that raised, if it is known
+--      i_error     - the error, of which 1,000 characters are kept
+--      i_event_id  - the event that raised the error, if known
 -- Tables:
 --      inserts into or updates pgq.consumer_failure
 -- ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_consumer_start(2)
 --
---      Where a consumer stands, for those that keep track of it elsewhere.
+--      Returns a consumer's position, for programs that track it in another database.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name   - the consumer
@@ -36,14 +36,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_tick_snapshot(2)
 --
---      What a tick sees, for those that keep track of it elsewhere. Unlike a look at pgq.tick it finds the tick also in the
---      statement that opens the batch, which may be older than the tick.
+--      Returns a tick's snapshot, for programs that track ticks in another database. Unlike a query of pgq.tick it
+--      finds the tick even in the statement that opens the batch, which may be older than the tick.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_tick_id       - the tick
 -- Returns:
---      Its snapshot, null if there is no such tick (any more).
+--      The snapshot, or null if there is no such tick (any more).
 -- ----------------------------------------------------------------------
 begin
     return (pgq.get_tick((select queue_id from pgq.queue where queue_name = i_queue_name), i_tick_id)).tick_snapshot;
@@ -61,17 +61,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.rewind_consumer(6)
 --
---      Moves a consumer to a tick that another database remembers, or registers it there. As long as the queue has the events it may
---      have forgotten the tick, as it forgets early ones; then the tick is made again.
+--      Moves a consumer to a tick that another database remembers, or registers it there. If the queue has forgotten
+--      the tick, as it forgets early ticks, but still has the events, the tick is made again.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name   - the consumer
---      i_tick_id                       - the tick, and what is remembered of it; null for what is not
+--      i_tick_id                       - the tick, and what is remembered about it; null for unknown values
 --      i_tick_time, i_tick_snapshot, i_tick_event_seq
 -- Returns:
 --      1 if it was registered, 0 if it already was.
 -- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ042 it is of another history
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ042 the tick is of another
+--      history
 -- Tables:
 --      locks pgq.queue against rotation; may insert a tick; appends a position
 -- ----------------------------------------------------------------------

@@ -7,14 +7,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_dead_letter_many(4)
 --
---      Gives up events of an open batch: each is kept as a dead letter of this consumer, with the reason. One
---      pass over the batch, however many events. Other consumers are not concerned.
+--      Gives up events of an open batch: each is kept as a dead letter of this consumer, with the reason. It takes one
+--      pass over the batch, however many events there are. Other consumers are not affected.
 --
 -- Parameters:
 --      x_batch_id      - an open batch
 --      x_event_ids     - ids of its events
---      x_reasons       - why, one for each
---      x_tracebacks    - where in the program, one for each, may be null; null for none at all
+--      x_reasons       - the reasons, one for each event
+--      x_tracebacks    - the tracebacks, one for each event, each may be null; null for none at all
 -- Returns:
 --      Number of dead letters.
 -- Errors:
@@ -38,7 +38,7 @@ begin
             hint = 'Give arrays of the same length, and no reason that is null.';
     end if;
     select * into b from pgq.open_batch(x_batch_id);
-    -- Of several workers that share a position the first is the one they share it with: replayed events are for all.
+    -- If several workers share a position, take the consumer that owns it: replayed events are for all of them.
     select c.co_name into owner
       from pgq.registration r
       join pgq.consumer c on c.co_id = r.sub_consumer
@@ -104,25 +104,24 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.replay_dead_letters(1)
 --
---      Lets dead letters come again, each to the consumer that gave it up and to no other, as events with their
---      old ids and ev_retry of 0. They come as retries do, when maintenance next runs. Any condition can
---      select them:
+--      Delivers dead letters again, each only to the consumer that gave it up, as events with their old ids and an
+--      ev_retry of 0. Like retries, they are delivered when maintenance next runs. Any condition can select them:
 --          select pgq.replay_dead_letters(array(select dl_id from pgq.dead_letter where dl_queue = 'orders'))
 --
 -- Parameters:
---      i_ids   - which; those that are not there (any more) are left out
+--      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
 -- Returns:
---      Number of events that will come again for it. Several dead letters of one event for one consumer make it
---      come once; so do a dead letter and a retry that waits.
+--      Number of events that will be delivered again. Several dead letters of one event for one consumer deliver it
+--      once; so do a dead letter and a waiting retry.
 -- Errors:
 --      PQ002 the consumer is not registered any more
 -- Tables:
---      deletes from pgq.dead_letter; writes what pgq.event_retry_raw() writes
+--      deletes from pgq.dead_letter; writes to the tables of pgq.event_retry_raw()
 -- ----------------------------------------------------------------------
 declare
     n   int4;
 begin
-    -- In one order, so that two at once wait for each other and do not deadlock.
+    -- In a fixed order, so that two sessions at once wait for each other and do not deadlock.
     perform from pgq.dead_letter where dl_id = any (i_ids) order by dl_id for update;
     with replayed as (
         delete from pgq.dead_letter where dl_id = any (i_ids) returning *),
@@ -154,13 +153,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.purge_dead_letters(1)
 --
---      Forgets dead letters. Any condition can select them:
---          select pgq.purge_dead_letters(array(select dl_id from pgq.dead_letter where dl_time < now() - interval '90 days'))
+--      Deletes dead letters. Any condition can select them:
+--          select pgq.purge_dead_letters(array(select dl_id from pgq.dead_letter where dl_time < now() - interval '90
+--          days'))
 --
 -- Parameters:
---      i_ids   - which; those that are not there (any more) are left out
+--      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
 -- Returns:
---      Number of dead letters that are gone.
+--      Number of dead letters deleted.
 -- Tables:
 --      deletes from pgq.dead_letter
 -- ----------------------------------------------------------------------

@@ -1,10 +1,10 @@
 -- Access to the events that wait for their time; see structure/delayed.sql.
 --
--- Why none is lost or comes twice: a pass first says in a sequence up to which time it copies, then takes its
--- snapshot. Whoever writes has drawn a transaction id, looks at the sequence, and takes a time behind it. So a row
--- that belongs into a pass and is not visible to it was written by a transaction that had its id already: a later
--- pass looks for its rows by that. The snapshot names only those that are older than the newest one that had ended;
--- the others lie below the fence, an id that nobody had yet.
+-- No event is lost or delivered twice, for this reason: a pass first publishes in a sequence the time up to which it
+-- copies, then takes its snapshot. A session that writes draws a transaction id, reads the sequence, and takes a time
+-- after it. So a row that belongs to a pass and is not visible to it was written by a transaction that had its id
+-- already, and a later pass finds its rows by that id. The snapshot names only transactions that are older than the
+-- newest one that had ended; the others lie below the fence, an id that no transaction had yet.
 
 create or replace function pgq.delayed_target(out earliest timestamptz, out parity bigint)
 language plpgsql
@@ -12,11 +12,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.delayed_target(0)
 --
---      What whoever writes into pgq.delayed has to know; draws the transaction id before it looks, and
---      wakes the ticker, for which the new event may be the next one. Internal.
+--      Returns what a session needs to write into pgq.delayed. It draws the transaction id before it looks, and wakes
+--      the ticker, because the new event may be due next. Internal.
 --
 -- Returns:
---      earliest    - no row may be due before; null if any may
+--      earliest    - earliest time that a row may be due; null for no limit
 --      parity      - for pgq.delayed_slot(2)
 -- ----------------------------------------------------------------------
 begin
@@ -37,7 +37,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.delayed_slot(2)
 --
---      The table for an event that is due at this time: two for each range of delays. Internal.
+--      Returns the table for an event that is due at this time; there are two for each range of delays. Internal.
 -- ----------------------------------------------------------------------
 declare
     delay   constant interval := i_due - pg_catalog.clock_timestamp();
@@ -59,7 +59,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.last_move(0)
 --
---      How far passes have come, before the first one not at all. Internal.
+--      Returns the progress of the passes; empty before the first pass. Internal.
 --
 -- Errors:
 --      40001 the transaction's snapshot is too old to know
@@ -69,7 +69,7 @@ as $$
 declare
     m   pgq.moved_0;
 begin
-    -- Twice: between two statements rotation may carry the row from one table to the other.
+    -- Look twice: between two statements rotation may carry the row from one table to the other.
     for attempt in 1..2 loop
         if pg_catalog.pg_sequence_last_value('pgq.moved_log_seq') % 2 = 0 then
             select * into m from pgq.moved_0 order by moved_nr desc limit 1;
@@ -118,14 +118,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_delayed_events(2)
 --
---      The events of a queue that wait for their time, the next ones first. Without those that single
---      consumers want again.
+--      Returns the delayed events of a queue, the next ones first, without the retries of single consumers.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
---      i_limit         - at most so many; null for all
+--      i_limit         - maximum number of events; null for all
 -- Returns:
---      due     - when the event will be delivered
+--      due     - time of delivery
 --      others  - the event
 -- Errors:
 --      PQ001 queue does not exist
@@ -157,14 +156,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_delayed_info(1)
 --
---      What waits for its time, of each queue. Reads all of it.
+--      Returns the number of delayed events and retries of each queue. It reads all of them.
 --
 -- Parameters:
---      i_queue_name    - which; null for all
+--      i_queue_name    - the queue; null for all
 -- Returns:
 --      delayed_events  - number of delayed events
---      next_due        - when the next of them is due
---      retry_events    - number of events that consumers want again
+--      next_due        - time when the next delayed event is due
+--      retry_events    - number of waiting retries
 -- ----------------------------------------------------------------------
 begin
     return query

@@ -13,7 +13,7 @@ begin
     select coalesce(t::text, 'NULL') into bad
       from pg_catalog.unnest(i_times) t
      where pg_catalog.isfinite(t) is not true
-        -- Beyond that many clients know no dates, and one such event would hide all others from them.
+        -- Many clients cannot represent dates after that, and one such event would hide all others from them.
         or t >= '9999-12-31 00:00+00'::timestamptz
      limit 1;
     if found then
@@ -36,13 +36,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_event_at(8)
 --
---      Puts an event into a queue, in the caller's transaction, that is delivered at a later time, to the
---      consumers that are registered then. Its ev_time is when it was due.
+--      Puts an event into a queue, in the caller's transaction, to be delivered at a later time to the consumers that
+--      are registered then. Its ev_time will be the time when it was due.
 --
 -- Parameters:
 --      queue_name              - name of the queue
---      deliver_at              - when; a time in the past means at once
---      ev_type                 - what the event is, for the consumer to tell
+--      deliver_at              - time of delivery; a time in the past means at once
+--      ev_type                 - type of the event, for the consumer
 --      ev_data                 - payload
 --      ev_extra1 .. ev_extra4  - further fields
 -- Returns:
@@ -90,7 +90,7 @@ as $$
 --
 -- Parameters:
 --      i_queue_name            - name of the queue
---      i_times                 - when
+--      i_times                 - times of delivery
 --      i_types, i_data         - types and payloads, arrays of the same length
 --      i_extra1 .. i_extra4    - further fields, each null or an array of that length
 -- Returns:
@@ -139,16 +139,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.cancel_event(2)
 --
---      Takes back, in the caller's transaction, an event that waits for its time.
+--      Cancels a delayed event, in the caller's transaction.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
---      i_event_id      - what pgq.insert_event_at() returned
+--      i_event_id      - id that pgq.insert_event_at() returned
 -- Returns:
---      True if it will not be delivered, once the transaction commits; false if it was delivered or
---      cancelled before, or never was. Until the transaction ends it is not delivered.
+--      True if the event will not be delivered, once the transaction commits; false if it was delivered or cancelled
+--      before, or never existed. It is not delivered before the transaction ends.
 -- Errors:
---      PQ001 queue does not exist, 40001 it was delivered after the transaction took its snapshot
+--      PQ001 queue does not exist, 40001 the event was delivered after the transaction took its snapshot
 -- Tables:
 --      deletes from pgq.delayed
 -- ----------------------------------------------------------------------
@@ -159,19 +159,19 @@ begin
     if id is null then
         perform pgq.raise_queue_not_found(i_queue_name);
     end if;
-    -- Waits for a pass that is just copying it. A pass that comes later passes over what is locked.
+    -- This waits for a pass that is just copying the event. A later pass skips locked events.
     select * into d
       from pgq.delayed
      where ev_id = i_event_id
        and ev_queue = id
        and ev_owner is null
        for update;
-    -- A statement of its own, so that it sees what was committed before we got the lock.
+    -- A statement of its own, so that it sees what was committed before this session got the lock.
     if not found or pgq.is_moved(d.due, d.due_nr, d.due_txid, pgq.last_move()) then
         return false;
     end if;
     if not pgq.is_read_committed() and d.due < (pgq.delayed_target()).earliest then
-        -- A pass may have copied it that this snapshot does not see.
+        -- A pass that this snapshot does not see may have copied the event.
         perform pgq.raise_stale_snapshot();
     end if;
     delete from pgq.delayed where ev_id = i_event_id and ev_queue = id and ev_owner is null;

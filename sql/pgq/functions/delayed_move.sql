@@ -30,7 +30,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ended_between(2)
 --
---      The transactions that were running at one snapshot and are not at a later one. Internal.
+--      Returns the transactions that were running in one snapshot and are not in a later one. Internal.
 -- ----------------------------------------------------------------------
 begin
     return array(select pg_catalog.txid_snapshot_xip(i_before) except select pg_catalog.txid_snapshot_xip(i_after));
@@ -44,8 +44,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.future_txid(0)
 --
---      A transaction id that nobody has yet, not far from those that are there. (A snapshot knows less: it
---      ends behind the newest transaction that has ended.) Internal.
+--      Returns a transaction id that no transaction has yet, close to the newest one. (A snapshot knows less: it ends
+--      behind the newest transaction that has ended.) Internal.
 -- ----------------------------------------------------------------------
 declare
     own constant bigint := pg_catalog.txid_current();
@@ -64,8 +64,8 @@ $$;
 create or replace function pgq.maint_delayed_events(out moved int4, out next_due interval)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
--- Made while there is little the plan must be right when there is much: by index. And planning a dozen tables
--- takes longer than looking into them. (The cost of what is off would make it compile the plan.)
+-- A plan made while the tables are small must also be right when they are large: use indexes. Planning a dozen tables
+-- takes longer than reading them. (The cost of disabled nodes would make PostgreSQL compile the plan.)
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
@@ -73,13 +73,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_delayed_events(0)
 --
---      Copies events whose time has come into their queues: those inserted with a time, and those that a
---      consumer wants again. At most 5000 a call, plus what late transactions have left behind: each of
---      these comes as a whole. Call it again when next_due is over.
+--      Copies due events into their queues: events inserted with a time, and retries. It copies at most 5000 per call,
+--      plus the events of late transactions: each of these is copied as a whole. Call it again after next_due.
 --
 -- Returns:
---      moved       - number of events; 0 also if somebody else is at it
---      next_due    - how long until the next one is due, of those committed by now; null if there is none
+--      moved       - number of events; also 0 if another session is copying
+--      next_due    - time until the next committed event is due; null if there is none
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ053 in a transaction that
 --      has delayed events itself
@@ -118,9 +117,9 @@ begin
                 message = 'delayed events must not be moved in the transaction that has inserted them',
                 hint = 'Commit first.';
         end if;
-        m := pgq.last_move();  -- whoever had the lock before has committed
+        m := pgq.last_move();  -- the previous holder of the lock has committed
 
-        -- First say up to when, then look; see the top of delayed.sql.
+        -- First publish the time limit, then look; see the top of delayed.sql.
         until := clock_timestamp();
         if (extract(epoch from until) * 1000000)::bigint > pg_sequence_last_value('pgq.delayed_until_seq') is not false then
             perform setval('pgq.delayed_until_seq', (extract(epoch from until) * 1000000)::bigint);
@@ -130,7 +129,7 @@ begin
         fence := pgq.future_txid();
         ended := pgq.ended_between(m.moved_snapshot, snapshot);
         ended_from := txid_snapshot_xmax(m.moved_snapshot);
-        -- where a piece ends that is full
+        -- the end of a full piece
         select due, due_nr into last
           from pgq.delayed
          where (due, due_nr) > (m.moved_due, m.moved_due_nr)
@@ -142,7 +141,7 @@ begin
             until_nr := last.due_nr;
         end if;
 
-        -- What is being cancelled is locked, and held back until we know how that ends.
+        -- An event that is being cancelled is locked. Hold it back until that transaction has ended.
         with taken as materialized (
             select d.*
               from pgq.delayed d
@@ -165,7 +164,7 @@ begin
                     select due, due_nr from taken) locked),
         target as materialized (
             select queue_id, pgq.state_slot(queue_slot_seq) as ev_slot from pgq.queue),
-        -- The others' queues have been dropped, their consumers unregistered.
+        -- The queues of the other events were dropped, or their consumers unregistered.
         copied as (
             insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
                                    ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
@@ -186,7 +185,7 @@ begin
         else
             insert into pgq.moved_1 values (m.moved_nr + 1, until, until_nr, snapshot, fence, held_due, held_nr);
         end if;
-        -- Events keep their ids. The sequence has to move all the same, so that a tick becomes due.
+        -- Events keep their ids. The sequence still has to move, so that a tick becomes due.
         perform nextval(queue_event_seq_id) from pgq.queue where queue_id = any (queues);
         if moved > 0 and pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
             perform pg_notify('pgq_wake', '');
@@ -213,12 +212,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_rotate_delayed(0)
 --
---      Keeps the tables of delayed events small: of the two for each range of delays, truncates the one that
---      is not filled, when all in it was delivered, and moves on to it when the other one has grown. Never waits
---      for a lock; what is not possible now is tried again at the next call.
+--      Keeps the tables of delayed events small. Of the two tables for each range of delays it truncates the one that
+--      is not being filled, if all its events were delivered, and switches to it when the other one has grown. It never
+--      waits for a lock; the next call tries again what is not possible now.
 --
 -- Returns:
---      Number of tables emptied.
+--      Number of tables truncated.
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
@@ -243,7 +242,7 @@ begin
             exception when lock_not_available then
                 continue;
             end;
-            -- Nobody writes into it now. Is there a row in it that has not been passed?
+            -- No session writes into it now. Is there a row in it that was not copied yet?
             execute format(
                 'select exists (select from %1$s where (due, due_nr) > ($1.moved_due, $1.moved_due_nr))'
                 ' or exists (select from %1$s where due_txid >= txid_snapshot_xmax($1.moved_snapshot))'
@@ -270,8 +269,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.delayed_rotate_bytes(0)
 --
---      How large a table of delayed events may be before the other one is filled: as with the log of their
---      moves. Internal.
+--      Returns the size that a table of delayed events may reach before the other one is filled: the limit of the log
+--      of moves. Internal.
 -- ----------------------------------------------------------------------
     select coalesce((select log_rotate_bytes from pgq.log where log_name = 'moved'), 8388608);
 $$;

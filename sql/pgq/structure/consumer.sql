@@ -10,13 +10,13 @@ create table pgq.consumer (
 create sequence pgq.batch_id_seq;
 create sequence pgq.subscription_sub_id_seq as int4;
 
--- The static part of a subscription. It is what one locks to change a position; it is never rewritten.
+-- The static part of a subscription. Changing a position locks this row; the row is never rewritten.
 create table pgq.registration (
     reg_id          int4    not null generated always as identity,
     sub_id          int4    not null default nextval('pgq.subscription_sub_id_seq'),
     sub_queue       int4    not null,
     sub_consumer    int4    not null,
-    -- of a consumer group: only its members take batches
+    -- true for a partition of a consumer group: only members of the group take its batches
     reg_is_partition boolean not null default false,
     constraint registration_pkey primary key (sub_queue, sub_consumer),
     constraint registration_reg_id_uq unique (reg_id),

@@ -1,9 +1,10 @@
--- Why consumers' open batches fail. Nothing is written while they succeed: a row is about an open batch, or about nothing any more.
+-- Failures of consumers' open batches. Nothing is written while batches succeed. A row is valid only while its batch is
+-- open.
 
 create table pgq.consumer_failure (
     cf_registration int4            not null,
     cf_batch        bigint          not null,
-    -- the event that raised, if one is known to be it
+    -- the event that raised the error, if known
     cf_event        bigint,
     cf_error        text            not null,
     cf_attempts     int4            not null,

@@ -1,14 +1,15 @@
--- Events that a consumer has given up, until somebody replays or purges them. A row is written once and deleted
--- once, by hand; a consumer that works leaves nothing here.
+-- Events that a consumer has given up, until they are replayed or purged. A row is written once and deleted once, by
+-- hand; a consumer without failures leaves nothing here.
 
 create table pgq.dead_letter (
     dl_id           bigint          not null generated always as identity,
     dl_time         timestamptz     not null default now(),
-    -- By name: they outlive the consumer's registration, and one that is registered again may have them.
+    -- By name: dead letters outlive the consumer's registration, and belong to a consumer that is registered again
+    -- under the name.
     dl_queue        text            not null,
     dl_consumer     text            not null,
     dl_batch        bigint          not null,
-    -- how often it was processed in vain
+    -- number of failed attempts
     dl_attempts     int4            not null,
     dl_reason       text            not null,
     dl_traceback    text,

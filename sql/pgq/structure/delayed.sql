@@ -1,15 +1,15 @@
--- Events that shall be delivered later: inserted with a time, or wanted again by a consumer. They are written
--- once and never updated. A pass of pgq.maint_delayed_events() copies what has become due into the queues, and
--- notes how far it has come, and by which snapshot, in a log; so nothing has to be marked or deleted.
+-- Events to be delivered later: events inserted with a time, and retries. A row is written once and never updated. Each
+-- pass of pgq.maint_delayed_events() copies the events that are due into the queues, and notes in a log how far it came
+-- and with which snapshot, so no row has to be marked or deleted.
 --
--- Tables are filled and emptied by how long their events have to wait, two for each range of delays: while one
--- is filled, all events of the other become due, and it is truncated. An event of next year thus stands in the
--- way of no other.
+-- Each range of delays has two tables. While one is filled, all events of the other become due, and it is truncated. So
+-- an event that is due next year does not keep the tables of the others from being truncated.
 
 create sequence pgq.delayed_due_nr_seq;
 
--- Passes copy what is due up to this time, in microseconds since 1970: for everybody, whatever the snapshot.
--- Who writes afterwards takes a later time, or is found by the transaction id.
+-- Passes copy what is due up to this time, in microseconds since 1970. The value is the same for all sessions, whatever
+-- their snapshots. A session that writes afterwards takes a later time, or a later pass finds its rows by the
+-- transaction id.
 create sequence pgq.delayed_until_seq minvalue -9223372036854775808;
 
 -- Which of the two tables of each range is filled: a bit for each range.
@@ -17,13 +17,13 @@ create sequence pgq.delayed_parity_seq minvalue 0 start 0;
 
 create table pgq.delayed (
     due             timestamptz     not null,
-    -- one after the other: tells rows with one time apart
+    -- ascending: distinguishes rows with the same time
     due_nr          bigint          not null default nextval('pgq.delayed_due_nr_seq'),
     due_txid        bigint          not null default txid_current(),
     ev_queue        int4            not null,
     ev_id           bigint          not null,
     ev_time         timestamptz     not null,
-    -- of retries: the subscription that wants it, and the batch from which it did
+    -- for retries: the subscription that retries the event, and the batch it was retried from
     ev_owner        int4,
     ev_batch        bigint,
     ev_retry        int4,
@@ -47,14 +47,14 @@ begin
         execute pg_catalog.format('create table pgq.delayed_%s partition of pgq.delayed for values in (%s) '
                                   'with (fillfactor = 100, autovacuum_enabled = off, toast.autovacuum_enabled = off)', slot, slot);
     end loop;
-    -- So that they have a last value from the start.
+    -- So that the sequences have a last value from the start.
     perform pg_catalog.setval('pgq.delayed_parity_seq', 0);
 end;
 $$;
 
--- How far passes have come; a log as those of ticks and positions (structure/log.sql), the newest row counts.
--- Copied are the rows up to (moved_due, moved_due_nr) that are visible in moved_snapshot, except those held:
--- somebody was cancelling them just then.
+-- Progress of the passes: a log like those of ticks and positions (structure/log.sql), of which the newest row counts.
+-- The passes have copied the rows up to (moved_due, moved_due_nr) that are visible in moved_snapshot, except the held
+-- rows: those were being cancelled at that moment.
 create sequence pgq.moved_log_seq minvalue 0 start 0;
 do $$
 begin
@@ -67,7 +67,7 @@ create table pgq.moved_0 (
     moved_due       timestamptz     not null,
     moved_due_nr    bigint          not null,
     moved_snapshot  txid_snapshot   not null,
-    -- No transaction has written up to moved_due that is invisible to the snapshot and has an id from here on.
+    -- No transaction with an id from here on has written rows up to moved_due that the snapshot does not see.
     moved_fence     bigint          not null,
     held_due        timestamptz[]   not null,
     held_due_nr     bigint[]        not null,
@@ -78,7 +78,7 @@ create table pgq.moved_1 (
     constraint moved_1_pkey primary key (moved_nr)
 ) with (fillfactor = 100, autovacuum_enabled = off);
 
--- What waits. (Under an old snapshot more than that: functions that decide by it use pgq.last_move().)
+-- The waiting events. (Under an old snapshot it shows more than those: functions that decide use pgq.last_move().)
 create view pgq.waiting_event as
 select d.*
   from pgq.delayed d
@@ -92,7 +92,7 @@ select d.*
    and exists (select from pgq.queue where queue_id = d.ev_queue)
    and (d.ev_owner is null or exists (select from pgq.registration where sub_id = d.ev_owner));
 
--- PgQ's table of events that shall come again, one row for each and consumer.
+-- PgQ's table of events to be retried, one row per event and consumer.
 create view pgq.retry_queue as
 select due as ev_retry_after, ev_queue, ev_id, ev_time, null::bigint as ev_txid, ev_owner, ev_retry,
        ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4

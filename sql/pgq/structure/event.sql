@@ -2,14 +2,14 @@
 -- tuple routing finds the queue's current table by ev_slot:
 --
 --   pgq.event                     by range of ev_slot
---     pgq.event_<queue>_<n>       a table that is filled, read, truncated and filled again, of one
---                                 of the first 32 queues
+--     pgq.event_<queue>_<n>       a table of one of the first 32 queues: filled, read,
+--                                 truncated and filled again
 --     pgq.event_bucket_<k>        32 queues more, by list of ev_slot
 --       pgq.event_<queue>_<n>
---     pgq.event_guard_<n>         stays empty; its trigger sees to whatever is not a plain insert
+--     pgq.event_guard_<n>         stays empty; its trigger handles every insert that is not plain
 --
--- The buckets keep a new connection's first insert cheap when there are thousands of queues. They cost a
--- second routing, so the first 32 queues are without.
+-- The buckets keep a new connection's first insert cheap when there are thousands of queues. They cost a second
+-- routing, so the first 32 queues have none.
 
 create table pgq.event (
     ev_id       bigint          not null,
@@ -26,7 +26,7 @@ create table pgq.event (
     ev_slot     int4            not null
 ) partition by range (ev_slot);
 
--- What is not a slot: see functions/slot_state.sql.
+-- For values that are not slots see functions/slot_state.sql.
 create table pgq.event_guard_0 partition of pgq.event for values from (minvalue) to (0);
 create table pgq.event_guard_1 partition of pgq.event for values from (262144) to (maxvalue);
 
@@ -35,8 +35,8 @@ select ev_id, ev_time, ev_txid, ev_owner, ev_retry,
        ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4
   from pgq.event;
 
--- Transactions that wrote directly (COPY) into a table of the queue that was no longer current. The batch
--- query looks here, so that rotation between current_event_table() and the COPY loses nothing.
+-- Transactions that wrote directly (COPY) into a table of the queue that was no longer current. The batch query reads
+-- this, so that a rotation between current_event_table() and the COPY loses nothing.
 create table pgq.late_write (
     late_queue  int4            not null,
     late_table  int4            not null,
@@ -44,8 +44,8 @@ create table pgq.late_write (
     constraint late_write_pkey primary key (late_queue, late_txid, late_table)
 );
 
--- How far pgq.force_tick() has moved an event sequence, and to where: that many numbers are no events. Rotation removes
--- those that no consumer can be before.
+-- The steps by which pgq.force_tick() has moved an event sequence: these numbers belong to no events. Rotation removes
+-- the rows that all consumers have passed.
 create table pgq.forced_tick (
     forced_queue    int4            not null,
     forced_seq      bigint          not null,
@@ -53,20 +53,20 @@ create table pgq.forced_tick (
     constraint forced_tick_pkey primary key (forced_queue, forced_seq)
 );
 
--- The highest snapshot boundary that a tick has stored. Transaction ids below it in a new transaction
--- mean that this database came from a dump of a cluster that was further on.
+-- The highest snapshot boundary that a tick has stored. If a new transaction has a lower id, this database was restored
+-- from a dump of a cluster with higher transaction ids.
 create sequence pgq.txid_high_seq minvalue 0 start 0;
 
--- Which cluster the states of queues were made in, as functions/slot_state.sql has it. The row comes with the first queue
--- (a dump of an extension must find the table empty).
+-- The cluster in which the states of queues were made, see functions/slot_state.sql. The row is inserted with the first
+-- queue: a dump of an extension must find the table empty.
 create table pgq.cluster (
     cluster_is_one      boolean         not null default true,
-    -- The table's own oid tells copies of a cluster's files, which are that cluster, from a dump that was
-    -- restored in one of these.
+    -- The table's own oid distinguishes a copy of a cluster's files, which counts as the same cluster, from a dump
+    -- restored into such a copy.
     cluster_identifier  bigint          not null,
     cluster_table       oid             not null,
     cluster_tag         int4            not null,
-    -- that noted it
+    -- the transaction that noted it
     cluster_txid        bigint          not null default txid_current(),
     constraint cluster_pkey primary key (cluster_is_one),
     constraint cluster_is_one_true check (cluster_is_one),
@@ -78,7 +78,7 @@ create sequence pgq.ticker_sleep_seq;
 
 do $$
 begin
-    -- So that they have a last value from the start.
+    -- So that the sequences have a last value from the start.
     perform pg_catalog.setval('pgq.txid_high_seq', 0);
     perform pg_catalog.setval('pgq.ticker_sleep_seq', 1);
 end;

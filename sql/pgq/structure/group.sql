@@ -1,38 +1,38 @@
--- Consumer groups: the events of one key in order, different keys in parallel.
+-- Consumer groups: the events of one key are processed in order, different keys in parallel.
 --
--- A group divides a queue's events by a key into partitions. Each partition is a registered consumer
--- <group>#<number> with a position of its own, whose batches hold the events of its keys only. Workers are
--- members of the group; a partition belongs to one of them at a time.
+-- A group divides a queue's events by a key into partitions. Each partition is a registered consumer <group>#<number>
+-- with a position of its own, whose batches hold the events of its keys only. Workers are members of the group; a
+-- partition belongs to one member at a time.
 --
 -- Invariants:
---   1. The events of a key are handed out in the order of the batches, and of ev_id within a batch, and
---      always by the same partition. What resizing changes, it changes when all partitions stand on one tick.
---   2. A partition has one owner. Each change of owner draws a new part_generation, and whoever finishes a batch
---      gives the generation under which it was opened: an owner that lost the partition cannot commit.
---   3. Effects in the transaction that finishes the batch happen exactly once, wherever workers die: the open
---      batch stays open, and the next owner gets the same one.
---   4. A parked key's events go to pgq.parked_event in their order, in the transaction that finishes the
---      batch. Only the owner takes them out again, and the key is parked until none is left. So nothing of
---      the key overtakes.
+--   1. The events of a key are handed out in the order of the batches, and of ev_id within a batch, and always by the
+--      same partition. Resizing changes this only when all partitions are at the same tick.
+--   2. A partition has one owner. Each change of owner draws a new part_generation, and finishing a batch requires the
+--      generation under which it was opened: an owner that lost the partition cannot commit.
+--   3. Effects in the transaction that finishes the batch happen exactly once, at whatever point workers die: the batch
+--      stays open, and the next owner gets the same batch.
+--   4. A parked key's events go to pgq.parked_event in their order, in the transaction that finishes the batch. Only
+--      the owner takes them out again, and the key is parked until none is left. So no event of the key overtakes
+--      another.
 --   5. Rotation waits for the slowest partition: each has its own registration.
---   6. While nobody joins, leaves or fails, no row here is written. A member's signs of life are rows of the
---      position log, under the negative of its id, and rotate with that.
+--   6. While no member joins, leaves or fails, no row here is written. A member's heartbeats are rows of the position
+--      log, under the negative of its id, and rotate with it.
 
 create table pgq.consumer_group (
     group_id            int4        not null generated always as identity,
     group_queue         int4        not null,
     group_name          text        not null,
-    -- All partitions have the same, so that events which are to be retried belong to the group.
+    -- All partitions have the same, so that retries belong to the group.
     group_sub_id        int4        not null,
     group_partitions    int4        not null,
-    -- as it was given, and as the batch query has it: never null, for an event without key its id
+    -- as given, and as used in the batch query: never null; the event id for an event without a key
     group_key           text        not null,
     group_key_sql       text        not null,
-    -- A member that gives no sign of life for so long loses its partitions.
+    -- A member that sends no heartbeat for this long loses its partitions.
     group_lease         interval    not null default '15 seconds',
-    -- A partition with so many parked events takes no more batches.
+    -- A partition with this number of parked events takes no more batches.
     group_park_limit    int4        not null default 10000,
-    -- While it is resized: to how many partitions, and where all have to stand before.
+    -- During resizing: the new number of partitions, and the tick that all must reach first.
     group_resize_to     int4,
     group_resize_tick   bigint,
 
@@ -48,7 +48,7 @@ create table pgq.consumer_group (
 create table pgq.group_member (
     member_id           int4        not null generated always as identity,
     member_group        int4        not null,
-    -- what its worker calls itself, for people
+    -- the worker's name, for display
     member_name         text        not null,
     member_joined       timestamptz not null default now(),
 
@@ -56,14 +56,14 @@ create table pgq.group_member (
     constraint member_group_fkey foreign key (member_group) references pgq.consumer_group (group_id) on delete cascade
 );
 
--- No two owners of any partitions have the same.
+-- Unique for each change of owner of any partition.
 create sequence pgq.group_generation_seq;
 
 create table pgq.group_partition (
     part_group          int4        not null,
     part_nr             int4        not null,
     part_reg            int4        not null,
-    -- its owner, null if it is free
+    -- the owner; null if the partition is free
     part_member         int4,
     part_generation     bigint      not null default nextval('pgq.group_generation_seq'),
 
@@ -73,14 +73,14 @@ create table pgq.group_partition (
     constraint part_reg_fkey foreign key (part_reg) references pgq.registration (reg_id)
 );
 
--- Keys may be long, so no index has them. One key is there once: only the owner of its partition adds it.
+-- Keys may be long, so there is no index on them. A key is unique because only the owner of its partition adds it.
 create table pgq.parked_key (
     parked_id           bigint      not null generated always as identity,
     parked_group        int4        not null,
     parked_part         int4        not null,
     parked_key          text        not null,
     parked_since        timestamptz not null default clock_timestamp(),
-    -- how often its first event has failed, when it is tried again (null: when somebody says so), and why
+    -- number of failures of its first event, time of the next attempt (null: only on request), and the error
     parked_attempts     int4        not null default 1,
     parked_next         timestamptz,
     parked_error        text,
@@ -109,7 +109,7 @@ create table pgq.parked_event (
 );
 create index parked_event_key_idx on pgq.parked_event (pe_key, pe_id);
 
--- Always empty: what a key may be is what an index over these columns may be.
+-- Always empty: an expression is a valid key if an index over these columns can have it.
 create table pgq.group_key_check (
     ev_id               bigint,
     ev_type             text,

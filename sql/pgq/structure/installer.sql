@@ -1,4 +1,5 @@
--- The end of the installation. What the installer needed for it, it does not keep: members of pgq_owner may do everything.
+-- The end of the installation. The installer loses the membership of pgq_owner that it needed: members may do
+-- everything.
 
 do $$
 begin

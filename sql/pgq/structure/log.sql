@@ -1,15 +1,15 @@
--- Ticks and consumer positions change with every batch. Rows that are updated or deleted would pile up
--- as long as any transaction holds back the horizon, so both are logs: append only, two tables each,
--- filled in turn. When the current table of a log has grown, writers move to the other one; what is still
--- needed is carried over; the rest goes by TRUNCATE. See pgq.maint_rotate_logs().
+-- Ticks and consumer positions change with every batch. Updated or deleted rows would pile up as long as any
+-- transaction holds back the horizon, so both are logs: append only, two tables each, filled in turn. When the current
+-- table of a log has grown, writers move to the other one. Rows that are still needed are carried over, the others are
+-- truncated. See pgq.maint_rotate_logs().
 
 create table pgq.log (
     log_name            text            not null primary key,
-    -- As with pgq.queue: the current table is number log_rotations % 2, and the sequence says the same
-    -- outside of snapshots.
+    -- As in pgq.queue: the current table is number log_rotations % 2, and the sequence gives the same number
+    -- independently of snapshots.
     log_rotations       bigint          not null default 0,
     log_seq             regclass        not null,
-    -- Rotate when the current table is larger than this and twice what was carried over into it.
+    -- Rotate when the current table is larger than this, and larger than twice what was carried over into it.
     log_rotate_bytes    bigint          not null default 8388608,
     log_carried_bytes   bigint          not null default 0
 );
@@ -23,10 +23,10 @@ begin
 end;
 $$;
 
--- The rows of pgq.log come with the first queue (a dump of an extension must find the table empty).
+-- The rows of pgq.log are inserted with the first queue: a dump of an extension must find the table empty.
 
--- No row of theirs dies for long, so autovacuum has nothing to do there; and what ANALYZE would say of a
--- log that is nearly empty would be wrong of the same log an hour later.
+-- Autovacuum has nothing to do: the tables are truncated before dead rows could pile up. And statistics of a log that
+-- is nearly empty would be wrong for the same log an hour later.
 
 create table pgq.tick_0 (
     tick_queue      int4            not null,
@@ -34,10 +34,10 @@ create table pgq.tick_0 (
     tick_time       timestamptz     not null default now(),
     tick_snapshot   txid_snapshot   not null default txid_current_snapshot(),
     tick_event_seq  bigint          not null,
-    -- made for latency, between two nominal ticks; forgotten when the log rotates
+    -- early tick, made for latency between two nominal ticks; forgotten when the log rotates
     tick_early      boolean         not null default false,
-    -- Transactions with ids from here on had drawn none of the event ids that tick_event_seq counts.
-    -- Those below that were running may still bring events to light: see pgq.due_queues().
+    -- Transactions with ids from here on had drawn none of the event ids that tick_event_seq counts. Transactions with
+    -- lower ids that were running may still commit such events: see pgq.due_queues().
     tick_fence      bigint          not null default 0,
     constraint tick_0_pkey primary key (tick_queue, tick_id)
 ) with (fillfactor = 100, autovacuum_enabled = off);
@@ -53,7 +53,7 @@ select tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early
 union all
 select tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early, tick_fence from pgq.tick_1;
 
--- An unused sequence counts as 1 in PgQ, as its column last_value has it.
+-- PgQ counts an unused sequence as 1, the value of its column last_value.
 create view pgq.tick as
 select tick_queue, tick_id, tick_time, tick_snapshot, greatest(tick_event_seq, 1) as tick_event_seq from pgq.tick_log;
 

@@ -1,11 +1,11 @@
--- What the row triggers (sqltriga, logutriga, jsontriga) know about a table: derived from the catalog and the
--- trigger's arguments when a trigger first fires, and looked up by every row after that. PL/pgSQL has no
--- variables that outlive a call, and reading pg_attribute for each row costs more than all the rest.
+-- Cache of what the row triggers (sqltriga, logutriga, jsontriga) know about a table: derived from the catalog and the
+-- trigger's arguments when a trigger first fires, and looked up for every later row. PL/pgSQL has no variables that
+-- outlive a call, and reading pg_attribute for each row costs more than all the rest.
 --
--- A row of this table is never trusted: a trigger takes it only if the row at hand has exactly the columns
--- and types it was made for (see pgq._row_event), so an ALTER TABLE is noticed by the next row. There is no
--- unique key on purpose: two sessions that fire a new trigger at once must not wait for each other's commit,
--- a second copy does no harm and is removed later.
+-- A row of this table is never trusted: a trigger uses it only if the row at hand has exactly the columns and types
+-- that it was made for (see pgq._row_event), so the next row notices an ALTER TABLE. There is no unique key on purpose:
+-- two sessions that fire a new trigger at once must not wait for each other's commit. A second copy does no harm and is
+-- removed later.
 create sequence pgq.row_layout_made;
 
 create unlogged table pgq.row_layout (
@@ -13,7 +13,7 @@ create unlogged table pgq.row_layout (
     arguments       text[]  not null,   -- the trigger's, queue name first
     made            bigint  not null,   -- the highest counts
 
-    -- to recognise the table: all columns, then the row with each set to null, as text and with its types
+    -- identification of the table: all columns, then the row with each set to null, as text and with its types
     columns         name[]  not null,
     types           oid[]   not null,
     blank           jsonb,              -- null if a column's type is a domain, which may refuse null
@@ -21,7 +21,7 @@ create unlogged table pgq.row_layout (
     shape           bytea   not null,
     key_index       oid,                -- the primary key's index, unless the pkey argument names the key
 
-    -- what the arguments ask for
+    -- from the arguments
     has_pkey        boolean not null,   -- there is a pkey argument
     keyless         boolean not null,   -- neither that nor a primary key
     key_list        text    not null,   -- the key as logutriga writes it
@@ -48,7 +48,7 @@ create unlogged table pgq.row_layout (
 
 create index row_layout_relation on pgq.row_layout (relation, made);
 
--- A row's text, read back as one of these, gives the text of each column exactly as its type writes it.
+-- Reading a row's text back as one of these types gives the text of each column exactly as its type writes it.
 do $$
 declare
     width int;

@@ -1,6 +1,6 @@
--- The schemas. All belong to pgq_owner, and what is in them is trusted: it is executed with that role's rights, and with
--- those of superusers. So nothing in them may belong to other roles. An administrator may have made one beforehand, empty:
--- it is made anew, since its owner could put something into it until this transaction commits.
+-- The schemas. All belong to pgq_owner, and their contents are trusted: they are executed with the rights of that role,
+-- and of superusers. So nothing in them may belong to other roles. If an administrator has created one beforehand,
+-- empty, it is created again: its owner could put something into it until this transaction commits.
 --
 --   pgq, pgq_ext, pgq_coop, pgq_task   what clients call
 --   pgq_ids, pgq_slots                 sequences of queues, by their names, since a sequence is found by name far more
@@ -31,7 +31,7 @@ begin
            and o.classid = d.classid
            and o.objid = d.objid
            and o.deptype = 'o'
-          -- The superuser that the cluster began with has no row there.
+          -- The cluster's bootstrap superuser has no row there.
           left join pg_roles r on r.oid = o.refobjid
          where not s.is_ours
             or not (r.rolname = 'pgq_owner' or coalesce(r.rolsuper, true));

@@ -1,10 +1,10 @@
--- Streams that write into queues in numbered batches, and come with the same number again when they do not know
--- whether a batch was written.
+-- Streams that write into queues in numbered batches. A stream sends the same number again if it does not know whether
+-- the batch was written.
 
 create table pgq.stream_writer (
     sw_queue    int4            not null,
     sw_name     text            not null,
-    -- what the stream has in its checkpoint: of Spark, the id of the query
+    -- the stream's id in its checkpoint; for Spark, the id of the query
     sw_stream   text            not null,
     -- the last batch that was written
     sw_batch    bigint          not null,

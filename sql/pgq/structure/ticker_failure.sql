@@ -1,9 +1,9 @@
--- What the ticker tries beside the ticks and cannot do now: for those who look at the database, not at its log.
+-- Duties of the ticker, other than ticks, that fail at present: visible in the database, not only in the ticker's log.
 
 create table pgq.ticker_failure (
     -- a duty of the ticker, or an operation of pgq.maint_operations()
     tf_operation    text            not null,
-    -- empty for none
+    -- empty if there is none
     tf_argument     text            not null,
     tf_error        text            not null,
     tf_since        timestamptz     not null default now(),

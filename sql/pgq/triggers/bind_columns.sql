@@ -6,13 +6,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._bind_columns(2)
 --
---      Turns an expression from a trigger's arguments into a query: each name that is a column of the table
---      becomes a field of the query's parameter, which is the row. That is how PgQ binds them, and so a
---      column's name means the row's value also inside a subquery; only after a dot, after '::', before a
---      parenthesis (where PgQ fails) and in a constant or a comment it does not. Internal.
+--      Turns an expression from a trigger's arguments into a query: each name of a column of the table becomes a field
+--      of the query's parameter, which is the row. PgQ binds names in the same way, so a column's name means the row's
+--      value even inside a subquery. The exceptions are names after a dot, after '::', before a parenthesis (where PgQ
+--      fails), and in a constant or a comment. Internal.
 --
 -- Parameters:
---      i_expression    - what follows when=, ev_type= ...
+--      i_expression    - the text after when=, ev_type= ...
 --      i_columns       - the table's columns; names in the expression match them as they are written
 -- Returns:
 --      A query for EXECUTE ... USING row.

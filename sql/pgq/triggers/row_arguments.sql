@@ -8,8 +8,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_arguments(1)
 --
---      Reads the arguments of a row trigger. Where one is given twice: the last list of columns counts, but
---      the first expression, as in PgQ. Internal.
+--      Reads the arguments of a row trigger. If an argument is given twice, the last list of columns counts, but the
+--      first expression, as in PgQ. Internal.
 --
 -- Parameters:
 --      i_arguments - the trigger's arguments: queue name, then options
@@ -20,7 +20,7 @@ as $$
 --      skip, backup, deny
 --      expressions - when=, ev_type=, ev_data=, ev_extra1=..4=, null where not given
 -- Errors:
---      PQ020 no queue name, or an argument that nobody knows
+--      PQ020 no queue name, or an unknown argument
 -- ----------------------------------------------------------------------
 declare
     v_names     constant text[] := '{when,ev_type,ev_data,ev_extra1,ev_extra2,ev_extra3,ev_extra4}';

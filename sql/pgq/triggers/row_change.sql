@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._changed_columns(6)
 --
---      Which columns an UPDATE has changed. For PgQ a column is unchanged if its type calls the values equal,
---      even if they are written differently. Internal.
+--      Returns the columns that an UPDATE has changed. As in PgQ, a column is unchanged if its type calls the values
+--      equal, even if they are written differently. Internal.
 --
 -- Parameters:
 --      i_layout        - layout of the table
@@ -15,10 +15,10 @@ as $$
 --      i_old_values, i_new_values - the same as texts
 --      i_columns       - positions of the columns to look at
 -- Returns:
---      Those that have changed.
+--      The positions of the changed columns.
 -- ----------------------------------------------------------------------
 declare
-    -- With fewer digits than it takes, different numbers are written alike.
+    -- With too few digits, different numbers are written alike.
     v_rounded   constant boolean := pg_catalog.current_setting('extra_float_digits')::int < 1;
     v_changed   int[] := '{}';
     v_column    int;
@@ -30,7 +30,7 @@ begin
         if i_layout.by_operator[v_column] and (v_differs or v_rounded)
                 and i_old_values[v_column] is not null and i_new_values[v_column] is not null then
             begin
-                -- Comparing them as rows takes the type's own equality, whatever the search_path.
+                -- Comparing them as rows uses the type's own equality, whatever the search_path.
                 execute pg_catalog.format('select pg_catalog.record_ne(row(($1).%1$I), row(($2).%1$I))',
                                           i_layout.columns[v_column])
                    into v_differs

@@ -8,12 +8,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_event(10)
 --
---      What sqltriga, logutriga and jsontriga have in common, for one row: puts the event into the queue. It
---      runs with the rights of whoever changes the table. Internal.
+--      Puts the event for one row into the queue: the common part of sqltriga, logutriga and jsontriga. It runs with
+--      the rights of the role that changes the table. Internal.
 --
 -- Parameters:
 --      i_format        - sql, url or json
---      i_operation .. i_arguments - what PostgreSQL tells the trigger
+--      i_operation .. i_arguments - the values that PostgreSQL gives the trigger
 --      i_row           - the row, for an UPDATE the new one
 --      i_old           - for an UPDATE the old one, otherwise the row
 --      i_expressions   - values from pgq._row_expressions; null if the arguments have none
@@ -35,16 +35,16 @@ declare
     v_column    int;
     v_type      text;
     v_data      text;
-    v_event     text[];  -- where it isn't ordinary: type, data, extra1..4
+    v_event     text[];  -- if not ordinary: type, data, extra1..4
 begin
     if pg_catalog.current_setting('session_replication_role') = 'local' then
         return true;
     end if;
 
-    -- The layout: made for these arguments, for exactly the columns and types that the row has, and for a
-    -- primary key that still exists. The row's own structure is compared, not the catalog's: that is faster,
-    -- and right also where the transaction's snapshot is older than the table. One assignment, because
-    -- SELECT INTO would copy field by field.
+    -- The layout: made for these arguments, for exactly the columns and types that the row has, and for a primary key
+    -- that still exists. The row's own structure is compared, not the catalog's: that is faster, and correct even if
+    -- the transaction's snapshot is older than the table. One assignment, because SELECT INTO would copy field by
+    -- field.
     for attempt in 1 .. 2
     loop
         l := (select r
@@ -104,8 +104,8 @@ begin
             else pgq._wide_row_values(l.values_query, i_old)
         end;
         if i_when = 'BEFORE' and l.has_generated then
-            -- They are computed later; until then PgQ sees, and so we show, the old value. The catalog is
-            -- asked, because a column can cease to be generated without any other change.
+            -- Generated columns are computed later; until then PgQ sees the old value, so this shows the old value too.
+            -- Ask the catalog, because a column can cease to be generated without any other change.
             foreach v_column in array array(
                 select pg_catalog.array_position(l.columns, a.attname)
                   from pg_catalog.pg_attribute a
@@ -130,7 +130,7 @@ begin
         if i_format = 'sql' or l.has_ignore then
             v_changed := pgq._changed_columns(l, i_old, i_row, v_old, v_values,
                                               array(select pg_catalog.generate_series(1, pg_catalog.cardinality(l.columns))));
-            -- Changes that are left out make no event; no changes at all do.
+            -- An UPDATE that changes only ignored columns makes no event; one that changes nothing at all does.
             if v_changed <> '{}' and not exists (select from pg_catalog.unnest(v_changed) c where not l.hidden[c]) then
                 return not l.skip;
             end if;

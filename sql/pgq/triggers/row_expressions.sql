@@ -6,10 +6,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_value(3)
 --
---      The value of an expression from a trigger's arguments, in its type's text form. Internal.
+--      Returns the value of an expression from a trigger's arguments, in its type's text form. Internal.
 --
 -- Parameters:
---      i_query     - the query made of it by pgq._bind_columns
+--      i_query     - the query that pgq._bind_columns made of the expression
 --      i_row       - the row it is about
 --      i_boolean   - whether it must be true or false
 -- Errors:
@@ -41,15 +41,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_queries(3)
 --
---      The queries made of the expressions in a trigger's arguments, from the table's layout. Not stable as
---      its caller: it must see a layout that the same statement has made. Internal.
+--      Returns the queries made of the expressions in a trigger's arguments, from the table's layout. It is not stable,
+--      unlike its caller: it must see a layout that the same statement has made. Internal.
 --
 -- Parameters:
 --      i_relation  - the table
 --      i_arguments - the trigger's arguments
 --      i_columns   - the table's columns
 -- Returns:
---      Seven queries, null where there is no expression; null if the layout does not fit, which is found out
+--      Seven queries, null where there is no expression; null if the layout does not fit, which the caller detects
 --      later.
 -- Tables:
 --      reads pgq.row_layout
@@ -83,9 +83,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_expressions(3)
 --
---      The values of the expressions in a trigger's arguments. It runs with the rights of whoever changes
---      the table, as everything that a trigger does; and it is stable, so that a query in an expression sees
---      the tables as the statement found them, like in PgQ. Internal.
+--      Returns the values of the expressions in a trigger's arguments. It runs with the rights of the role that changes
+--      the table, like everything that a trigger does. It is stable, so that a query in an expression sees the tables
+--      as they were when the statement began, as in PgQ. Internal.
 --
 -- Parameters:
 --      i_relation  - the table

@@ -45,7 +45,7 @@ begin
             array(select coalesce(pg_catalog.to_json(v)::text, 'null') from pg_catalog.unnest(i_values) v)
             || array(select coalesce(v, 'null') from pg_catalog.unnest(v_bare) v));
     end if;
-    -- The same without the price of starting two queries.
+    -- Equivalent, without the cost of starting two queries.
     return pg_catalog.format(i_template,
         coalesce(pg_catalog.to_json(i_values[1])::text, 'null'), coalesce(pg_catalog.to_json(i_values[2])::text, 'null'),
         coalesce(pg_catalog.to_json(i_values[3])::text, 'null'), coalesce(pg_catalog.to_json(i_values[4])::text, 'null'),
@@ -88,7 +88,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_sql(5)
 --
---      What sqltriga writes: the rest of an INSERT, UPDATE or DELETE after the table's name. Internal.
+--      Returns a change as sqltriga writes it: the part of an INSERT, UPDATE or DELETE after the table's name.
+--      Internal.
 --
 -- Parameters:
 --      i_operation - INSERT, UPDATE or DELETE
@@ -121,7 +122,7 @@ begin
         if v_shown = '{}' and i_changed <> '{}' then
             return null;
         end if;
-        -- An UPDATE that changes nothing still is one: let it set a key column to itself.
+        -- An UPDATE that changes nothing is still an event: let it set a key column to itself.
         if v_shown = '{}' then
             v_shown := i_layout.key_columns[1:1];
             i_new := i_old;

@@ -6,7 +6,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_columns(1)
 --
---      A table's columns, and what the row triggers have to know about their types. Internal.
+--      Returns a table's columns, and the properties of their types that the row triggers need. Internal.
 --
 -- Returns:
 --      by_operator - whether two texts may stand for equal values, so that '=' has to decide whether the
@@ -71,9 +71,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_layout_build(2)
 --
---      Works out what a row trigger needs to know about its table and remembers it in pgq.row_layout.
---      Only the catalog and the arguments go in, no row: this runs as the schema's owner and must evaluate
---      nothing that users make. Internal.
+--      Determines what a row trigger needs to know about its table, and stores it in pgq.row_layout. It reads the
+--      catalog and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by
+--      users. Internal.
 --
 -- Parameters:
 --      i_relation  - the table
@@ -81,7 +81,7 @@ as $$
 -- Errors:
 --      PQ020 arguments, or unknown magic column
 -- Tables:
---      reads the catalog; inserts into pgq.row_layout and removes what is outdated there
+--      reads the catalog; inserts into pgq.row_layout and removes outdated rows there
 -- ----------------------------------------------------------------------
 declare
     v_magic     constant name[] := '{_pgq_ev_type,_pgq_ev_data,_pgq_ev_extra1,_pgq_ev_extra2,_pgq_ev_extra3,_pgq_ev_extra4}';
@@ -102,7 +102,7 @@ begin
     l.deny := a.deny;
     l.has_ignore := a.has_ignore;
 
-    -- the table; blank_text and shape are what row_to_json and record_send make of a row full of nulls
+    -- the table; blank_text and shape are the results of row_to_json and record_send for a row full of nulls
     select coalesce(array_agg(attname), '{}'), coalesce(array_agg(atttypid), '{}'), coalesce(array_agg(by_operator), '{}'),
            coalesce(array_agg(attname like '\_pgq\_ev\_%' or attname = any (a.ignored)), '{}'),
            coalesce(jsonb_object_agg(attname, null::text), '{}'),
@@ -155,7 +155,7 @@ begin
            and attgenerated = 's'
            and not attisdropped);
 
-    -- what replaces the ordinary fields
+    -- replacements of the ordinary fields
     if exists (select from unnest(l.columns) c where c like '\_pgq\_ev\_%') then
         l.magic_columns := array(select array_position(l.columns, m) from unnest(v_magic) m);
         if exists (select from unnest(l.columns) c where c like '\_pgq\_ev\_%' and c <> all (v_magic)) then
@@ -187,8 +187,9 @@ begin
       from unnest(l.columns, l.types, l.hidden) with ordinality as c (name, type, hidden, position)
      where not c.hidden;
 
-    -- Layouts of this trigger that no longer fit, copies, and dropped tables; without waiting for anybody.
-    -- In a transaction with one snapshot, deleting what somebody else has deleted would be an error.
+    -- Remove layouts of this trigger that no longer fit, copies, and layouts of dropped tables, without waiting for
+    -- other sessions. In a transaction with one snapshot, deleting a row that another session has deleted would be an
+    -- error.
     if current_setting('transaction_isolation') = 'read committed' then
         delete from pgq.row_layout
          where ctid in (select r.ctid

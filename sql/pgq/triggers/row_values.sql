@@ -6,15 +6,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._row_values(2)
 --
---      The columns of a row in their text form: exactly what the types' output functions write. JSON would
---      lose it (dates, booleans, arrays, values that are JSON themselves), and so would casts to text
---      (booleans, types with a cast of their own). Internal.
+--      Returns the columns of a row in their text form: exactly what the types' output functions write. JSON would lose
+--      it (dates, booleans, arrays, values that are JSON themselves), and so would casts to text (booleans, types with
+--      a cast of their own). Internal.
 --
 -- Parameters:
 --      i_row       - the row as text, from row::text
 --      i_columns   - how many columns it has, at most 64
 -- Returns:
---      One element a column, and any number of nulls after them.
+--      One element per column, followed by any number of nulls.
 -- ----------------------------------------------------------------------
 declare
     narrow  pgq.row_text_16;
@@ -41,7 +41,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._wide_row_values(2)
 --
---      The same for tables of more than 64 columns, by a query that names each. Internal.
+--      Does the work of pgq._row_values(2) for tables of more than 64 columns, by a query that names each column.
+--      Internal.
 --
 -- Parameters:
 --      i_query - the layout's values_query

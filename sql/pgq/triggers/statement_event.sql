@@ -7,8 +7,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._statement_event(7)
 --
---      What sqltriga, logutriga and jsontriga do for a statement: TRUNCATE is the only one that they can be
---      told of that way. Internal.
+--      Puts the event for a statement into the queue: the common part of sqltriga, logutriga and jsontriga for
+--      statement triggers. TRUNCATE is the only statement that they support. Internal.
 --
 -- Parameters:
 --      as pgq._row_event(10)

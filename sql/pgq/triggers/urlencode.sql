@@ -17,7 +17,7 @@ begin
         return v_text;
     end if;
 
-    -- '%' and '+' first: the others are turned into them
+    -- '%' and '+' first: the other characters are replaced by these
     v_text := pg_catalog.replace(v_text, '%', '%25');
     v_text := pg_catalog.replace(v_text, '+', '%2b');
     v_text := pg_catalog.replace(v_text, ' ', '+');
@@ -33,8 +33,8 @@ begin
             pg_catalog.encode(pg_catalog.convert_to(v_char, pg_catalog.getdatabaseencoding()), 'hex'), '(..)', '%\1', 'g'));
     end loop;
 
-    -- Others (long texts outside ASCII): encode all bytes, then take back what may stay. A '%' starts every
-    -- group of three, so no replacement can hit across two of them.
+    -- Other values (long texts outside ASCII): encode all bytes, then decode those that may stay. A '%' starts every
+    -- group of three, so no replacement can span two groups.
     v_text := pg_catalog.regexp_replace(
         pg_catalog.encode(pg_catalog.convert_to(i_text, pg_catalog.getdatabaseencoding()), 'hex'), '(..)', '%\1', 'g');
     foreach v_char in array
