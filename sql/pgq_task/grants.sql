@@ -1,4 +1,4 @@
--- Who may do what. Whatever is not named here, nobody but the owner may execute.
+-- Grants. A function that is not named here can be executed by the owner only.
 
 grant usage on schema pgq_task to public;
 revoke execute on all functions in schema pgq_task from public;
@@ -46,7 +46,7 @@ grant execute on function
     pgq_task.reserve_ids(int4),
     pgq_task.get_queue_info(text, int4),
     pgq_task.server_time(),
-    -- workers of an application tell of its periodic tasks
+    -- workers of an application register its periodic tasks
     pgq_task.set_periodic(text, text, text, text, jsonb, int4, text, jsonb, text, text),
     pgq_task.get_periodic_info(text),
     pgq_task.push_periodic(text, timestamptz, timestamptz, timestamptz[])
@@ -80,7 +80,7 @@ select pgq_task.grant_sequences(queue_id) from pgq_task.queue;
 select pgq_task.settle_inbox();
 
 grant select on pgq_task.tasks to pgq_reader;
--- The functions of a view run as whoever reads it.
+-- The functions of a view run as the role that reads it.
 grant execute on function
     pgq_task.position_of(timestamptz),
     pgq_task.time_of(bigint),
@@ -88,7 +88,7 @@ grant execute on function
     pgq_task.has_right(int4, text, name)
 to pgq_reader;
 
--- For tables that applications have: these run as whoever calls them, with that role's rights on the table.
+-- For tables of applications: these run as the caller, with the caller's rights on the table.
 grant execute on function
     pgq_task.add_columns(regclass, jsonb, boolean, boolean, boolean),
     pgq_task.remove_columns(regclass, jsonb, boolean),

@@ -83,9 +83,9 @@ begin
         v_planted := exists (select from pg_trigger g where g.tgrelid = i_table and g.tgname = t.name);
         execute format('create trigger %I after %s on %s %s for each statement execute function %I.%I(%s)',
             t.name, t.operation, i_table::regclass, t.tables, v_schema, v_name, quote_literal(i_argument));
-        -- Owners may rename what is theirs while this waits, and then the names meant something else, perhaps another
-        -- role's table. So this table must have the trigger, and not from its owner: it was not there before, and
-        -- since we have the lock that creating one takes, no other session has made it.
+        -- Owners may rename their objects while this waits, and then the names meant other objects, perhaps another
+        -- role's table. So this table must have the trigger, and not from its owner: the trigger did not exist before,
+        -- and since this session has the lock that creating one takes, no other session has created it.
         if v_planted
            or not exists (select from pg_trigger g
                            where g.tgrelid = i_table and g.tgname = t.name and g.tgfoid = i_function)

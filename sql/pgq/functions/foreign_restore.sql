@@ -1,6 +1,6 @@
--- A dump carries snapshots and transaction ids of the cluster that it was taken from. In a cluster whose
--- own ids are lower, new events would count as long since delivered. Each tick therefore notes how far the
--- ids were, and whoever writes compares.
+-- A dump contains snapshots and transaction ids of the cluster that it was taken from. In a cluster whose own ids are
+-- lower, new events would count as delivered long ago. So each tick notes the highest id, and each write compares its
+-- own id with it.
 
 create or replace function pgq.is_native_txid()
 returns boolean
@@ -10,9 +10,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.is_native_txid(0)
 --
---      Whether this cluster has reached the transaction ids that ticks of this database know. Cheap for
---      new transactions; one that was open when a tick came is asked in detail, and independently of
---      its snapshot. Internal.
+--      Returns whether this cluster has reached the transaction ids that ticks of this database know. This is cheap for
+--      new transactions; a transaction that was open when a tick was made is checked in detail, independently of its
+--      snapshot. Internal.
 -- ----------------------------------------------------------------------
 declare
     high    bigint := pg_sequence_last_value('pgq.txid_high_seq');
@@ -38,7 +38,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_native_txid(0)
 --
---      Draws the transaction id, and raises PQ009 where it is foreign. Internal.
+--      Draws the transaction id, and raises PQ009 if the database is from a foreign cluster. Internal.
 -- ----------------------------------------------------------------------
 begin
     if txid_current() < pg_sequence_last_value('pgq.txid_high_seq') and not pgq.is_native_txid() then
@@ -61,9 +61,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.adopt_restored(0)
 --
---      Makes the queues of a restored dump this cluster's own: renumbers the transaction ids of events
---      and ticks, so that each consumer goes on exactly where the dump left it. Keeps the ticks that
---      consumers stand on, and the newest of each queue. Event ids and tick ids stay.
+--      Adopts the queues of a restored dump into this cluster: renumbers the transaction ids of events and ticks, so
+--      that each consumer continues exactly where the dump left it. It keeps the ticks at which consumers are, and the
+--      newest tick of each queue. Event ids and tick ids do not change.
 --
 -- Returns:
 --      Number of queues.
@@ -88,8 +88,8 @@ begin
     for q in select * from pgq.queue order by queue_id for update loop
         nr := 0;
         fresh := '{}';
-        -- Ids 1, 2, 3, ... are as good as any: what counts is who sees whom. What tick i sees and the tick
-        -- before does not, gets id i.
+        -- Any ids will do, such as 1, 2, 3, ...: only visibility matters. Events that tick i sees and the tick before
+        -- does not see get id i.
         for t in
             select * from pgq.tick_log
              where tick_queue = q.queue_id
@@ -127,7 +127,7 @@ begin
         end if;
 
         delete from pgq.late_write where late_queue = q.queue_id;
-        -- All positions are older than this: until the next rotation batches look into every table.
+        -- All positions are older than this, so until the next rotation batches read every table.
         update pgq.queue
            set queue_switch_step1 = cur,
                queue_switch_step2 = cur,
@@ -139,7 +139,7 @@ begin
         n := n + 1;
     end loop;
 
-    -- Of the delayed events those stay that wait, and no pass has been.
+    -- Waiting delayed events stay, as if there had been no pass yet.
     m := pgq.last_move();
     delete from pgq.delayed where pgq.is_moved(due, due_nr, due_txid, m);
     update pgq.delayed set due_txid = 1;

@@ -5,7 +5,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_group(2)
 --
---      A consumer group; raises PQ001 or PQ036 if there is none. Internal.
+--      Returns a consumer group; raises PQ001 or PQ036 if there is none. Internal.
 -- ----------------------------------------------------------------------
 declare
     g   pgq.consumer_group;
@@ -64,7 +64,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.add_group_partition(3)
 --
---      Registers a partition of a group behind a tick. Internal.
+--      Registers a partition of a group after a tick. Internal.
 --
 -- Errors:
 --      PQ008 tick is not available, PQ038 a consumer has its name
@@ -102,7 +102,7 @@ begin
     returning pr.* into r;
     perform pgq.lock_position(r.reg_id);
     delete from pgq.registration where reg_id = r.reg_id;
-    -- Not waiting for who has the consumer: he may be waiting for the position.
+    -- Do not wait for a session that has locked the consumer: it may be waiting for the position.
     perform pgq.forget_consumer(r.sub_consumer);
 end;
 $$;
@@ -117,23 +117,23 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.create_group(7)
 --
---      Creates a consumer group: its partitions share a queue's events by a key. The events of a key are
---      processed in their order, different keys in parallel.
+--      Creates a consumer group, whose partitions divide a queue's events by a key. The events of one key are processed
+--      in order, different keys in parallel.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_group_name    - name of the group; its partitions are the consumers <name>#0, <name>#1, ...
---      i_partitions    - how many, 1 to 1024; so many workers can be busy at once
+--      i_partitions    - number of partitions, 1 to 1024; the maximum number of workers that can be busy at once
 --      i_key           - an immutable SQL expression over ev_type, ev_data, ev_extra1 to ev_extra4, or pkey for the
---                        primary key of captured rows. An event for which it is null, or fails, is a key alone
---      i_lease         - after so long without a sign of life a worker loses its partitions
---      i_park_limit    - with so many parked events a partition takes no more batches
---      i_tick_id       - tick to start behind; null for the newest
+--                        primary key of captured rows. An event for which it is null, or fails, has a key of its own
+--      i_lease         - time without a heartbeat after which a worker loses its partitions
+--      i_park_limit    - number of parked events at which a partition takes no more batches
+--      i_tick_id       - tick to start after; null for the newest
 -- Returns:
---      1 if it was created, 0 if it existed with this key; the rest is left as it was then.
+--      1 if it was created, 0 if it existed with this key; its other settings are not changed then.
 -- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ011 a value makes no sense,
---      PQ015 queue has no tick, PQ038 the group exists with another key, or a consumer has the name of a partition
+--      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ011 invalid value, PQ015 queue
+--      has no tick, PQ038 the group exists with another key, or a consumer has the name of a partition
 -- Tables:
 --      pgq.consumer_group, pgq.group_partition, pgq.registration; appends positions
 -- ----------------------------------------------------------------------
@@ -207,7 +207,7 @@ as $$
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_group_name    - name of the group
---      i_force         - also if it has parked events, which are lost then
+--      i_force         - drop it even if it has parked events, which are then lost
 -- Returns:
 --      1
 -- Errors:
@@ -221,10 +221,10 @@ declare
 begin
     perform from pgq.consumer_group where group_id = g.group_id for no key update;
     if not found then
-        -- Somebody else has dropped it meanwhile.
+        -- Another session has dropped it meanwhile.
         return pgq.drop_group(i_queue_name, i_group_name, i_force);
     end if;
-    -- From here on nobody opens or finishes a batch.
+    -- From here on no session opens or finishes a batch.
     perform pgq.lock_position(part_reg) from pgq.group_partition where part_group = g.group_id order by part_reg;
     select count(*) into parked
       from pgq.parked_key join pgq.parked_event on pe_key = parked_id
@@ -235,7 +235,7 @@ begin
             message = format('consumer group %L on queue %L has %s parked events', i_group_name, i_queue_name, parked),
             hint = 'Let them be processed first, or drop with force: pgq.drop_group(queue, group, true).';
     end if;
-    -- Events that it wanted again belong to nobody now, and are left out when they are due.
+    -- Its retries now belong to no consumer, and are skipped when they are due.
     perform pgq.remove_group_partition(part_group, part_nr) from pgq.group_partition where part_group = g.group_id;
     delete from pgq.consumer_group where group_id = g.group_id;
     if g.group_key_sql like 'pgq.group_key_%' then
@@ -293,7 +293,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.group_partition_guard(0)
 --
---      Keeps the partitions of groups from being unregistered one by one. Internal.
+--      Prevents the partitions of groups from being unregistered one by one. Internal.
 --
 -- Errors:
 --      PQ038

@@ -7,8 +7,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.key_partition(2)
 --
---      The partition of a key, from 0 on. PostgreSQL's own partitions by hash rest on the same function, so it
---      stays what it is across versions.
+--      Returns the partition of a key, counted from 0. PostgreSQL's own hash partitioning uses the same function, so
+--      its results are the same in all versions.
 --
 -- Parameters:
 --      i_key           - the key
@@ -25,15 +25,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.group_sql(5)
 --
---      The query for the events of a partition. Internal.
+--      Returns the query for the events of a partition. Internal.
 --
 -- Parameters:
 --      i_range_sql     - the query for all events
---      i_types         - types of the events that are wanted; null for all
---      i_but_parked    - without those of parked keys
+--      i_types         - types of the wanted events; null for all
+--      i_but_parked    - without the events of parked keys
 -- ----------------------------------------------------------------------
 begin
-    -- The hash is spelled out, as pgq.key_partition() has it: a call for each event would cost more than it does. The
+    -- The hash of pgq.key_partition() is repeated here: a call for each event would cost more than the hash itself. The
     -- query runs on its reader's search_path, on which there may be operators that fit bigint and int better.
     return pg_catalog.format(
         'select ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 from (%s) ev'
@@ -62,25 +62,26 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_group_batch(8)
 --
---      Opens a batch of one of a member's partitions, or gives the one that is open. Also where partitions change
---      hands: the member must have finished or given up all batches that it got before. A batch has to be read after
---      this call, and finished by pgq.finish_group_batch().
+--      Opens a batch of one of a member's partitions, or returns the one that is open. Partitions change owners in this
+--      call, so the member must have finished or given up all its earlier batches. Read the batch after this call, and
+--      finish it with pgq.finish_group_batch().
 --
 -- Parameters:
 --      i_member_id     - from pgq.join_group()
---      i_max_count     - as for pgq.next_batch_upto(); of all keys. Null: one nominal tick
---      i_min_lag       - no events younger than that, or null
+--      i_max_count     - as for pgq.next_batch_upto(), counting all keys; null for one nominal tick
+--      i_min_lag       - take no events younger than this, or null
 --      i_types         - only events of these types, null for all
---      i_most_inline   - return up to about so many events of the partition at once
+--      i_most_inline   - approximate maximum number of the partition's events to return in this call
 --      i_after         - look at the partitions after this one first
---      i_not           - partitions to leave out
---      i_parked        - if a parked key is due, say so instead of opening a batch
+--      i_not           - partitions to skip
+--      i_parked        - if a parked key is due, return parked = true instead of opening a batch
 -- Returns:
---      partition, generation   - what the batch is of; null if there is no batch
+--      partition, generation   - the batch's partition and its generation; null if there is no batch
 --      owned                   - the member's partitions
---      full_partitions         - of those, the ones that take no batch because too much is parked
---      parked                  - whether pgq.open_parked() has something to do
---      The rest as from pgq.open_next_batch(); the query gives the partition's events, without those of parked keys.
+--      full_partitions         - those of them that take no batch because too much is parked
+--      parked                  - true if pgq.open_parked() has something to do
+--      The other columns are those of pgq.open_next_batch(); the query gives the partition's events, without those of
+--      parked keys.
 -- Errors:
 --      PQ008 the position is gone, PQ011 i_max_count is not positive, PQ035 not a member any more
 -- Tables:
@@ -162,8 +163,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.open_partition_batch(7)
 --
---      The next batch of a partition, all null if there is none yet or the partition has changed hands. Ranges
---      without an event for it are passed over. Internal.
+--      Opens the next batch of a partition; all null if there is none yet or the partition has another owner. It skips
+--      ranges without an event for the partition. Internal.
 -- ----------------------------------------------------------------------
 declare
     p           pgq.position_0 := pgq.get_position(part.part_reg);
@@ -182,8 +183,8 @@ begin
             cur_tick := pgq.next_batch_tick(q.queue_id, last_tick, i_min_lag, null, null, i_max_count);
             exit when cur_tick.tick_id is null;
 
-            -- Only now, since mostly there is nothing new. Who holds other partitions may not wait for this one:
-            -- somebody else may hold it and wait for those. If somebody was faster, look again.
+            -- Lock only now, since mostly there is nothing new. A session that holds other partitions must not wait for
+            -- this one: another session may hold it and wait for those. If another session was faster, look again.
             exit when not pgq.try_lock_position(part.part_reg);
             locked := pgq.lock_position(part.part_reg);
             exit when locked.pos_nr is null;
@@ -191,14 +192,15 @@ begin
                 p := locked;
                 continue;
             end if;
-            -- Under the lock nobody takes the partition away, or resizes the group.
+            -- Under the lock no session takes the partition away, or resizes the group.
             if pgq.is_read_committed() then
                 select group_resize_tick into last_id
                   from pgq.group_partition
                   join pgq.consumer_group on group_id = part_group
                  where part_reg = part.part_reg and part_generation = part.part_generation;
             else
-                -- An old snapshot does not see that it was; this fails then, without waiting for who waits for us.
+                -- An old snapshot does not see such a change; then this fails, without waiting for a session that waits
+                -- for this one.
                 select group_resize_tick into last_id
                   from pgq.group_partition
                   join pgq.consumer_group on group_id = part_group
@@ -211,7 +213,7 @@ begin
                 cur_tick := pgq.get_tick(q.queue_id, last_id);
             end if;
         else
-            -- the open batch once more
+            -- the open batch again
             cur_tick := pgq.get_tick(q.queue_id, p.pos_next_tick);
             if cur_tick.tick_id is null then
                 perform pgq.raise_tick_not_found(q.queue_name, p.pos_next_tick);
@@ -257,8 +259,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.fence_partition(2)
 --
---      Locks a partition until the end of the transaction, if it has not changed hands. The session ends if it is
---      idle in it for longer than the group's lease. Internal.
+--      Locks a partition until the end of the transaction, if its owner has not changed. The session ends if it is idle
+--      in this transaction for longer than the group's lease. Internal.
 --
 -- Errors:
 --      PQ035
@@ -270,7 +272,7 @@ begin
     if pgq.is_read_committed() then
         select * into part from pgq.group_partition where part_reg = i_registration;
     else
-        -- An old snapshot does not see who has it now; a change meanwhile is 40001.
+        -- An old snapshot does not see the present owner; a change meanwhile raises 40001.
         select * into part from pgq.group_partition where part_reg = i_registration for share;
     end if;
     if (part.part_generation = i_generation) is not true then
@@ -281,7 +283,7 @@ begin
                                                   (select group_name from pgq.consumer_group where group_id = part.part_group)) end,
             hint = 'Roll back: the owner gets the same batch. A worker has to call pgq.group_heartbeat() within the group''s lease.';
     end if;
-    -- What is left is to commit. Who hangs before that must not keep the partition from the others.
+    -- Only the commit is left. A session that hangs before that must not keep the partition from the other members.
     perform pg_catalog.set_config('idle_in_transaction_session_timeout',
                                   pg_catalog.ceil(extract(epoch from group_lease) * 1000)::text, true)
        from pgq.consumer_group
@@ -301,16 +303,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.finish_group_batch(6)
 --
---      Moves a partition behind its open batch, in the transaction that processed the events. Parks the keys of the
---      events that failed, from these events on, and the events of the keys that are parked already.
+--      Finishes the open batch of a partition. Call it in the transaction that processed the events. It parks the keys
+--      of the events that failed, from these events on, and the events of the keys that are parked already.
 --
 -- Parameters:
 --      i_batch_id      - the open batch
---      i_generation    - under which it was opened
---      i_failed        - ids of events that failed; none of their keys' later events may have been processed
---      i_errors        - why, for each
---      i_delays        - after what time each is tried again; null for when somebody says so
---      i_types         - as given to pgq.next_group_batch()
+--      i_generation    - the generation under which it was opened
+--      i_failed        - ids of events that failed; no later event of their keys may have been processed
+--      i_errors        - the errors, one for each failed event
+--      i_delays        - the delay after which each is retried; null for only on request
+--      i_types         - the types given to pgq.next_group_batch()
 -- Returns:
 --      Number of events that were parked.
 -- Errors:
@@ -354,8 +356,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.group_batch_keys(1)
 --
---      The keys of the events in an open batch of a partition. When an event fails, those behind it with the same key
---      may not be processed.
+--      Returns the keys of the events in an open batch of a partition. If an event fails, later events with the same
+--      key must not be processed.
 --
 -- Parameters:
 --      i_batch_id      - an open batch

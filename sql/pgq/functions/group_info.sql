@@ -10,16 +10,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_group_partitions(2)
 --
---      How far the partitions of a group are, and who has them.
+--      Returns the progress and the owners of a group's partitions.
 --
 -- Returns:
---      partition       - its number, and consumer_name, under which it is registered
---      worker          - name of its owner, null if it is free, and last_seen, the owner's last sign of life
---      lag             - age of the last tick that it has finished
---      pending_events  - events behind that tick, of all keys, as far as the event sequence tells
+--      partition       - its number, and consumer_name, the name under which it is registered
+--      worker          - name of its owner, null if it is free; and last_seen, the owner's last heartbeat
+--      lag             - age of the last tick that the partition has finished
+--      pending_events  - events after that tick, of all keys, as counted by the event sequence
 --      last_tick       - that tick; current_batch, the open batch
---      parked_keys, parked_events  - what is parked
---      is_full         - so much that it takes no more batches
+--      parked_keys, parked_events  - numbers of parked keys and events
+--      is_full         - true if so much is parked that it takes no more batches
 -- Errors:
 --      PQ001 queue does not exist, PQ036 group does not exist
 -- ----------------------------------------------------------------------
@@ -54,16 +54,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_group_info(2)
 --
---      Consumer groups.
+--      Returns the settings and the state of consumer groups.
 --
 -- Parameters:
---      i_queue_name, i_group_name  - of which; null for all
+--      i_queue_name, i_group_name  - the groups; null for all
 -- Returns:
---      queue_name, group_name, partitions, key, lease, park_limit  - as they were given
---      workers                     - how many are members now
---      lag, pending_events         - of the partition that is farthest behind
---      parked_keys, parked_events  - what is parked
---      resize_to, resize_tick      - while it is resized: to how many partitions, and the tick that all have to reach
+--      queue_name, group_name, partitions, key, lease, park_limit  - the settings
+--      workers                     - present number of members
+--      lag, pending_events         - those of the partition that is farthest behind
+--      parked_keys, parked_events  - numbers of parked keys and events
+--      resize_to, resize_tick      - during resizing: the new number of partitions, and the tick that all must reach
 -- ----------------------------------------------------------------------
     select q.queue_name, g.group_name, g.group_partitions, g.group_key, g.group_lease, g.group_park_limit,
            (select count(*) from pgq.group_member where member_group = g.group_id),
@@ -89,14 +89,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_parked_keys(2)
 --
---      The parked keys of a group, those first that have been for longest.
+--      Returns the parked keys of a group, the oldest first.
 --
 -- Returns:
 --      key, partition
---      events, first_event     - how many are parked, and the id of the first
---      attempts                - how often that has failed; error, why the last time
---      parked_since            - when the key was parked
---      next_attempt            - when it is tried again; null: not before pgq.unpark_key() or pgq.give_up_parked()
+--      events, first_event     - number of parked events, and the id of the first
+--      attempts                - number of failures of the first event; error, the last failure
+--      parked_since            - time when the key was parked
+--      next_attempt            - time of the next attempt; null: not before pgq.unpark_key() or pgq.give_up_parked()
 -- Errors:
 --      PQ001 queue does not exist, PQ036 group does not exist
 -- ----------------------------------------------------------------------

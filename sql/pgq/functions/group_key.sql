@@ -1,9 +1,9 @@
--- The key of a group: an expression over the columns of an event. It is evaluated by whoever reads a batch, so
--- it must be harmless and always give the same; it may fail for an event, and then that is without key.
+-- The key of a group: an expression over the columns of an event. It is evaluated by each session that reads a batch,
+-- so it must be harmless and always give the same result. It may fail for an event, which then has no key.
 --
--- Its author may not be the owner of this schema, but what is evaluated here, is so by the owner: functions while they
--- are planned, and what literals stand for already while they are parsed. So nothing is parsed before it is clear
--- that every name in it is one of PostgreSQL's own.
+-- Its author may not be the owner of this schema, but the checks here evaluate parts of it as the owner: functions
+-- during planning, and literals even during parsing. So nothing is parsed before it is clear that every name in it is
+-- one of PostgreSQL's own.
 
 create or replace function pgq.event_pkey(i_ev_type text, i_ev_data text)
 returns text
@@ -15,10 +15,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_pkey(2)
 --
---      The primary key of the row that a captured change is about, for the key of a consumer group.
+--      Returns the primary key of the row in a captured change, for use as the key of a consumer group.
 --
 -- Parameters:
---      i_ev_type, i_ev_data    - of an event from pgq.capture_table(), jsontriga or logutriga
+--      i_ev_type, i_ev_data    - type and data of an event from pgq.capture_table(), jsontriga or logutriga
 -- Returns:
 --      A text that is the same for all changes of a row; null if the event names no key.
 -- ----------------------------------------------------------------------
@@ -49,8 +49,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_group_key(1)
 --
---      Refuses what cannot be the key of a group: it must be one expression over columns of the event,
---      immutable, and use nothing that somebody has made. Internal.
+--      Refuses text that cannot be the key of a group: it must be one immutable expression over columns of the event,
+--      and use no object made by a user. Internal.
 --
 -- Errors:
 --      PQ011
@@ -63,12 +63,12 @@ begin
     if tokens is null then
         raise exception 'it is no plain expression';
     end if;
-    -- Names as PostgreSQL folds and truncates them; a token of another kind is no name of anything.
+    -- Names as PostgreSQL folds and truncates them; a token of another kind is not a name.
     names := array(select case when t like '"%' then replace(substr(t, 2, length(t) - 2), '""', '"') else lower(t collate "C") end::name
                      from unnest(tokens) with ordinality k (t, nr)
                     order by nr);
-    -- A name without a schema is one of pg_catalog's, or else of a temporary type: pg_temp holds no functions or
-    -- operators that are found.
+    -- A name without a schema means an object of pg_catalog or a temporary type: functions and operators are never
+    -- looked up in pg_temp.
     select names[nr - 1] || '.' || names[nr + 1] into foreign_object
       from unnest(tokens) with ordinality k (t, nr)
      where t = '.'
@@ -83,7 +83,7 @@ begin
          limit 1;
     end if;
     if foreign_object is null then
-        -- PostgreSQL knows best what is immutable. The index does not stay.
+        -- Let PostgreSQL decide what is immutable. The index does not stay.
         execute format('create index group_key_check_idx on pgq.group_key_check (((%s)::text))', i_key);
         select pg_describe_object(refclassid, refobjid, refobjsubid) into foreign_object
           from pg_depend
@@ -95,7 +95,7 @@ begin
     if foreign_object is not null then
         raise exception 'it uses %', foreign_object;
     end if;
-    -- (A code that ends in 000 would stand for all that begin like it.)
+    -- (A code that ends in 000 would stand for its whole class.)
     raise exception using errcode = 'PQZZZ', message = 'all is well';
 exception
     when sqlstate 'PQZZZ' then
@@ -119,7 +119,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.make_group_key(2)
 --
---      Makes the functions that a group's key takes, if it is not just a column. Internal.
+--      Creates the functions for a group's key, if the key is not just a column. Internal.
 --
 -- Returns:
 --      The key as SQL over the columns of the batch query, never null.
@@ -133,7 +133,7 @@ begin
         return format('coalesce(%s, ev_id::pg_catalog.text)', i_key);
     end if;
     perform pgq.check_group_key(i_key);
-    -- The first is bound to what its names mean here. The second lets no event stop the group.
+    -- The first binds names to their meaning here. The second lets no event stop the group.
     execute format('create function pgq.group_key_%s_expression(%s) returns text language sql immutable parallel safe '
                    'return (%s)::text', i_group_id, parameters, i_key);
     execute format($sql$create function pgq.group_key_%1$s(%2$s) returns text language plpgsql immutable parallel safe as $f$

@@ -1,10 +1,10 @@
--- Who works for a group, and on which partitions.
+-- The members of a group, and the partitions that they own.
 --
--- A member says every third of the lease that it is alive; who has not for a whole lease is buried by another,
--- and its partitions are free. Each member ought to have the same number of partitions, give or take one. Who has
--- more gives up what is too much between two batches; who has less takes what is free. A partition's position is
--- locked while it changes hands, so that nobody is finishing a batch of it then. Nobody waits for these locks: what
--- is not possible now is tried again at the next look. All times are the server's.
+-- A member sends a heartbeat every third of the lease. If a member sends none for a whole lease, another member removes
+-- it, and its partitions are free. All members should have the same number of partitions, plus or minus one. A member
+-- with more gives up the surplus between two batches; a member with less takes free ones. A partition's position is
+-- locked while the owner changes, so that no session is finishing a batch of it at that moment. No session waits for
+-- these locks: the next call tries again what is not possible now. All times are the server's.
 
 create or replace function pgq.raise_member_gone(i_member_id int4)
 returns void
@@ -30,16 +30,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.join_group(3)
 --
---      Makes a worker a member of a group. From now on it has to call pgq.group_heartbeat() every third of the lease;
+--      Makes a worker a member of a group. From then on it must call pgq.group_heartbeat() every third of the lease;
 --      pgq.next_group_batch() gives it partitions.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_group_name    - name of the group
---      i_worker_name   - what people shall see
+--      i_worker_name   - name for display
 -- Returns:
---      member_id       - for the other functions
---      lease           - of the group
+--      member_id       - id for the other functions
+--      lease           - the lease of the group
 -- Errors:
 --      PQ001 queue does not exist, PQ036 group does not exist
 -- Tables:
@@ -50,7 +50,7 @@ declare
 begin
     perform from pgq.consumer_group where group_id = g.group_id for key share;
     if not found then
-        perform pgq.find_group(i_queue_name, i_group_name);  -- dropped just now, which it raises
+        perform pgq.find_group(i_queue_name, i_group_name);  -- raises the error: just dropped
     end if;
     insert into pgq.group_member as m (member_group, member_name)
     values (g.group_id, coalesce(i_worker_name, ''))
@@ -68,10 +68,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.leave_group(1)
 --
---      Ends a membership; the member's partitions are free at once.
+--      Ends a membership. The member's partitions are free at once.
 --
 -- Returns:
---      1, 0 if it was no member any more.
+--      1, or 0 if it was not a member any more.
 -- Tables:
 --      pgq.group_member, pgq.group_partition
 -- ----------------------------------------------------------------------
@@ -79,7 +79,7 @@ declare
     g   int4;
 begin
     select member_group into g from pgq.group_member where member_id = i_member_id;
-    -- Partitions before the member, as pgq.drop_group(3) has them.
+    -- Lock partitions before the member, in the order of pgq.drop_group(3).
     update pgq.group_partition
        set part_member = null, part_generation = default
      where part_group = g and part_member = i_member_id;
@@ -95,7 +95,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.lock_group(1)
 --
---      Whether the caller may hand out a group's partitions, until the end of its transaction. Internal.
+--      Tries to lock a group until the end of the transaction, and returns whether the caller may hand out its
+--      partitions. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_try_advisory_xact_lock(1886875920, i_group_id);
 $$;
@@ -108,10 +109,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.group_heartbeat(1)
 --
---      Says that a member is alive, buries those of its group that are not, and resizes it if that can be now.
+--      Sends a member's heartbeat, removes dead members of its group, and resizes the group if a pending resize is
+--      possible now.
 --
 -- Returns:
---      Whether it is still a member.
+--      True if it is still a member.
 -- Tables:
 --      appends a position; deletes from pgq.group_member, updates pgq.group_partition
 -- ----------------------------------------------------------------------
@@ -126,13 +128,13 @@ begin
     if not found then
         return false;
     end if;
-    -- If not, it is just being said elsewhere.
+    -- Otherwise another session is just sending it.
     if pgq.try_lock_position(- i_member_id) then
         perform pgq.append_position(- i_member_id, (pgq.get_position(- i_member_id)).pos_nr + 1, null, null, null, clock_timestamp());
     end if;
 
     if g.group_resize_to is not null then
-        -- Workers that ask for batches under older snapshots cannot.
+        -- Workers that ask for batches under older snapshots cannot do this.
         perform pgq.switch_group(g.group_id);
     end if;
     if pgq.lock_group(g.group_id) then
@@ -141,7 +143,7 @@ begin
               from pgq.group_member m
              where m.member_group = g.group_id
                and m.member_id <> i_member_id
-               -- One from the future was given before the clock went back: who lives gives another.
+               -- A heartbeat from the future was sent before the clock was set back: a live member sends another.
                and (pgq.get_position(- m.member_id)).pos_active
                    not between clock_timestamp() - g.group_lease and clock_timestamp() + g.group_lease
                and not exists (select from pgq.group_partition
@@ -161,8 +163,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.group_share(2)
 --
---      How many partitions a member has, and how many it ought to have. What does not divide evenly goes to those
---      who have most, so that little has to move. Internal.
+--      Returns how many partitions a member has and how many it should have. The remainder of an uneven division goes
+--      to the members that have most, so that few partitions move. Internal.
 -- ----------------------------------------------------------------------
     select ranked.has, all_parts / members + (rank <= all_parts % members)::int4
       from (select m.member_id, held.n as has,
@@ -185,8 +187,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.balance_group(2)
 --
---      Gives up the partitions that a member has too many, or takes free ones. The member is between two
---      batches. Internal.
+--      Gives up a member's surplus partitions, or takes free ones. The member is between two batches. Internal.
 -- ----------------------------------------------------------------------
 declare
     share   record;
@@ -197,7 +198,7 @@ begin
     end if;
     select * into share from pgq.group_share(i_group_id, i_member_id);
     if share.has > share.due then
-        -- Somebody has not got his share: only then is it worth the move.
+        -- Move partitions only if another member has less than its share.
         update pgq.group_partition
            set part_member = null, part_generation = default
          where part_group = i_group_id
@@ -209,7 +210,7 @@ begin
            set part_member = i_member_id, part_generation = default
          where part_group = i_group_id
            and part_nr in (select part_nr from pgq.group_partition
-                            -- Somebody may have taken it in the moment in which he left.
+                            -- A member may have taken it just while leaving.
                             where part_group = i_group_id
                               and not exists (select from pgq.group_member where member_id = part_member)
                               and pgq.try_lock_position(part_reg)

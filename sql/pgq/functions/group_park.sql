@@ -1,5 +1,5 @@
--- Parked keys. A key is parked when one of its events fails, and until its last parked event is done. Only the owner
--- of its partition takes part in that; others may say when it is tried again, and throw events away.
+-- Parked keys. A key is parked from the failure of one of its events until its last parked event is done. Only the
+-- owner of its partition parks and processes events; other sessions may request a retry, and discard events.
 
 create or replace function pgq.park_events(
     part pgq.group_partition, i_batch_id bigint, i_failed bigint[], i_errors text[], i_delays interval[], i_types text[])
@@ -10,7 +10,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.park_events(6)
 --
---      Parks the keys of events that failed, and puts all events of parked keys away. Internal.
+--      Parks the keys of events that failed, and stores all events of parked keys. Internal.
 --
 -- Returns:
 --      Number of events.
@@ -73,18 +73,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.open_parked(2)
 --
---      The first events of a parked key that is due, of one of a member's partitions. They are to be processed in this
---      order, up to the first that fails, and then pgq.finish_parked() is to be called in the same transaction.
+--      Returns the first events of a parked key that is due, of one of a member's partitions. Process them in this
+--      order, up to the first that fails, then call pgq.finish_parked() in the same transaction.
 --
 -- Parameters:
 --      i_member_id     - from pgq.join_group()
---      i_most          - not more events than that; fewer if they are large
+--      i_most          - maximum number of events; fewer are returned if they are large
 -- Returns:
 --      parked_id, partition, generation    - for pgq.finish_parked(); null if no key is due
 --      first_time                          - ev_time of the first event
---      pe_ids, ev_ids                      - ids of the events, as parked and as they were
---      events                              - the events, as from pgq.open_next_batch(). The ev_retry of the first also
---                                            counts how often it has failed
+--      pe_ids, ev_ids                      - ids of the events: as parked, and the original ones
+--      events                              - the events, as from pgq.open_next_batch(). The ev_retry of the first
+--                                            includes its failures
 -- ----------------------------------------------------------------------
 declare
     room        int8 := 65536;
@@ -92,7 +92,7 @@ declare
     event       record;
     encoding    constant text := current_setting('client_encoding');
 begin
-    -- There a text may be none in the client's encoding: it gets the bytes.
+    -- There a text may not exist in the client's encoding: the client gets the bytes.
     if getdatabaseencoding() = 'SQL_ASCII' then
         perform set_config('client_encoding', 'SQL_ASCII', true);
     end if;
@@ -144,16 +144,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.finish_parked(9)
 --
---      Removes parked events that are done, in the transaction that processed them, and the key when none is left.
+--      Removes parked events that are done, and the key when no event is left. Call it in the transaction that
+--      processed the events.
 --
 -- Parameters:
 --      i_parked_id, i_generation   - from pgq.open_parked()
 --      i_done                      - pe_ids of the events
---      i_failed                    - whether the event after them has failed
---      i_error, i_delay            - why, and after what time it is tried again; null for when somebody says so
---      i_given_up                  - pe_ids of events that become dead letters, with i_reasons and i_tracebacks
+--      i_failed                    - true if the event after them has failed
+--      i_error, i_delay            - the error, and the delay until the retry; null for only on request
+--      i_given_up                  - pe_ids of events to make dead letters, with i_reasons and i_tracebacks
 -- Returns:
---      Number of events of the key that are left.
+--      Number of parked events of the key that are left.
 -- Errors:
 --      PQ035 the partition has another owner, or events were given up meanwhile: roll back
 -- Tables:
@@ -169,7 +170,7 @@ begin
       join pgq.group_partition on part_group = parked_group and part_nr = parked_part
      where parked_id = i_parked_id;
     part := pgq.fence_partition(r, i_generation);
-    -- In the order in which pgq.give_up_parked() locks them.
+    -- Lock in the same order as pgq.give_up_parked().
     perform from pgq.parked_key where parked_id = i_parked_id for update;
     n := pgq.bury_parked(i_given_up, i_reasons, i_tracebacks);
     with gone as (
@@ -184,7 +185,7 @@ begin
     select count(*) into n from pgq.parked_event where pe_key = i_parked_id;
     if n = 0 then
         delete from pgq.parked_key where parked_id = i_parked_id;
-        -- A batch that was read while the key was parked lacks its events: it must not be finished.
+        -- A batch that was read while the key was parked lacks the key's events, so it must not be finished.
         update pgq.group_partition set part_generation = default where part_reg = part.part_reg;
     elsif i_failed then
         update pgq.parked_key
@@ -244,7 +245,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.unpark_key(3)
 --
---      Has a parked key's events tried again now, in their order, by the worker that has its partition.
+--      Retries the events of a parked key now, in their order, by the worker that owns the partition.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
@@ -278,13 +279,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.give_up_parked(4)
 --
---      Makes the first events of a parked key dead letters; what is left of the key is tried again now.
+--      Makes the first events of a parked key dead letters. The remaining events are retried now.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_group_name    - name of the group
 --      i_key           - the key
---      i_most          - how many events; null for all
+--      i_most          - number of events; null for all
 -- Returns:
 --      Number of events.
 -- Errors:
@@ -298,7 +299,7 @@ declare
     ids     bigint[];
     n       int4;
 begin
-    -- Not against who parks more events of the key.
+    -- This lock does not block a session that parks more events of the key.
     select * into k from pgq.parked_key where parked_group = g.group_id and parked_key = i_key for no key update;
     if not found then
         return 0;

@@ -1,5 +1,5 @@
--- Changing the number of partitions moves keys from one to another. So all partitions first come to stand on one
--- tick: the farthest that one of them has opened or finished. It cannot be forgotten, for that one stands on it.
+-- Changing the number of partitions moves keys between partitions. So all partitions first go to the same tick: the
+-- farthest that one of them has opened or finished. The tick cannot be forgotten, because that partition is at it.
 
 create or replace function pgq.resize_group(i_queue_name text, i_group_name text, i_partitions int4)
 returns bigint
@@ -10,17 +10,17 @@ as $$
 -- Function: pgq.resize_group(3)
 --
 --      Changes the number of a group's partitions. Workers take all partitions to a common tick; then the keys are
---      divided anew and all goes on. Giving the present number ends a resizing that has not happened yet.
+--      divided again and processing continues. Passing the present number cancels a resize that has not happened yet.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_group_name    - name of the group
---      i_partitions    - how many, 1 to 1024
+--      i_partitions    - new number of partitions, 1 to 1024
 -- Returns:
---      The tick that all partitions have to reach first, null if it is done.
+--      The tick that all partitions must reach first, or null if the resize is done.
 -- Errors:
---      PQ001 queue does not exist, PQ011 number makes no sense, PQ012 not in READ COMMITTED, PQ036 group does not exist,
---      PQ038 a consumer has the name of a partition
+--      PQ001 queue does not exist, PQ011 invalid number, PQ012 not in READ COMMITTED, PQ036 group does not exist, PQ038
+--      a consumer has the name of a partition
 -- Tables:
 --      locks positions; pgq.consumer_group, pgq.group_partition, pgq.registration, pgq.parked_key
 -- ----------------------------------------------------------------------
@@ -35,14 +35,14 @@ begin
             message = format('a group cannot have %s partitions', coalesce(i_partitions::text, 'NULL')),
             hint = 'Give 1 to 1024.';
     end if;
-    -- Who parks a key of the group has its position already, and refers to this row.
+    -- A session that parks a key of the group has locked its position already, and refers to this row.
     select * into g from pgq.consumer_group where group_id = g.group_id for no key update;
     if not found then
         -- It was dropped meanwhile.
         return pgq.resize_group(i_queue_name, i_group_name, i_partitions);
     end if;
     perform pgq.check_partition_names(g, g.group_partitions, i_partitions - 1);
-    -- Nobody opens a batch meanwhile, and whoever does so later sees the tick.
+    -- No session opens a batch meanwhile, and a session that opens one later sees the tick.
     select max(coalesce(p.pos_next_tick, p.pos_last_tick)) into tick
       from (select part_reg from pgq.group_partition where part_group = g.group_id order by part_reg) part
      cross join lateral pgq.lock_position(part.part_reg) p;
@@ -65,10 +65,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.switch_group(1)
 --
---      Resizes a group if all its partitions stand where they must. Never waits. Internal.
+--      Resizes a group if all its partitions are at the required tick. It never waits. Internal.
 --
 -- Returns:
---      Whether it did.
+--      True if it resized the group.
 -- ----------------------------------------------------------------------
 declare
     g   pgq.consumer_group;
@@ -78,7 +78,7 @@ begin
     if not (pgq.is_read_committed() and pgq.lock_group(i_group_id)) then
         return false;
     end if;
-    -- Before the positions: whoever else changes it has it before them.
+    -- Lock it before the positions: other sessions that change it do the same.
     select * into g from pgq.consumer_group where group_id = i_group_id for no key update skip locked;
     if g.group_resize_to is null then
         return false;
@@ -100,7 +100,7 @@ begin
             perform pgq.add_group_partition(g, n, g.group_resize_tick);
         end loop;
     exception when sqlstate 'PQ038' then
-        -- A consumer has taken the name meanwhile. That is no reason for workers to stop.
+        -- A consumer has taken the name meanwhile. Workers need not stop for that.
         return false;
     end;
     perform pgq.remove_group_partition(part_group, part_nr)

@@ -1,10 +1,9 @@
--- Keys of events that shall be inserted once. A queue that has a window for them has two tables for keys,
--- pgq.event_key_<queue>_<0|1>, filled in turn and emptied by TRUNCATE: a key stays for one window at least, and
--- for two at most. The sequence pgq.event_key_<queue>_seq counts the turns, outside of snapshots.
+-- Keys of events to be inserted once. A queue with a key_window has two tables for keys, pgq.event_key_<queue>_<0|1>,
+-- filled in turn and emptied by TRUNCATE: a key stays for at least one window, and at most two. The sequence
+-- pgq.event_key_<queue>_seq counts the turns, independently of snapshots.
 --
--- What is being inserted and not committed is in the current table only, where the unique index finds it: whoever
--- writes locks the table first, then looks whether it is still the current one, and the turn takes a lock that
--- waits for all who write.
+-- Uncommitted keys are in the current table only, where the unique index finds them: a session that writes locks the
+-- table first, then checks that it is still the current one, and the turn takes a lock that waits for all writers.
 
 create or replace function pgq.set_event_keys(i_queue_name text)
 returns void
@@ -14,7 +13,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.set_event_keys(1)
 --
---      Makes or drops a queue's tables for keys, as its key_window has it. Internal.
+--      Creates or drops a queue's tables for keys, depending on its key_window. Internal.
 --
 -- Tables:
 --      creates pgq.event_key_<id>_*; updates pgq.queue
@@ -67,13 +66,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.lock_event_keys(2)
 --
---      Checks keys, and locks the table that new ones go to. Draws the transaction id, which comes before
---      event ids. Internal.
+--      Checks keys, and locks the table for new ones. It draws the transaction id, which must be drawn before event
+--      ids. Internal.
 --
 -- Returns:
 --      event_seq   - the queue's sequence for ev_id
 --      cur         - the table for new keys
---      other       - the table with those before
+--      other       - the table with the previous keys
 -- Errors:
 --      as pgq.claim_event_keys(2)
 -- ----------------------------------------------------------------------
@@ -125,7 +124,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.claim_event_key(2)
 --
---      As pgq.claim_event_keys(2), for one event. Internal.
+--      Remembers the key of one event that is about to be inserted; see pgq.claim_event_keys(2). Internal.
 -- ----------------------------------------------------------------------
 declare
     t   record;
@@ -136,7 +135,7 @@ begin
         fresh := true;
         return;
     end if;
-    -- Twice: the second time we see the key of whom we have waited for.
+    -- Try twice: the second time the key of the transaction that this one has waited for is visible.
     for attempt in 1..2 loop
         execute pg_catalog.format('select ev_id from %s where ev_key = $1 union all select ev_id from %s where ev_key = $1',
                                   t.cur, t.other)
@@ -158,18 +157,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.claim_event_keys(2)
 --
---      Remembers keys for events that are about to be inserted. Of two transactions with one key the
---      second waits for the end of the first. Internal.
+--      Remembers keys for events that are about to be inserted. If two transactions use the same key, the second waits
+--      for the end of the first. Internal.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
---      i_keys          - one for each event; null for an event without
+--      i_keys          - one for each event; null for an event without a key
 -- Returns:
 --      ids     - for each, the id of the event that has the key
---      fresh   - for each, whether that has to be inserted
+--      fresh   - for each, true if the event has to be inserted
 -- Errors:
---      PQ001 queue does not exist, PQ051 it takes no keys, PQ052 invalid key,
---      40001 the transaction's snapshot is older than keys it would have to see
+--      PQ001 queue does not exist, PQ051 it has no key_window, PQ052 invalid key, 40001 the transaction's snapshot is
+--      older than keys it would have to see
 -- ----------------------------------------------------------------------
 declare
     t       record;
@@ -177,7 +176,7 @@ declare
     keyless bigint[];
 begin
     select * into t from pgq.lock_event_keys(i_queue_name, i_keys);
-    -- Ids in the order of the events, keys in an order that is everybody's, so that nobody waits in a circle.
+    -- Ids in the order of the events; keys in the same order in all sessions, to avoid deadlocks.
     execute format($sql$
         with wanted as materialized (
             select k.key, nextval($2) as id
@@ -197,7 +196,7 @@ begin
        into claimed, keyless
       using i_keys, t.event_seq;
 
-    -- A statement of its own: it sees the keys of those for whom the last one waited.
+    -- A statement of its own: it sees the keys of the transactions that the last one waited for.
     execute format($sql$
         select array_agg(id order by nr),
                array_agg(key is null or mine and first = nr order by nr)
@@ -227,17 +226,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_events_once(9)
 --
---      Puts many events into a queue in one statement, each unless one with its key is there; see
+--      Puts many events into a queue in one statement, except those whose keys are there already; see
 --      pgq.insert_event_once(9).
 --
 -- Parameters:
 --      i_queue_name            - name of the queue
---      i_keys                  - keys, null for events without
+--      i_keys                  - keys, null for events without a key
 --      i_types, i_data         - types and payloads, arrays of the same length
 --      i_extra1 .. i_extra4    - further fields, each null or an array of that length
---      i_times                 - when to deliver; null, as a whole or for an event, for at once
+--      i_times                 - times of delivery; null, as a whole or for an event, for at once
 -- Returns:
---      The events' ids in the order of the arrays; of an event that was there already, that one's.
+--      The events' ids in the order of the arrays; for an event that was there already, the existing id.
 -- Errors:
 --      PQ011 arrays differ in length, PQ050 infinite time; otherwise as pgq.insert_event_once(9)
 -- Tables:
@@ -299,22 +298,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_event_once(9)
 --
---      Puts an event into a queue, in the caller's transaction, unless one with the same key was inserted
---      within the queue's key_window. While another transaction is inserting one, waits for its end.
+--      Puts an event into a queue, in the caller's transaction, unless one with the same key was inserted within the
+--      queue's key_window. If another transaction is inserting the same key, it waits for the end of that transaction.
 --
 -- Parameters:
 --      queue_name              - name of the queue; it must have a key_window, see pgq.set_queue_config()
---      ev_key                  - what tells this event from all others of the queue; null inserts in any case
---      ev_type                 - what the event is, for the consumer to tell
+--      ev_key                  - unique key of the event within the queue; null inserts in any case
+--      ev_type                 - type of the event, for the consumer
 --      ev_data                 - payload
 --      ev_extra1 .. ev_extra4  - further fields
---      deliver_at              - when, as with pgq.insert_event_at(8); null for at once
+--      deliver_at              - time of delivery, as with pgq.insert_event_at(8); null for at once
 -- Returns:
---      The event's id: of the one inserted now or of the first one.
+--      The id of the event: the one inserted now, or the first one with this key.
 -- Errors:
---      PQ050 infinite time, PQ051 the queue takes no keys, PQ052 invalid key,
---      40001 the transaction's snapshot is older than keys it would have to see;
---      otherwise as pgq.insert_event(7)
+--      PQ050 infinite time, PQ051 the queue has no key_window, PQ052 invalid key, 40001 the transaction's snapshot is
+--      older than keys it would have to see; otherwise as pgq.insert_event(7)
 -- Tables:
 --      reads pgq.queue; inserts into pgq.event or pgq.delayed, and the queue's keys
 -- ----------------------------------------------------------------------
@@ -354,19 +352,20 @@ create or replace function pgq.maint_rotate_keys(i_queue_name text)
 returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
--- Who inserts with a key meanwhile waits so long at most.
+-- A session that inserts with a key meanwhile waits for this long at most.
 set lock_timeout = '100ms'
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_rotate_keys(1)
 --
---      When a queue's key_window is over: forgets the older half of its keys and, with the next call in another
---      transaction, lets new ones go where they were. What is not possible now is tried again at the next call.
+--      Rotates a queue's tables for keys when its key_window is over: it forgets the older half of the keys and, with
+--      the next call in another transaction, directs new keys to the emptied table. The next call tries again what is
+--      not possible now.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 -- Returns:
---      Number of tables emptied.
+--      Number of tables truncated.
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
@@ -386,13 +385,14 @@ begin
         return 0;
     end if;
     if q.queue_key_switch_time > current_timestamp then
-        -- The clock was set back. The window begins anew.
+        -- The clock was set back. The window begins again.
         update pgq.queue set queue_key_switch_time = current_timestamp where queue_id = q.queue_id;
         return 0;
     end if;
     seq := format('pgq.event_key_%s_seq', q.queue_id);
     if q.queue_key_rotations <> pg_sequence_last_value(seq) then
-        -- An earlier call failed at its very end. The keys of this window are in the other table, so a new one begins.
+        -- An earlier call failed at its very end. The keys of this window are in the other table, so a new window
+        -- begins.
         update pgq.queue
            set queue_key_rotations = pg_sequence_last_value(seq),
                queue_key_switch_time = current_timestamp
@@ -403,8 +403,8 @@ begin
     other := format('pgq.event_key_%s_%s', q.queue_id, (q.queue_key_rotations + 1) % 2);
     begin
         if pg_relation_size(other) > 0 then
-            -- In a transaction of its own: should the turn fail at its very end, there would be old keys again in the table
-            -- that takes new ones.
+            -- In a transaction of its own: otherwise, if the turn fails at its very end, the table for new keys would
+            -- contain old keys again.
             execute format('lock table %s in access exclusive mode nowait', other);
             execute format('truncate %s', other);
             return 1;
@@ -421,7 +421,7 @@ begin
        set queue_key_rotations = q.queue_key_rotations + 1,
            queue_key_switch_time = current_timestamp
      where queue_id = q.queue_id;
-    -- Last of all, since it is not undone by a rollback.
+    -- Do this last: a rollback does not undo it.
     perform setval(seq, q.queue_key_rotations + 1);
     return 0;
 end;

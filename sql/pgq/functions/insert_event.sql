@@ -1,6 +1,6 @@
--- Every instruction counts in the first two. They run as the caller, and without a search_path of their own:
--- entering a function with either costs a third of what writing the event does. So every name is written in
--- full; what is read is two sequences. See docs/decisions.md.
+-- Every instruction counts in the first two functions. They run as the caller and without a search_path of their own:
+-- entering a function with either setting costs a third as much as writing the event. So every name is
+-- schema-qualified, and they read two sequences only. See docs/decisions.md.
 
 create or replace function pgq.insert_event(
     queue_name text, ev_type text, ev_data text,
@@ -15,7 +15,7 @@ as $$
 --
 -- Parameters:
 --      queue_name              - name of the queue
---      ev_type                 - what the event is, for the consumer to tell
+--      ev_type                 - type of the event, for the consumer
 --      ev_data                 - payload
 --      ev_extra1 .. ev_extra4  - further fields
 -- Returns:
@@ -30,10 +30,10 @@ as $$
 declare
     v_id    bigint;
 begin
-    -- The order matters. The transaction id comes before the event id: a tick that counts an event knows
-    -- which transactions may have drawn it. The slot comes last: whoever guards a queue looks afterwards
-    -- whether it has new ids, and whoever has a transaction id above the one that a rotation has drawn
-    -- writes into the new table, so that batches can leave out the old one.
+    -- The order matters. The transaction id comes before the event id: a tick that counts an event knows which
+    -- transactions may have drawn it. The slot comes last, for two reasons. A session that guards a queue looks
+    -- afterwards whether the queue has new ids. And a transaction with a higher id than the one that a rotation has
+    -- drawn writes into the new table, so that batches can skip the old one.
     v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
                 pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
     if v_id is null then
@@ -86,8 +86,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_event_slowly(7)
 --
---      As pgq.insert_event(7), for queues whose names are too long for a sequence's, and for those that do
---      not exist. Internal.
+--      Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001
+--      for queues that do not exist. Internal.
 -- ----------------------------------------------------------------------
 begin
     return pgq.insert_event_raw(i_queue_name, null, null, null, null,
@@ -105,14 +105,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_event_raw(11)
 --
---      Puts an event with given id, time, owner and retry count into a queue: for copies of events.
+--      Puts an event with a given id, time, owner and retry count into a queue: for copies of events.
 --
 -- Parameters:
 --      queue_name  - name of the queue
 --      ev_id       - event id, null for the next one
 --      ev_time     - time of the event, null for now
---      ev_owner    - subscription that alone shall see it, null for all
---      ev_retry    - how often it was retried, null for never
+--      ev_owner    - the only subscription that sees the event, null for all
+--      ev_retry    - number of retries, null for none
 --      others      - as in pgq.insert_event(7)
 -- Returns:
 --      The event's id.

@@ -41,10 +41,10 @@ begin
     end if;
 
     select t.ev_slot, t.event_seq into v_slot, v_seq from pgq.write_target(i_queue_name, n) t;
-    -- All columns are given, in their order, or the plan would have a node more to add the others. Arrays are
-    -- read as the select list asks for them: in FROM they would be spilled to disk first.
+    -- Give all columns, in their order, or the plan would need another node to add the rest. Read the arrays in the
+    -- select list: in FROM they would be spilled to disk first.
     if num_nulls(i_extra1, i_extra2, i_extra3, i_extra4) = 4 then
-        -- the rule, and a tenth faster
+        -- the usual case, and a tenth faster
         return query
         insert into pgq.event (ev_id, ev_time, ev_txid, ev_owner, ev_retry,
                                ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)

@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_guarded(0)
 --
---      Row trigger of pgq.event_guard_<n>, where events of guarded queues are routed to: makes all checks,
---      wakes the ticker, and inserts the event where it belongs.
+--      Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the
+--      ticker, and inserts the event into the current table.
 -- Errors:
 --      as pgq.insert_event(7)
 -- Tables:

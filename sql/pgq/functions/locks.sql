@@ -1,7 +1,7 @@
--- All advisory locks that are taken anywhere here, by the schema, the client library and the programs. A new one gets a
--- number of its own in this list. Everybody who may connect to the database may take any advisory lock. What could be
--- locked by a row, which others cannot lock, would be written for it, and to the server's log, at each tick and
--- each batch; so instead those that hold one of ours, and have no role of ours, are named.
+-- All advisory locks of the project: of the schema, the client library and the programs. A new lock gets a number of
+-- its own in this list. Every role that may connect to the database may take any advisory lock. Row locks would be safe
+-- from other roles, but each tick and each batch would write the row, and to the server's log. So instead
+-- pgq.get_foreign_locks() names the sessions that hold one of our locks without having a role of ours.
 
 create or replace function pgq.lock_keys(out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_name text)
 returns setof record
@@ -12,13 +12,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.lock_keys(0)
 --
---      The register of advisory locks. Internal.
+--      Returns the list of advisory locks. Internal.
 --
 -- Returns:
 --      lock_class  - classid in pg_locks
 --      lock_object - objid in pg_locks; null if there are many
---      lock_pair   - whether the key is two numbers (objsubid 2 in pg_locks), or one (1)
---      lock_name   - what waits for it
+--      lock_pair   - true if the key is two numbers (objsubid 2 in pg_locks), false if it is one (1)
+--      lock_name   - the work that waits for it
 -- ----------------------------------------------------------------------
     values
         -- one number
@@ -55,14 +55,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_foreign_locks(0)
 --
---      Who holds an advisory lock of ours in this database, without being a member of any role of ours: none of our
---      functions has taken it, and what is named waits.
+--      Returns the sessions that hold an advisory lock of pgqpy in this database without being a member of any of its
+--      roles: no pgqpy function has taken the lock, and the named work waits for it.
 --
 -- Returns:
---      pid         - of the session; null for a prepared transaction
---      holder      - its application_name; the name of the prepared transaction
---      role_name   - who it is
---      lock_name   - what waits
+--      pid         - pid of the session; null for a prepared transaction
+--      holder      - application_name of the session, or name of the prepared transaction
+--      role_name   - role of the session
+--      lock_name   - the work that waits
 -- ----------------------------------------------------------------------
     with held as (
         select l.pid, l.transactionid, l.virtualtransaction, k.lock_name

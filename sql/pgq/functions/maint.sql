@@ -6,12 +6,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_operations(0)
 --
---      What maintenance has to do now, in this order, each in a transaction of its own: what keeps our own tables,
---      what queue_extra_maint names, and what other parts of PgQ's family want done, if they are installed.
+--      Returns the operations that maintenance has to do now, in this order, each in a transaction of its own: those
+--      for pgq's own tables, those named by queue_extra_maint, and those of other parts of the PgQ family, if
+--      installed.
 --
---      The caller runs it with its own rights. So of functions that are not ours only those are named that a role
---      has made which the caller may trust: one that could act as the caller, pgq_owner or a superuser. The others
---      are listed as pgq.maint_refused(1), with the reason.
+--      The caller runs the operations with its own rights. So a foreign function is listed only if the caller may trust
+--      the role that made it: a role that could act as the caller, pgq_owner or a superuser. The other functions are
+--      listed as pgq.maint_refused(1), with the reason.
 --
 -- Returns:
 --      func_name   - function to call, or 'vacuum'
@@ -20,7 +21,7 @@ as $$
 declare
     v_extra     record;
     v_part      record;
-    -- They come last, since pgqd begins anew after an operation that fails.
+    -- They come last, since pgqd starts over after an operation that fails.
     v_refused   text[] := '{}';
 begin
     return query select * from pgq.maint_own_operations();
@@ -85,11 +86,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.trusts_owner(1)
 --
---      Whether the current role may run what another role has made: nothing is gained by a role that could act as
---      the current role anyway, or that owns this schema. A superuser is both. Internal.
+--      Returns whether the current role may run functions made by another role. It may if that role could act as the
+--      current role anyway, or owns this schema, and so gains nothing; a superuser can do both. Internal.
 --
 -- Parameters:
---      i_owner     - the other role; 0 for everyone; for pg_database_owner, the database's owner is looked at
+--      i_owner     - the other role; 0 for everyone; pg_database_owner means the database's owner
 -- ----------------------------------------------------------------------
     select o.owner = 'pgq_owner'::regrole
         or coalesce(pg_has_role(nullif(o.owner, 0), current_user,
@@ -109,10 +110,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.require_trusted(3)
 --
---      Raises 42501 unless the current role may run what a name that is not ours means. Its schema counts, too: the
---      schema's owner may put something else there. Of a function's name all functions count, whatever their
---      arguments, and a type, since a call with an untyped constant may mean these. If there is no such schema, the
---      database counts. Internal.
+--      Raises 42501 unless the current role may trust the object that a foreign name means. The schema's owner counts
+--      too, since it may put another object there. For the name of a function all functions of this name count,
+--      whatever their arguments, and a type of this name, since a call with an untyped constant may mean these. If
+--      there is no such schema, the database counts. Internal.
 --
 -- Parameters:
 --      i_schema, i_name    - the name, as in the catalog
@@ -174,19 +175,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_function(1)
 --
---      Checks the name of a function of a text that maintenance is to run, and which is not ours. Internal.
+--      Checks the name of a foreign function, with a text parameter, that maintenance is to run. Internal.
 --
 -- Parameters:
 --      i_name      - schema.name; without schema it means public
 -- Returns:
 --      The name.
 -- Errors:
---      42501 the current role has no reason to trust those who made it, or could make it
+--      42501 the current role has no reason to trust a role that made the function, or could make it
 -- ----------------------------------------------------------------------
 declare
     v_parts text[];
 begin
-    -- Our ticker reads a name as SQL does, PgQ's takes it as it is.
+    -- This ticker reads a name as SQL does; PgQ's ticker takes it literally.
     begin
         v_parts := parse_ident(i_name);
     exception when invalid_parameter_value then
@@ -213,10 +214,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_refused(1)
 --
---      Stands in the list of operations for one that is not run, and fails where its failure is seen.
+--      Stands in the list of operations for one that is not run, and fails so that the failure is noticed.
 --
 -- Parameters:
---      i_reason    - what is not run, and why
+--      i_reason    - the operation that is not run, and the reason
 -- Errors:
 --      55000 always
 -- ----------------------------------------------------------------------
@@ -236,7 +237,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_own_operations(0)
 --
---      What maintenance has to do with our own relations. Internal: pgq.maint_operations() adds the rest.
+--      Returns the operations that maintenance has to do on pgq's own relations. Internal: pgq.maint_operations() adds
+--      the rest.
 --
 -- Returns:
 --      func_name   - function to call
@@ -261,7 +263,7 @@ begin
         return query select 'pgq.maint_rotate_logs', null::text;
     end if;
 
-    -- Who uses it does this, unless all do so in REPEATABLE READ.
+    -- Each session that uses it does this, unless all use REPEATABLE READ.
     if exists (select from pgq_ext.log
                 where pgq_ext.log_size((pg_sequence_last_value('pgq_ext.log_seq') % 2)::text)
                       > greatest(log_rotate_bytes, 2 * log_carried_bytes))
@@ -293,7 +295,7 @@ begin
     select 'pgq.maint_staging', null::text
      where exists (select from pg_class where relnamespace = 'pgq_staging'::regnamespace);
 
-    -- Workers do this; tasks whose workers are all gone are looked after, too.
+    -- Workers do this; this covers tasks whose workers are all gone.
     return query
     select 'pgq_task.sweep', null::text
      where exists (select from pgq_task.queue);
@@ -308,7 +310,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_tables_to_vacuum(0)
 --
---      The small tables in which rows die, to be vacuumed where autovacuum is off.
+--      Returns the small tables in which rows die, to be vacuumed where autovacuum is off.
 --
 -- Returns:
 --      Table names with schema.
@@ -335,8 +337,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.grant_perms(1)
 --
---      Grants the rights on a queue's tables and sequences to the roles. A writer may give the content
---      of events, but not the transaction id that decides who sees them.
+--      Grants the rights on a queue's tables and sequences to the roles. A writer may set the content of events, but
+--      not the transaction id that decides which batches contain them.
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
@@ -374,7 +376,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq._grant_perms_from(4)
 --
---      Grants on one table what is granted on another, as far as the caller may.
+--      Copies the grants of one table to another, as far as the caller may.
 --
 -- Parameters:
 --      src_schema, src_table   - the table to look at
@@ -410,12 +412,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.tune_storage(1)
 --
---      Storage parameters of event tables: no row dies in them, so they need neither free space nor vacuum.
+--      Sets the storage parameters of event tables: no row dies in them, so they need neither free space nor vacuum.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 -- Returns:
---      1, 0 without such a queue.
+--      1, or 0 if there is no such queue.
 -- ----------------------------------------------------------------------
 declare
     q   pgq.queue;

@@ -32,21 +32,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.seq_getval(1)
 --
---      Last value of a sequence, which the caller may read.
+--      Returns the last value of a sequence that the caller may read.
 --
 -- Parameters:
 --      i_seq_name  - its name, with schema
 -- Returns:
---      The column last_value; 1 if it has not been used.
+--      The column last_value; 1 if the sequence has not been used.
 -- Errors:
---      42809 it is no sequence
+--      42809 not a sequence
 -- ----------------------------------------------------------------------
 declare
     v_seq   constant regclass := pgq.quote_fqname(i_seq_name);
     res     bigint;
 begin
-    -- Fails if it is no sequence, since a view may have a column of that name, and any code in it; and locks it, so
-    -- that it stays one.
+    -- This fails for anything but a sequence, since a view may have a column of that name, and any code in it; and it
+    -- locks the sequence, so that it stays one.
     perform pg_sequence_last_value(v_seq);
     execute format('select last_value from %s', v_seq) into res;
     return res;
@@ -70,7 +70,7 @@ as $$
 -- Returns:
 --      The sequence's last value afterwards.
 -- Errors:
---      42809 it is no sequence
+--      42809 not a sequence
 -- ----------------------------------------------------------------------
 declare
     res bigint := pgq.seq_getval(i_seq_name);
@@ -89,8 +89,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_seq_value(1)
 --
---      Last value of a sequence, 0 if it has not been used. (last_value would be 1 then, the same as
---      after the first event, which nobody would notice.) Simple enough to be inlined. Internal.
+--      Returns the last value of a sequence, 0 if it has not been used. (last_value would be 1 then, as after the first
+--      event, which would go unnoticed.) Simple enough to be inlined. Internal.
 -- ----------------------------------------------------------------------
     select coalesce(pg_catalog.pg_sequence_last_value(i_seq), 0);
 $$;
@@ -103,8 +103,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.events_between(3)
 --
---      How many events have drawn their ids between two values of a queue's event sequence, as far as that tells.
---      Internal.
+--      Returns the number of events that drew their ids between two values of a queue's event sequence, as counted by
+--      the sequence. Internal.
 -- ----------------------------------------------------------------------
     select i_to_seq - i_from_seq - least(coalesce(sum(forced_numbers), 0)::bigint, greatest(i_to_seq - i_from_seq, 0))
       from pgq.forced_tick

@@ -1,8 +1,8 @@
--- Which ticks make a batch.
+-- Selecting the ticks of a batch.
 --
--- Nominal ticks stand where PgQ would put them. Early ticks between them bring single events to consumers
--- that are up to date. A consumer that has fallen behind shall not work through thousands of small batches,
--- so a batch reaches to the next nominal tick if there is one, else to the newest early tick.
+-- Nominal ticks are those that PgQ would make. Early ticks between them deliver single events to consumers that are up
+-- to date. A consumer that has fallen behind should not work through thousands of small batches, so a batch extends to
+-- the next nominal tick if there is one, else to the newest early tick.
 
 create or replace function pgq.next_batch_tick(
     i_queue_id int4, i_last pgq.tick_0, i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4)
@@ -12,7 +12,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_tick(6)
 --
---      The tick that ends the batch which starts behind i_last, null if there is none yet. Internal.
+--      Returns the tick that ends the batch which starts after i_last, null if there is none yet. Internal.
 -- ----------------------------------------------------------------------
 declare
     t       pgq.tick_0;
@@ -24,7 +24,7 @@ begin
             beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, i_last.tick_event_seq + i_max_count + 1);
             t := pgq.last_tick(i_queue_id, beyond.tick_id);
             if t.tick_id <= i_last.tick_id then
-                t := beyond;  -- even one tick is more than asked for
+                t := beyond;  -- even one tick is more than the requested size
             end if;
         end if;
     elsif i_min_count is not null or i_min_interval is not null then
@@ -38,7 +38,7 @@ begin
         end if;
     end if;
 
-    -- A tick of the future was made before the clock was set back: how old it is is not known, so it is old enough.
+    -- A tick from the future was made before the clock was set back. Its age is unknown, so treat it as old enough.
     if now() - t.tick_time < i_min_lag and t.tick_time <= clock_timestamp() then
         if i_min_count is not null or i_min_interval is not null then
             return null;
@@ -65,16 +65,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_tick_helper(6)
 --
---      The tick that ends a batch of at least a given size. That is the newest tick, unless the batch
---      would be more than twice as large as asked: then the first that is enough.
+--      Returns the tick that ends a batch of at least a given size. This is the newest tick, unless the batch would be
+--      more than twice as large as requested; then it is the first tick that is sufficient.
 --
 -- Parameters:
 --      i_queue_id                          - queue
---      i_prev_tick_id, _time, _seq         - the tick that the batch starts behind
---      i_min_count                         - at least so many events, or null
---      i_min_interval                      - at least so much time, or null
+--      i_prev_tick_id, _time, _seq         - the tick after which the batch starts
+--      i_min_count                         - minimum number of events, or null
+--      i_min_interval                      - minimum time span, or null
 -- Returns:
---      The tick, nulls if the ticks there are do not reach so far.
+--      The tick; nulls if the existing ticks do not reach that far.
 -- ----------------------------------------------------------------------
 declare
     t       pgq.tick_0 := pgq.last_tick(i_queue_id);
@@ -89,7 +89,7 @@ begin
     if count > i_min_count * 2 or length > i_min_interval * 2 then
         t := pgq.first_tick(i_queue_id, i_prev_tick_id, false,
                             i_prev_tick_seq + i_min_count, i_prev_tick_time + i_min_interval);
-    -- A length below zero means that the clock was set back: it is enough.
+    -- A negative length means that the clock was set back: treat it as sufficient.
     elsif not coalesce(count >= i_min_count, false)
         and (i_min_interval is null or length >= interval '0' and length < i_min_interval) then
         return;
@@ -107,13 +107,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.is_empty_range(3)
 --
---      Whether there are no events for a consumer between two ticks with the same event sequence. Internal.
+--      Returns whether there are no events for a consumer between two ticks with the same event sequence. Internal.
 -- ----------------------------------------------------------------------
 declare
     q   pgq.queue;
     res boolean;
 begin
-    -- The sequence does not prove it: an event may have come to light late, or have been given an id of its own.
+    -- The sequence does not prove it: an event may have been committed late, or inserted with a given id.
     select * into q from pgq.queue where queue_id = r.sub_queue;
     execute pg_catalog.format('select not exists (%s)', pgq.range_sql(q, i_last, i_cur, r.sub_id)) into res;
     return res;
@@ -127,14 +127,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.small_batch(1)
 --
---      The events of a batch as pgq.open_next_batch() returns them; null if they are large. Internal.
+--      Returns the events of a batch in the form of pgq.open_next_batch(); null if they are large. Internal.
 -- ----------------------------------------------------------------------
 declare
     room    int8 := 65536;
     event   record;
     res     bytea[] := '{}';
 begin
-    -- There a text may be none in the client's encoding, and would fail here: the client reads it as it is.
+    -- There a text may not exist in the client's encoding, and would fail here: the client reads the bytes.
     if pg_catalog.getdatabaseencoding() = 'SQL_ASCII' then
         return null;
     end if;
@@ -168,24 +168,25 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.open_next_batch(9)
 --
---      Opens the next batch for a consumer: what the functions of this file have in common. pgqpy's own
---      consumers call it, to get all in one call.
+--      Opens the next batch for a consumer. pgqpy's consumers call it to get everything in one call; the other
+--      functions that open batches use it too.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name           - the consumer
 --      i_min_lag, i_min_count, i_min_interval  - as for pgq.next_batch_custom()
 --      i_max_count                             - as for pgq.next_batch_upto(), or null
---      i_most_inline                           - null for what PgQ does. Else heartbeats of an idle queue are passed
---                                                over, so that they need not be opened and finished, and
---                                                the query is returned, and up to about so many events
---      i_member_name                           - the member of the consumer's group that gets the batch: the consumer moves
---                                                behind it at once. Null if the consumer itself does
---      i_heartbeats                            - do not pass over heartbeats
+--      i_most_inline                           - null for PgQ's behaviour. Otherwise the approximate maximum number of
+--                                                events to return in this call, together with the query; and heartbeat
+--                                                ticks of an idle queue are skipped, so that they need not be opened
+--                                                and finished
+--      i_member_name                           - the member of the consumer's group that gets the batch: the consumer
+--                                                moves behind the batch at once. Null if the consumer itself gets it
+--      i_heartbeats                            - do not skip heartbeat ticks
 -- Returns:
---      batch_sql   - as from pgq.batch_event_sql()
---      events      - all that it gives, by ev_id, each as record_send() has it and with 0 for no ev_retry;
---                    null if they are more, or large
---      The rest as from pgq.next_batch_custom().
+--      batch_sql   - the query, as from pgq.batch_event_sql()
+--      events      - all events of the query, by ev_id, each in the form of record_send() and with 0 for no ev_retry;
+--                    null if there are more, or if they are large
+--      The other columns are those of pgq.next_batch_custom().
 -- Errors:
 --      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
 --      PQ011 i_max_count is not positive, PQ016 the members' consumer has a batch open itself,
@@ -217,7 +218,7 @@ begin
         if i_member_name is not null then
             m := pgq.get_member_position(r, p, i_member_name);
             if m.pos_nr is null then
-                return;  -- given up for dead just now; it registers anew when it comes again
+                return;  -- just removed as dead; it registers again with its next call
             elsif m.pos_batch is not null then
                 p := m;
             end if;
@@ -229,7 +230,7 @@ begin
         end if;
 
         if p.pos_batch is not null then
-            -- the open batch once more
+            -- the open batch again
             batch_id := p.pos_batch;
             cur_tick := pgq.get_tick(r.sub_queue, p.pos_next_tick);
             exit;
@@ -240,11 +241,11 @@ begin
             return;
         end if;
 
-        -- Only now, since mostly there is nothing new. If somebody was faster, look again.
+        -- Lock only now, since mostly there is nothing new. If another session was faster, look again.
         locked := pgq.lock_position(r.reg_id);
         if m.pos_nr is not null then
             perform pgq.lock_position(m.pos_registration);
-            -- Another registration may have the member's name by now, and a position of the same number.
+            -- Another registration may have the member's name by now, with a position of the same number.
             if pgq.get_member_position(r, locked, i_member_name) is distinct from m then
                 p := locked;
                 continue;
@@ -260,12 +261,12 @@ begin
                 p := pgq.get_position(r.reg_id);
                 continue;
             end if;
-            -- A batch id that others have remembered must not come again for another batch after a crash.
+            -- After a crash, a batch id that other databases have remembered must not be used again for another batch.
             if current_setting('synchronous_commit') = 'off' then
                 done := set_config('synchronous_commit', 'on', true);
             end if;
             batch_id := nextval('pgq.batch_id_seq');
-            -- Nobody has forgotten the ticks meanwhile: that would take the lock on a table that we have read.
+            -- The ticks were not forgotten meanwhile: that would need a lock on a table that this transaction has read.
             if m.pos_nr is null then
                 done := pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id,
                                             i_settled => p.pos_settled);
@@ -276,7 +277,7 @@ begin
             exit;
         end if;
         if locked.pos_nr is null then
-            -- unregistered, and perhaps registered anew
+            -- unregistered, and perhaps registered again
             r := pgq.find_registration(i_queue_name, i_consumer_name);
             locked := pgq.get_position(r.reg_id);
         end if;
@@ -313,16 +314,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_custom(5)
 --
---      Opens the next batch for a consumer. Until it is finished, the same batch is returned again.
+--      Opens the next batch for a consumer. Until the batch is finished, each call returns it again.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_consumer_name - name of the consumer
---      i_min_lag       - no events younger than that
---      i_min_count     - at least so many events (as far as the event sequence tells)
---      i_min_interval  - or at least so much time; null for no condition
+--      i_min_lag       - take no events younger than this
+--      i_min_count     - minimum number of events (as counted by the event sequence)
+--      i_min_interval  - or minimum time span of the batch; null for no condition
 -- Returns:
---      The batch id, and the ticks that the batch lies between; all null if there is no batch yet.
+--      The batch id, and the ticks at the begin and the end of the batch; all null if there is no batch yet.
 -- Errors:
 --      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
 --      PQ038 the consumer is a partition of a consumer group
@@ -345,13 +346,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.next_batch_upto(4)
 --
---      Opens the next batch for a consumer and makes it as large as wanted: all ticks there are, up to
---      about i_max_count events, but at least one tick.
+--      Opens the next batch for a consumer and makes it as large as requested: all available ticks, up to about
+--      i_max_count events, but at least one tick.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_consumer_name - name of the consumer
---      i_max_count     - most events (as far as the event sequence tells)
+--      i_max_count     - approximate maximum number of events (as counted by the event sequence)
 --      i_min_lag       - no events younger than that, or null
 -- Returns, Errors:
 --      as pgq.next_batch_custom(); PQ011 i_max_count is not positive

@@ -1,4 +1,4 @@
--- Access to the log of positions. As with ticks, the table that is not current is read only when it must be.
+-- Access to the log of positions. As with ticks, the table that is not current is read only if necessary.
 
 create or replace function pgq.find_registration(i_queue_name text, i_consumer_name text)
 returns pgq.registration
@@ -7,7 +7,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_registration(2)
 --
---      A consumer's registration on a queue; raises PQ001 or PQ002 if there is none. Internal.
+--      Returns a consumer's registration on a queue; raises PQ001 or PQ002 if there is none. Internal.
 -- ----------------------------------------------------------------------
 declare
     r   pgq.registration;
@@ -39,9 +39,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_member(3)
 --
---      The registration of a member of a consumer's group: of a consumer that is called consumer.member, on
---      the same queue and with the same sub_id. Null if there is none; raises PQ016 if there is a consumer of
---      this name that is no member. Internal.
+--      Returns the registration of a member of a consumer's group: of the consumer named consumer.member, on the same
+--      queue and with the same sub_id. Returns null if there is none; raises PQ016 if a consumer of this name is not a
+--      member. Internal.
 -- ----------------------------------------------------------------------
 declare
     r   pgq.registration;
@@ -69,9 +69,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_member_position(3)
 --
---      The newest position of a member of a consumer's group, null if it is not registered. Raises PQ016 if
---      the consumer, whose own position is given, has a batch open: then somebody consumes as it who does not
---      share. Internal.
+--      Returns the newest position of a member of a consumer's group, null if it is not registered. Raises PQ016 if the
+--      consumer, whose own position is given, has a batch open: then a program outside the group consumes under the
+--      consumer's name. Internal.
 -- ----------------------------------------------------------------------
 declare
     consumer    constant text := (select co_name from pgq.consumer where co_id = i_main.sub_consumer);
@@ -99,7 +99,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_position(1)
 --
---      The newest position of a registration. Internal.
+--      Returns the newest position of a registration. Internal.
 --
 -- Tables:
 --      reads pgq.position_0, pgq.position_1
@@ -107,7 +107,7 @@ as $$
 declare
     p pgq.position_0;
 begin
-    -- Twice: between two statements rotation may carry the row from one table to the other.
+    -- Look twice: between two statements rotation may carry the row from one table to the other.
     for attempt in 1..2 loop
         if pg_catalog.pg_sequence_last_value('pgq.position_log_seq') % 2 = 0 then
             select * into p from pgq.position_0 where pos_registration = i_registration order by pos_nr desc limit 1;
@@ -121,7 +121,7 @@ begin
         exit when found;
     end loop;
     if p.pos_nr is null then
-        -- Every registration has a position. Ours was carried over after the snapshot of this transaction.
+        -- Every registration has a position. This one was carried over after the snapshot of this transaction.
         perform pgq.raise_stale_snapshot();
     end if;
     return p;
@@ -135,7 +135,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_batch(1)
 --
---      The registration that has or had this batch, null if none is known. Internal.
+--      Returns the registration that has or had this batch, null if none is known. Internal.
 --
 -- Tables:
 --      reads pgq.position_0, pgq.position_1
@@ -169,7 +169,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_batch_position(1)
 --
---      The position that has this batch open, null if the batch is not open. Internal.
+--      Returns the position that has this batch open, null if the batch is not open. Internal.
 -- ----------------------------------------------------------------------
 declare
     r   constant int4 := pgq.find_batch(i_batch_id);
@@ -222,22 +222,21 @@ as $$
 --      Locks a registration until the end of the transaction. Internal.
 --
 -- Parameters:
---      i_as_consumer   - raise PQ038 if it is a partition of a consumer group, whose batches are its members'
+--      i_as_consumer   - raise PQ038 if it is a partition of a consumer group, whose batches belong to members
 -- Returns:
---      Its newest position, null if the registration has gone.
+--      Its newest position, or null if the registration is gone.
 -- ----------------------------------------------------------------------
 declare
     done            text;  -- assigned to, which is cheaper than PERFORM
     is_partition    boolean;
 begin
-    -- Not by its row: that would be written, and to the log of the server, twice a batch.
+    -- Not a row lock: that would write the row, and to the server's log, twice per batch.
     done := pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
     if pgq.is_read_committed() then
         select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration;
     else
-        -- Under an old snapshot the newest row of the log may be out of sight. Two rows with one number
-        -- collide in one table; whether there was a change of tables, the sequence tells. That the
-        -- registration has gone is an error here.
+        -- Under an old snapshot the newest row of the log may be invisible. Two rows with the same number conflict in
+        -- one table; the sequence tells whether the tables were switched. A missing registration is an error here.
         perform pgq.check_log_snapshot('position');
         select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration for no key update;
     end if;
@@ -258,7 +257,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.try_lock_position(1)
 --
---      Locks a registration as pgq.lock_position() does, if nobody else has; alone in READ COMMITTED only. Internal.
+--      Locks a registration like pgq.lock_position(), but only if no other session has locked it. Sufficient only in
+--      READ COMMITTED. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_try_advisory_xact_lock(1886875908, i_registration);
 $$;
@@ -275,8 +275,8 @@ as $$
 --      Stores the new position of a registration that the caller has locked. Internal.
 --
 -- Parameters:
---      i_nr        - one more than the number of the position before
---      i_settled   - as the position before has it, where the consumer may have its effects in another database
+--      i_nr        - number of the previous position plus one
+--      i_settled   - the value of the previous position, if the consumer may have its effects in another database
 -- ----------------------------------------------------------------------
 declare
     done    text;  -- assigned to, which is cheaper than PERFORM
@@ -287,7 +287,7 @@ begin
     end if;
     begin
         perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
-        -- In another table than the one that it would collide in?
+        -- The conflicting row may be in the other table.
         perform pgq.check_log_snapshot('position');
     exception when unique_violation then
         perform pgq.raise_stale_snapshot();
@@ -303,7 +303,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.insert_position(7)
 --
---      Stores a position; fails if there is one with this number. Internal.
+--      Stores a position; fails if this number exists already. Internal.
 --
 -- Tables:
 --      inserts into pgq.position_0 or pgq.position_1
@@ -320,7 +320,7 @@ begin
             insert into pgq.position_1 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick, pos_settled)
             values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick, i_settled);
         end if;
-        -- Now we hold a lock on the table; see pgq.append_ticks(). A row in both tables does no harm.
+        -- Now the table is locked; see pgq.append_ticks(). A row in both tables does no harm.
         exit when pg_catalog.pg_sequence_last_value('pgq.position_log_seq') = rotations;
     end loop;
 end;
@@ -334,7 +334,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.subscription_view_write(0)
 --
---      Lets pgq.subscription be written as the table that it is in PgQ.
+--      Makes pgq.subscription writable, like the table that it is in PgQ.
 -- ----------------------------------------------------------------------
 declare
     r   int4;

@@ -54,9 +54,9 @@ begin
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;
     end if;
-    -- Queues are created one after the other: attaching tables takes a lock that is everybody's, and who creates
-    -- several in one transaction must not wait for whom he keeps waiting. And the ticker, which does not see the
-    -- queue yet, must not go to sleep without it.
+    -- Create queues one at a time: attaching tables takes a lock that all queues share, and two transactions that
+    -- create several queues must not deadlock. And the ticker, which does not see the queue yet, must not go to sleep
+    -- without it.
     perform pg_advisory_xact_lock(1886875904);
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;
@@ -73,11 +73,12 @@ begin
         event_seq := format('pgq_ids.%I', i_queue_name);
         slot_seq := format('pgq_slots.%I', i_queue_name);
     else
-        -- PostgreSQL cuts the name, so that two might become one. pgq.insert_event_slowly(7) finds the queue.
+        -- PostgreSQL truncates the name, so two names might become the same. pgq.insert_event_slowly(7) finds the
+        -- queue.
         event_seq := prefix || '_id_seq';
         slot_seq := prefix || '_slot_seq';
     end if;
-    -- Somebody may have dropped the schema pgq without the others.
+    -- The schema pgq may have been dropped without the others.
     if to_regclass(event_seq) is not null then
         execute format('drop sequence %s, %s', event_seq, slot_seq);
     end if;
@@ -132,8 +133,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.create_event_table(1)
 --
---      Makes the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. Attaching takes a
---      lock that does not hinder inserts; creating it as a partition at once would. Internal.
+--      Creates the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. It is attached later: that takes
+--      a lock that does not block inserts, while creating it as a partition would block them. Internal.
 -- ----------------------------------------------------------------------
 declare
     bucket_size constant int4 := 32 * 16;
@@ -169,8 +170,8 @@ as $$
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
---      x_force         - also if consumers are registered, events delayed, dead letters left, or tables captured;
---                        these are released first, which takes their owner or a superuser
+--      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
+--                        captured tables are released first, which only their owner or a superuser may do
 -- Returns:
 --      1
 -- Errors:
@@ -192,7 +193,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.remove_queue(2)
 --
---      What pgq.drop_queue(2) does as owner of the queue's tables. Internal.
+--      Does the part of pgq.drop_queue(2) that needs the rights of the owner of the queue's tables. Internal.
 -- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
@@ -265,7 +266,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.drop_queue(1)
 --
---      Drops a queue that nobody uses; see pgq.drop_queue(2).
+--      Drops a queue that is not in use; see pgq.drop_queue(2).
 -- ----------------------------------------------------------------------
 begin
     return pgq.drop_queue(x_queue_name, false);
@@ -286,8 +287,8 @@ as $$
 --      x_queue_name    - name of the queue
 --      x_param_name    - ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused,
 --                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert, key_window
---      x_param_value   - the value as text; null where that means something
---                        (ticker_latency: no early ticks, per_tx_limit: none, key_window: no keys)
+--      x_param_value   - the value as text; null is allowed for ticker_latency (no early ticks), per_tx_limit (no
+--                        limit) and key_window (no keys)
 -- Returns:
 --      1
 -- Errors:
@@ -309,14 +310,15 @@ begin
     end if;
 
     if x_param_name in ('per_tx_limit', 'disable_insert') then
-        -- The trigger takes it too, but has the row then; who sets several queues has it before their rows.
+        -- The trigger takes it too, but after the row. A session that sets several queues must take it before their
+        -- rows.
         perform pg_advisory_xact_lock(1886875907);
     end if;
     begin
         if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window')
            and x_param_value::interval not between interval '0' and interval '1000 years'
         then
-            -- What is longer clients could not read, least of all what is infinite.
+            -- Clients could not read longer intervals, and least of all infinite ones.
             raise exception using errcode = 'interval_field_overflow', message = 'it is not from 0 to 1000 years';
         end if;
         execute format('update pgq.queue set %I = %L where queue_name = %L', 'queue_' || x_param_name, x_param_value, x_queue_name);
@@ -332,7 +334,8 @@ begin
         perform pgq.set_event_keys(x_queue_name);
     end if;
 
-    -- Who says how long events may wait gets that and no earlier ticks; ticker_latency turns them on again.
+    -- If the time that events may wait is set explicitly, there are no earlier ticks; ticker_latency turns them on
+    -- again.
     if x_param_name = 'ticker_max_lag' then
         update pgq.queue set queue_ticker_latency = null where queue_name = x_queue_name;
     end if;

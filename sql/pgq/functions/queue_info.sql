@@ -12,15 +12,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_queue_info(1)
 --
---      Settings and state of queues.
+--      Returns the settings and the state of queues.
 --
 -- Parameters:
---      i_queue_name    - which; null for all
+--      i_queue_name    - the queue; null for all
 -- Returns:
---      The settings, and
+--      The settings, and:
 --      ticker_lag      - age of the newest tick
---      ev_per_sec      - events a second over the last 20 nominal ticks
---      ev_new          - events since the newest tick, as far as the event sequence tells
+--      ev_per_sec      - events per second over the last 20 nominal ticks
+--      ev_new          - events since the newest tick, as counted by the event sequence
 --      last_tick_id    - the newest tick
 -- ----------------------------------------------------------------------
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
@@ -57,7 +57,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_queue_info(0)
 --
---      Settings and state of all queues; see pgq.get_queue_info(1).
+--      Returns the settings and the state of all queues; see pgq.get_queue_info(1).
 -- ----------------------------------------------------------------------
     select * from pgq.get_queue_info(null);
 $$;
@@ -70,8 +70,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.tick_channel(1)
 --
---      The channel on which each tick of a queue is notified, with the tick id as payload; other changes that
---      its consumers must know of with the payload 'changed'.
+--      Returns the channel on which each tick of a queue is notified, with the tick id as payload. Other changes that
+--      its consumers must know are notified with the payload 'changed'.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
@@ -98,8 +98,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.notify_consumers(1)
 --
---      Wakes consumers that wait for a tick: the queue is gone, or somebody has moved or unregistered one
---      of them. Internal.
+--      Wakes consumers that wait for a tick, because the queue was dropped, or one of them was moved or unregistered.
+--      Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_notify('pgq_tick_' || i_queue_id, 'changed');
 $$;
@@ -111,7 +111,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.version(0)
 --
---      The version of PgQ whose interface this is.
+--      Returns the version of PgQ whose interface this is.
 -- ----------------------------------------------------------------------
     select '3.5';
 $$;

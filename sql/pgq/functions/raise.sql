@@ -41,7 +41,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.is_read_committed(0)
 --
---      Whether each statement sees what was committed before it. Internal.
+--      Returns whether each statement sees what was committed before it. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 $$;
@@ -53,9 +53,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.require_read_committed(1)
 --
---      Raises PQ012 unless each statement sees what was committed before it.
---      Ticks and rotation decide by what is true now; a snapshot from the
---      start of the transaction would let them lose events. Internal.
+--      Raises PQ012 unless each statement sees what was committed before it. Ticks and rotation decide by the present
+--      state; with a snapshot from the start of the transaction they would lose events. Internal.
 -- ----------------------------------------------------------------------
 begin
     if not pgq.is_read_committed() then
@@ -75,8 +74,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.raise_stale_snapshot(0)
 --
---      Raises 40001: the transaction's snapshot is older than a change that it
---      would have to see. Internal.
+--      Raises 40001, because the transaction's snapshot is older than a change that it must see. Internal.
 -- ----------------------------------------------------------------------
 begin
     raise exception using
@@ -93,8 +91,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.check_log_snapshot(1)
 --
---      Raises 40001 if a log has been rotated, or a table of it emptied, after the snapshot of
---      this transaction, so that not finding a row in it means nothing. Internal.
+--      Raises 40001 if a log was rotated, or a table of it emptied, after this transaction's snapshot: a row that is
+--      not found may then still exist. Internal.
 --
 -- Tables:
 --      reads pgq.log
@@ -104,7 +102,7 @@ begin
        and (exists (select from pgq.log
                      where log_name = i_log_name
                        and log_rotations <> pg_catalog.pg_sequence_last_value(log_seq))
-            -- Emptied: the snapshot sees the file that was, the function the one that is.
+            -- The table was emptied: the snapshot sees the old file, the function the new one.
             or exists (select from pg_catalog.pg_class
                         where oid in (pg_catalog.to_regclass('pgq.' || i_log_name || '_0'), pg_catalog.to_regclass('pgq.' || i_log_name || '_1'))
                           and relfilenode <> pg_catalog.pg_relation_filenode(oid)))

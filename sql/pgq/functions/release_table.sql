@@ -7,14 +7,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.release_table(2)
 --
---      Ends the capture of a table, and of its partitions. Call it as owner of
---      the table. What was captured stays in the queue.
+--      Ends the capture of a table and of its partitions. Call it as the owner of the table. Captured events stay in
+--      the queue.
 --
 -- Parameters:
 --      i_table         - table
 --      i_queue_name    - queue; null for all queues that it is captured into
 -- Returns:
---      How many captures were ended.
+--      Number of captures ended.
 -- Errors:
 --      PQ024 the table is not captured
 -- ----------------------------------------------------------------------
@@ -34,7 +34,7 @@ begin
             hint = 'pgq.capture_info() lists what is captured.';
     end if;
 
-    -- Detached partitions included; a table before its partitions, as who inserts locks them. Tables of others
+    -- Include detached partitions. Lock a table before its partitions, in the order of inserts. Tables of other owners
     -- may have triggers that only look like ours.
     for t in
         select g.tgname, g.tgrelid::regclass as relid

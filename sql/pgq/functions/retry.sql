@@ -6,15 +6,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_retry_many(3)
 --
---      Lets events of an open batch come again to this consumer, later, with ev_retry one higher. One
---      pass over the batch, however many events.
+--      Retries events of an open batch: they are delivered again to this consumer, later, with ev_retry increased by
+--      one. It takes one pass over the batch, however many events there are.
 --
 -- Parameters:
 --      x_batch_id      - an open batch
 --      x_event_ids     - ids of its events
---      x_retry_times   - when each shall come again; an array of the same length
+--      x_retry_times   - time of each retry; an array of the same length
 -- Returns:
---      Number of events that will come again; those that were going to already are not counted.
+--      Number of retries, without those that were requested before.
 -- Errors:
 --      PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length
 -- Tables:
@@ -79,10 +79,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_retry(3)
 --
---      Lets one event come again at a time; see pgq.event_retry_many().
+--      Retries one event at a given time; see pgq.event_retry_many().
 --
 -- Returns:
---      1, or 0 if it was going to come again already.
+--      1, or 0 if the retry was requested before.
 -- ----------------------------------------------------------------------
 begin
     return pgq.event_retry_many(x_batch_id, array[x_event_id], array[x_retry_time]);
@@ -97,10 +97,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_retry(3)
 --
---      Lets one event come again after some seconds; see pgq.event_retry_many().
+--      Retries one event after a number of seconds; see pgq.event_retry_many().
 --
 -- Returns:
---      1, or 0 if it was going to come again already.
+--      1, or 0 if the retry was requested before.
 -- ----------------------------------------------------------------------
 begin
     return pgq.event_retry_many(x_batch_id, array[x_event_id],
@@ -116,10 +116,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.batch_retry(2)
 --
---      Lets all events of an open batch come again after some seconds.
+--      Retries all events of an open batch after a number of seconds.
 --
 -- Returns:
---      Number of events that will come again; those that were going to already are not counted.
+--      Number of retries, without those that were requested before.
 -- Errors:
 --      PQ004 batch is not open
 -- ----------------------------------------------------------------------
@@ -143,17 +143,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_retry_raw(12)
 --
---      Puts an event, given in full, into a consumer's retry queue.
+--      Puts an event, with all its fields given, into a consumer's retry queue.
 --
 -- Parameters:
---      x_queue, x_consumer - whose
---      x_retry_after       - when it shall come
+--      x_queue, x_consumer - the consumer
+--      x_retry_after       - time of the retry
 --      x_ev_id             - event id, null for the next one
---      others              - the event
+--      others              - the fields of the event
 -- Returns:
 --      The event's id.
 -- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered, 23505 the event waits already
+--      PQ001 queue does not exist, PQ002 consumer not registered, 23505 the event is waiting already
 -- Tables:
 --      inserts into pgq.delayed
 -- ----------------------------------------------------------------------
@@ -193,10 +193,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.retry_view_write(0)
 --
---      Trigger of pgq.retry_queue: a row that is inserted waits, one that is deleted does not any more, and
---      one that is updated waits anew.
+--      Trigger of pgq.retry_queue: an inserted row is a waiting retry, deleting a row cancels it, and updating a row
+--      replaces it.
 -- Errors:
---      PQ002 the owner is not registered on the queue, 40001 the event has come again meanwhile
+--      PQ002 the owner is not registered on the queue, 40001 the event was delivered meanwhile
 -- ----------------------------------------------------------------------
 declare
     q   text;
@@ -249,11 +249,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_retry_events(0)
 --
---      Moves events whose time has come into their queues, a limited number a call; see
---      pgq.maint_delayed_events().
+--      Moves due events into their queues, a limited number per call; see pgq.maint_delayed_events().
 --
 -- Returns:
---      Number of events moved; call it again until that is 0.
+--      Number of events moved; call it again until this is 0.
 -- ----------------------------------------------------------------------
 begin
     return (pgq.maint_delayed_events()).moved;

@@ -6,10 +6,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_rotate_tables_step1(1)
 --
---      Empties a queue's oldest event table and makes it the current one, when the rotation period is
---      over and every consumer has passed what is in it. Never waits for a lock; what is not possible
---      now is tried again at the next call. pgq.maint_rotate_tables_step2() has to follow, in another
---      transaction.
+--      Truncates a queue's oldest event table and makes it the current one, when the rotation period is over and every
+--      consumer has passed the events in it. It never waits for a lock; the next call tries again what is not possible
+--      now. Call pgq.maint_rotate_tables_step2() afterwards, in another transaction.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
@@ -40,7 +39,7 @@ begin
         return 0;
     end if;
     if q.queue_switch_time > current_timestamp then
-        -- The clock was set back. The period begins anew.
+        -- The clock was set back. The period begins again.
         update pgq.queue set queue_switch_time = current_timestamp where queue_id = q.queue_id;
         return 0;
     end if;
@@ -51,8 +50,8 @@ begin
     end if;
 
     if q.queue_rotations <> pgq.state_rotations(q.queue_slot_seq) then
-        -- An earlier rotation failed at its very end: producers have moved on, the row has not. Let the row
-        -- follow. A negative step 1 makes batches look into both tables.
+        -- An earlier rotation failed at its very end: producers have moved on, the row has not. Let the row follow. A
+        -- negative step 1 makes batches read both tables.
         update pgq.queue
            set queue_rotations = pgq.state_rotations(q.queue_slot_seq),
                queue_cur_table = pgq.state_rotations(q.queue_slot_seq) % q.queue_ntables,
@@ -64,7 +63,7 @@ begin
         return 0;
     end if;
 
-    -- Everybody must be past the last rotation, so that batches need the current table only.
+    -- All consumers must have passed the last rotation, so that batches need the current table only.
     select t.* into oldest
       from pgq.subscription s
       join pgq.tick_log t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
@@ -76,13 +75,13 @@ begin
                   and s.sub_last_tick is not null
                   and (oldest.tick_id is null or s.sub_last_tick < oldest.tick_id))
     then
-        return 0;  -- somebody stands on a tick that is not there: lose nothing
+        return 0;  -- a consumer's tick is missing: lose nothing
     end if;
     if txid_snapshot_xmin(oldest.tick_snapshot) <= q.queue_switch_step2 then
         return 0;
     end if;
     if oldest.tick_id is null then
-        -- Nobody is registered. Whoever registers now begins behind the newest tick.
+        -- No consumer is registered. One that registers now begins after the newest tick.
         oldest := pgq.last_tick(q.queue_id);
     end if;
 
@@ -94,8 +93,8 @@ begin
         return 0;
     end;
 
-    -- Nobody writes into the table now. Whatever the reasoning about ids says: is there an event in it that
-    -- somebody has not passed?
+    -- No session writes into the table now. As a safeguard, independent of the reasoning about ids: is there an event
+    -- in it that a consumer has not passed?
     execute format('select max(ev_txid) from %s', tbl) into high;
     execute format('select exists (select from %s where ev_txid >= txid_snapshot_xmin($1) '
                    'and not txid_visible_in_snapshot(ev_txid, $1))', tbl)
@@ -126,7 +125,7 @@ begin
            queue_switch_step2 = null,
            queue_horizon_tick = greatest(queue_horizon_tick, horizon)
      where queue_id = q.queue_id;
-    -- Last of all, since it is not undone by a rollback. Producers that follow it wait for our lock.
+    -- Do this last: a rollback does not undo it. Producers that follow it wait for the lock of this transaction.
     perform setval(q.queue_slot_seq,
                    pgq.slot_state(q.queue_rotations + 1, pgq.state_guarded(q.queue_slot_seq), q.queue_slot0 + nr));
     return 0;
@@ -141,8 +140,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_rotate_tables_step2(0)
 --
---      Completes rotations: notes an id that was drawn after they were committed. Producers with a higher
---      one know of the new table. Queues that somebody is changing are left for the next time.
+--      Completes rotations: notes a transaction id that was drawn after they were committed. Producers with a higher id
+--      know the new table. Queues that another session is changing are left for the next call.
 --
 -- Returns:
 --      0
@@ -159,7 +158,7 @@ begin
             message = 'step 2 of a rotation must not run in the transaction of step 1',
             hint = 'Commit, then call pgq.maint_rotate_tables_step2() again.';
     end if;
-    -- Who changes several queues in one transaction would wait for us, and we for him.
+    -- Waiting could deadlock with a session that changes several queues in one transaction.
     update pgq.queue
        set queue_switch_step2 = txid_current()
      where queue_id = any (array(select queue_id from pgq.queue where queue_switch_step2 is null for no key update skip locked));

@@ -6,16 +6,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_rotate_logs(0)
 --
---      Keeps the logs of ticks, positions and moves small; see structure/log.sql. Empties the table that is not
---      current, after carrying over what is needed, and moves on when the current one has grown. Never
---      waits for a lock; what is not possible now is tried again at the next call.
+--      Keeps the logs of ticks, positions and moves small; see structure/log.sql. It truncates the table that is not
+--      current, after carrying over the rows that are needed, and switches tables when the current one has grown. It
+--      never waits for a lock; the next call tries again what is not possible now.
 --
---      Needed are the newest position of each registration, and of each member of a group; the ticks that
---      positions name; of the other ticks the nominal ones, for as long as the queue has their events; and
---      each queue's newest.
+--      The rows needed are the newest position of each registration and of each member of a group, the ticks that
+--      positions name, the other nominal ticks as long as the queue has their events, and the newest tick of each
+--      queue.
 --
 -- Returns:
---      Number of tables emptied.
+--      Number of tables truncated.
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- ----------------------------------------------------------------------
@@ -43,9 +43,9 @@ begin
             exception when lock_not_available then
                 continue;
             end;
-            -- From here on nobody can find anything in it that he has not committed to already.
+            -- From here on no session can find a row in it that was not committed before.
             if l.log_name = 'tick' then
-                -- Never row by row with a look at others for each: everybody waits for this.
+                -- Never process it row by row with a lookup for each: all sessions wait for this.
                 execute format($sql$
                     insert into %1$s
                     select t.*

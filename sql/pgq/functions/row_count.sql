@@ -1,8 +1,8 @@
--- count(*) made cheap: a consumer adds up the inserts and deletes that a table's capture tells of.
+-- A cheap count(*): a consumer adds up the captured inserts and deletes of a table.
 --
--- It begins with a count(*) and the snapshot that this had. Whatever a transaction that the snapshot sees
--- has changed is in that number, and its events are skipped, whenever they come; all others are added. So
--- the number is that of the rows at the batch's tick, whichever transactions were open meanwhile.
+-- It begins with a count(*) and the snapshot of that query. The changes of a transaction that the snapshot sees are in
+-- this number, and their events are skipped, whenever they come; all other events are added. So the number is that of
+-- the rows at the batch's tick, whichever transactions were open meanwhile.
 
 create or replace function pgq.row_count(i_table regclass)
 returns bigint
@@ -13,13 +13,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.row_count(1)
 --
---      How many rows a table has, as of the newest batch of the consumer that counts them. The view
---      pgq.row_counts has all numbers, with their times; both show what the caller may select from.
+--      Returns the number of rows of a table, as of the newest batch of the consumer that counts them. The view
+--      pgq.row_counts has all numbers, with their times. Both show only tables that the caller may select from.
 --
 -- Parameters:
 --      i_table     - a table that a row counter counts
 -- Errors:
---      PQ061 nobody counts this table
+--      PQ061 no consumer counts this table
 -- ----------------------------------------------------------------------
 declare
     n   pgq.row_counts;
@@ -49,7 +49,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.row_count_identity(2)
 --
---      The triggers that capture all inserts, deletes and truncates of a table into a queue, and its
+--      Returns the triggers that capture all inserts, deletes and truncates of a table into a queue, and the table's
 --      partitions. Raises PQ060 if they are not captured. Internal.
 -- ----------------------------------------------------------------------
 declare
@@ -95,7 +95,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_table_name(1)
 --
---      A table's name as ev_extra1 of captured changes has it, without quotes. Internal.
+--      Returns a table's name in the form of ev_extra1 of captured changes, without quotes. Internal.
 -- ----------------------------------------------------------------------
     select n.nspname || '.' || c.relname
       from pg_catalog.pg_class c
@@ -112,9 +112,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.stale_row_counts(5)
 --
---      The tables whose rows have to be counted before what comes after a tick can be added: those that
---      never were; that had other triggers, partitions or another name then; and, if the consumer was moved,
---      those whose number is of a later tick, or of an earlier one with events in between. Internal.
+--      Returns the tables whose rows have to be counted before changes after a tick can be added: tables that were
+--      never counted; tables that had other triggers, partitions or another name then; and, if the consumer was moved,
+--      tables whose number is of a later tick, or of an earlier one with events in between. Internal.
 -- ----------------------------------------------------------------------
     select t.relid
       from pg_catalog.unnest(i_tables) t (relid)
@@ -135,7 +135,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.find_counted_tables(1)
 --
---      The tables of these names, as the caller means them: for the other functions here.
+--      Returns the tables with these names, looked up as the caller: for the other functions here.
 --
 -- Parameters:
 --      i_tables    - names as in SQL
@@ -165,11 +165,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.row_counts_to_start(3)
 --
---      The tables whose rows the consumer has to count before it can add changes: see
---      pgq.start_row_count(6).
+--      Returns the tables whose rows the consumer has to count before it can add changes; see pgq.start_row_count(6).
 --
 -- Parameters:
---      i_tables        - as pgq.find_counted_tables(1) gives them
+--      i_tables        - the result of pgq.find_counted_tables(1)
 -- Errors:
 --      PQ001, PQ002 no such queue or consumer
 --      PQ060 a table is missing, or not captured into the queue as it has to be
@@ -197,12 +196,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.start_row_count(6)
 --
---      Begin anew with a table: this many rows it had in this snapshot. One statement gives both:
+--      Starts counting a table again, from this number of rows in this snapshot. One statement gives both:
 --
 --          select count(*), txid_current_snapshot() from flight
 --
 -- Parameters:
---      i_batch_id      - the open batch in whose transaction this happens; null if it is none
+--      i_batch_id      - the open batch in whose transaction this is called; null if there is none
 -- Errors:
 --      PQ001, PQ002 no such queue or consumer
 --      PQ004 the batch is not open, or another consumer's
@@ -212,13 +211,13 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     r   constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
-    -- What is counted refers to the registration; who unregisters it has locked it.
+    -- The counted table refers to the registration; unregistering locks the registration.
     p   constant pgq.position_0 := pgq.lock_position(r.reg_id);
     t   pgq.tick_0;
     id  int4;
 begin
     if p.pos_nr is null then
-        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- unregistered just now, which it raises
+        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
     end if;
     if i_batch_id is not null and i_batch_id is distinct from p.pos_batch then
         raise exception using
@@ -245,14 +244,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.count_batch_rows(2)
 --
---      Add a batch's inserts and deletes to the numbers of rows. To be called once in the transaction in
---      which the batch is finished.
+--      Adds a batch's inserts and deletes to the row counts. Call it once, in the transaction that finishes the batch.
 --
 -- Parameters:
---      i_tables        - as pgq.find_counted_tables(1) gives them
+--      i_tables        - the result of pgq.find_counted_tables(1)
 -- Returns:
---      Tables to which it could not be added: they are to be counted in the same transaction, and
---      pgq.start_row_count(6) called with the batch.
+--      Tables whose changes could not be added: count them in the same transaction, and call pgq.start_row_count(6)
+--      with the batch.
 -- Errors:
 --      PQ004 the batch is not open
 --      PQ060 a table is missing, or not captured into the queue as it has to be
@@ -335,8 +333,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.trim_row_counts(0)
 --
---      When the log has grown, begin it anew with the newest number of each table. Never waits for a
---      lock; what is not possible now is tried again with the next batch. Internal.
+--      Truncates the log when it has grown, and starts it again with the newest number of each table. It never waits
+--      for a lock; the next batch tries again what is not possible now. Internal.
 --
 -- Tables:
 --      empties pgq.row_count_log and inserts into it
@@ -344,7 +342,7 @@ as $$
 declare
     newest  pgq.row_count_log[];
 begin
-    -- Under an old snapshot the newest numbers may be out of sight.
+    -- Under an old snapshot the newest numbers may be invisible.
     if pg_catalog.pg_relation_size('pgq.row_count_log') < 1048576 or not pgq.is_read_committed() then
         return;
     end if;

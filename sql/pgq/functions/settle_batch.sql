@@ -1,5 +1,6 @@
--- Retries and dead letters of consumers that have their effects in another database. They are noted there when that commits, and come here
--- when the batch is finished. If the process dies in between and the consumer is moved, the batch would not come again.
+-- Retries and dead letters of consumers that have their effects in another database. They are noted there when that
+-- database commits, and come here when the batch is finished. If the process dies in between and the consumer is moved,
+-- the batch would not be delivered again, and they would be lost.
 
 create or replace function pgq.settle_batch(i_batch_id bigint)
 returns void
@@ -9,8 +10,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.settle_batch(1)
 --
---      Remembers that the retries and dead letters of an open batch have come from where they were noted, in the transaction in which they
---      do. Unlike a position it stays when the consumer is moved. Does nothing if the batch is not open.
+--      Remembers that the retries and dead letters of an open batch have arrived. Call it in the transaction that
+--      writes them. Unlike a position, this is kept when the consumer is moved. It does nothing if the batch is not
+--      open.
 --
 -- Parameters:
 --      i_batch_id  - an open batch
@@ -37,18 +39,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.reopen_batch(7)
 --
---      Opens a batch once more that was dropped when the consumer was moved, unless its retries and dead letters have come.
+--      Opens a batch again that was dropped when the consumer was moved, unless its retries and dead letters have
+--      arrived.
 --
 -- Parameters:
 --      i_queue_name, i_consumer_name       - the consumer
 --      i_batch_id                          - the batch
---      i_prev_tick_id, i_prev_tick_time    - the tick behind which it begins
+--      i_prev_tick_id, i_prev_tick_time    - the tick after which it begins
 --      i_tick_id, i_tick_time              - the tick at which it ends
 -- Returns:
---      Whether it was opened; false if it is open, or nothing is missing.
+--      True if the batch was opened; false if it is open already, or nothing is missing.
 -- Errors:
 --      PQ001 queue does not exist, PQ002 consumer not registered
---      PQ043 the consumer stands neither at the begin nor at the end of the batch, or the queue has it no longer
+--      PQ043 the consumer is neither at the begin nor at the end of the batch, or the queue no longer has the batch
 -- Tables:
 --      locks pgq.queue against rotation; appends a position
 -- ----------------------------------------------------------------------
@@ -62,7 +65,7 @@ begin
     select * into q from pgq.queue where queue_id = r.sub_queue for share;
     p := pgq.lock_position(r.reg_id);
     if p.pos_nr is null then
-        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- unregistered just now, which it raises
+        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
     end if;
     if p.pos_batch = i_batch_id or p.pos_settled = i_batch_id then
         return false;
@@ -74,7 +77,7 @@ begin
         and i_prev_tick_id >= q.queue_horizon_tick
         and prev.tick_time = coalesce(i_prev_tick_time, prev.tick_time)
         and cur.tick_time = i_tick_time
-        -- else it is another consumer's, of another history
+        -- otherwise it belongs to another consumer, of another history
         and i_batch_id <= pg_sequence_last_value('pgq.batch_id_seq')
         and coalesce(pgq.find_batch(i_batch_id), r.reg_id) = r.reg_id) is not true
     then

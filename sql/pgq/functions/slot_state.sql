@@ -1,16 +1,16 @@
--- Where producers write is the value of one sequence for each queue, pgq_slots.<queue>. Sequences are outside of
--- snapshots: a producer in REPEATABLE READ learns from it which table is current now. From the highest bit:
+-- One sequence per queue, pgq_slots.<queue>, says where producers write. Sequences are independent of snapshots: a
+-- producer in REPEATABLE READ learns from it which table is current now. Its value, from the highest bit:
 --
 --      rotations   how often the queue has been rotated
 --      12 bits     tag of the cluster, 1 to 4095; another one where a dump of it is restored
 --      1 bit       the queue is guarded
 --      18 bits     ev_slot of the current table
 --
--- A producer takes the lower 31 bits, subtracts the tag, and inserts at that slot without any further look. With
--- another cluster's tag, or if the queue is guarded, the result is none of the slots that tables have, and
--- tuple routing hands the event to the trigger pgq.insert_guarded(0), which has the time to look.
+-- A producer takes the lower 31 bits, subtracts the tag, and inserts at that slot without further checks. With another
+-- cluster's tag, or if the queue is guarded, the result is not a slot of any table, and tuple routing hands the event
+-- to the trigger pgq.insert_guarded(0), which makes all checks.
 --
--- Whoever changes a state that others may change too holds an advisory lock, pgq.lock_slots(0).
+-- A session must hold an advisory lock, pgq.lock_slots(0), to change a state that others may change too.
 
 create or replace function pgq.cluster_tag()
 returns int4
@@ -21,9 +21,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.cluster_tag(0)
 --
---      The tag that states have in this cluster, where it stands in them. If they were made in another one, it is the
---      tag that they will have, and have not. Declared immutable, so that it is a constant in producers' plans: it does
---      not change while sessions last. Internal.
+--      Returns the tag of states in this cluster, at its bit position. If the states were made in another cluster, this
+--      is the tag that they will get. It is declared immutable, so that it is a constant in producers' plans: it does
+--      not change during a session. Internal.
 -- ----------------------------------------------------------------------
 begin
     return coalesce((select case when c.cluster_identifier = s.system_identifier and c.cluster_table = 'pgq.cluster'::regclass
@@ -41,11 +41,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.note_cluster(0)
 --
---      Makes this cluster the one that states are made in, when it is clear that its transaction ids are those that
---      ticks know. States that have another tag stay guarded until pgq.unguard_queues(1). Internal.
+--      Notes this cluster as the one in which states are made, after it is clear that its transaction ids are those
+--      that ticks know. States with another tag stay guarded until pgq.unguard_queues(1). Internal.
 --
 -- Returns:
---      false if it was so before
+--      False if it was noted before.
 -- ----------------------------------------------------------------------
 begin
     insert into pgq.cluster as c (cluster_identifier, cluster_table, cluster_tag)
@@ -70,7 +70,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.slot_state(3)
 --
---      The state with these parts. Internal.
+--      Returns the state with these parts. Internal.
 -- ----------------------------------------------------------------------
     select (i_rotations << 31) + pgq.cluster_tag() + (case when i_guarded then 262144 else 0 end) + i_slot;
 $$;
@@ -82,7 +82,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.state_rotations(1)
 --
---      How often the queue has been rotated, whatever the snapshot. Internal.
+--      Returns the number of rotations of the queue, independently of the snapshot. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.>>) 31;
 $$;
@@ -94,7 +94,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.state_slot(1)
 --
---      The ev_slot that is current, for those who have made all checks. Internal.
+--      Returns the current ev_slot, for callers that have made all checks. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.int4(pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.&) 262143);
 $$;
@@ -106,7 +106,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.state_guarded(1)
 --
---      Whether the queue is guarded. Internal.
+--      Returns whether the queue is guarded. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.int8and(pg_catalog.pg_sequence_last_value(i_slot_seq), 262144) operator(pg_catalog.<>) 0;
 $$;
@@ -118,8 +118,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.lock_slots(0)
 --
---      The right to change slot states, until the end of the transaction. Returns false, at once, if
---      somebody else has it. Internal.
+--      Acquires the right to change slot states, until the end of the transaction. Returns false at once if another
+--      session has it. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_try_advisory_xact_lock(1886875907);
 $$;
@@ -132,8 +132,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.guard_queue(0)
 --
---      Trigger of pgq.queue: a setting that inserts have to obey takes effect with its commit, so the queue is
---      guarded before. It stays so until pgq.unguard_queues(1) sees what was committed.
+--      Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded
+--      before that. It stays guarded until pgq.unguard_queues(1) sees the committed setting.
 -- ----------------------------------------------------------------------
 begin
     perform pg_advisory_xact_lock(1886875907);
@@ -157,14 +157,14 @@ as $$
 --      Guards all queues. Internal.
 --
 -- Returns:
---      false if that is not possible now
+--      False if that is not possible now.
 -- ----------------------------------------------------------------------
 begin
-    -- The other lock is that of pgq.create_queue(1), whose queue nobody sees yet.
+    -- The other lock is that of pgq.create_queue(1), whose queue is not visible yet.
     if not (pgq.lock_slots() and pg_try_advisory_xact_lock_shared(1886875904)) then
         return false;
     end if;
-    -- (The look at the event sequence locks it, before the other one, as pgq.drop_queue(2) does.)
+    -- (Reading the event sequence locks it before the other one, in the order of pgq.drop_queue(2).)
     perform setval(queue_slot_seq, pg_sequence_last_value(queue_slot_seq) | 262144)
        from pgq.queue
       where case when pgq.event_seq_value(queue_event_seq_id) is not null
@@ -181,14 +181,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.unguard_queues(1)
 --
---      Lets producers insert without further checks, where none are needed: after pgq.check_native_txid(0). Not
+--      Lets producers insert without further checks if none are needed. Call it after pgq.check_native_txid(0), and not
 --      while the ticker sleeps. Internal.
 --
 -- Parameters:
 --      i_queues    - queues
 -- ----------------------------------------------------------------------
 declare
-    -- of the state's lower 31 bits, all but the slot
+    -- the state's lower 31 bits without the slot
     marks   constant bigint := 2147221504;
 begin
     if not exists (select from pgq.queue
@@ -198,13 +198,13 @@ begin
     then
         return;
     end if;
-    -- A state that has the tag remains when this transaction rolls back, and a dump must not have the one without
-    -- the other: so first the cluster, and the states with the next tick.
+    -- A state with the tag remains if this transaction rolls back, and a dump must not contain a tagged state without
+    -- the cluster: so note the cluster first, and change the states with the next tick.
     perform from pgq.cluster where cluster_txid <> txid_current() for no key update skip locked;
     if not found or pgq.note_cluster() then
         return;
     end if;
-    -- a statement of its own, so that it sees what was committed before we got the lock
+    -- a statement of its own, so that it sees what was committed before this session got the lock
     perform setval(queue_slot_seq, (pg_sequence_last_value(queue_slot_seq) & ~ marks) | pgq.cluster_tag())
        from pgq.queue
       where queue_id = any (i_queues)

@@ -7,14 +7,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.create_staging(2)
 --
---      Creates a table for events that a job will send when all of it is done. Fill it in the same
---      transaction: as long as that is open, the job counts as running. It belongs to pgq_owner and can be
---      filled, read and emptied by the given role alone, and it is unlogged, so a crash of the server
---      empties it: whoever sends the events must know how many there are.
+--      Creates a table for events that a job will send when the whole job is done. Fill it in the same transaction: as
+--      long as that is open, the job counts as running. The table belongs to pgq_owner, and only the given role can
+--      fill, read and empty it. It is unlogged, so a crash of the server empties it: the program that sends the events
+--      must know how many there are.
 --
 -- Parameters:
 --      i_job   - name of the job: letters, digits and _, at most 43
---      i_role  - role of the job; by default the caller's, which the default is computed as
+--      i_role  - role of the job; by default the caller's role
 -- Returns:
 --      The table's name, with schema, without quotes. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
 -- Errors:
@@ -36,7 +36,7 @@ begin
             message = format('there is no role %s', quote_nullable(i_role)),
             hint = 'Leave the role out: then it is yours.';
     end if;
-    -- Shared by all of the job's transactions; pgq.maint_staging() wants it for itself.
+    -- Shared by all of the job's transactions; pgq.maint_staging() takes it exclusively.
     perform pg_advisory_xact_lock_shared(1886875909, hashtext(i_job));
     v_table := format('%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8));
     execute format('create unlogged table pgq_staging.%I (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
@@ -56,14 +56,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.staging_tables(1)
 --
---      The tables of a job that pgq.create_staging(2) has made, to be dropped when the job is done. Waits for
---      its transactions that are still writing, such as the other tasks of one that has failed: three
---      seconds, what they leave later is for pgq.maint_staging(1).
+--      Returns the tables that pgq.create_staging(2) has created for a job, to be dropped when the job is done. It
+--      waits up to three seconds for the job's transactions that are still writing, such as those of other tasks after
+--      one has failed. Tables that they leave later are dropped by pgq.maint_staging(1).
 --
 -- Parameters:
 --      i_job   - name of the job
 -- Returns:
---      Names of tables, as that function returned them.
+--      Names of tables, as returned by pgq.create_staging(2).
 -- ----------------------------------------------------------------------
 begin
     begin
@@ -89,14 +89,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.drop_staging(1)
 --
---      Drops a staging table that is empty: TRUNCATE it in the same transaction, which is the job's right alone.
+--      Drops a staging table that is empty. TRUNCATE it first in the same transaction, which only the job's role may
+--      do.
 --
 -- Parameters:
---      i_table - a table's name as pgq.create_staging(2) returned it
+--      i_table - name of the table, as returned by pgq.create_staging(2)
 -- Returns:
---      true if it was dropped, false if it is gone already
+--      True if it was dropped, false if it is gone already.
 -- Errors:
---      55006 there are rows in it
+--      55006 the table has rows
 -- ----------------------------------------------------------------------
 declare
     v_table     constant oid := (select oid from pg_class
@@ -104,7 +105,7 @@ declare
                                     and relkind = 'r'
                                     and 'pgq_staging.' || relname = i_table);
 begin
-    -- Without a lock first: a table that others are still to read is not held up.
+    -- Look without a lock first: a table that other sessions have yet to read is not blocked.
     if pg_relation_size(v_table) = 0 then
         execute format('lock table %s in access exclusive mode', v_table::regclass);
     end if;
@@ -126,20 +127,19 @@ create or replace function pgq.maint_staging(i_age interval default '1 day')
 returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
--- The tables that others are reading are left for the next time.
+-- Leave tables that other sessions are reading for the next call.
 set lock_timeout = '100ms'
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.maint_staging(1)
 --
---      Drops the staging tables of jobs that were killed: those with no transaction that is writing, and
---      no table that is younger than the given age. A job that is hit nevertheless, since it has paused
---      for longer, fails and sends nothing.
+--      Drops the staging tables of jobs that were killed: jobs without a transaction that is writing, and without a
+--      table younger than the given age. A live job that has paused for longer may be hit: it fails and sends nothing.
 --
 -- Parameters:
---      i_age   - how long ago the job's last table was created
+--      i_age   - minimum age of the job's newest table
 -- Returns:
---      How many tables were dropped.
+--      Number of tables dropped.
 -- ----------------------------------------------------------------------
 declare
     v_job       record;

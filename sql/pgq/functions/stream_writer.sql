@@ -6,16 +6,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.write_stream_batch(4)
 --
---      Makes a stream's numbered batch happen once: call it in the transaction that writes the batch's
---      events, and write them if it says so. Of two at once the second waits for the first.
+--      Makes sure that a stream's numbered batch is written once. Call it in the transaction that writes the batch's
+--      events, and write them only if it returns true. Of two calls at once the second waits for the first.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_writer_name   - name under which the stream writes into this queue
---      i_stream        - what tells this stream from all others, also from one that began anew
---      i_batch         - number of the batch; numbers ascend
+--      i_stream        - unique id of the stream; a stream that was restarted from scratch has a new one
+--      i_batch         - number of the batch, ascending
 -- Returns:
---      True if the batch is to be written; false if it has been.
+--      True if the batch is to be written; false if it was written already.
 -- Errors:
 --      PQ001 queue does not exist, PQ003 invalid name, PQ011 stream or batch is null,
 --      PQ017 another stream has this name, or the stream was set back
@@ -80,13 +80,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.forget_stream_writer(2)
 --
---      Frees a writer's name: the next batch that comes under it is written, whichever stream's it is.
+--      Frees a writer's name: the next batch under this name is written, from whichever stream it comes.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 --      i_writer_name   - the name
 -- Returns:
---      1, 0 if nothing was written under that name.
+--      1, or 0 if nothing was written under that name.
 -- Errors:
 --      PQ001 queue does not exist
 -- Tables:

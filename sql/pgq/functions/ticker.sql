@@ -1,4 +1,4 @@
--- A tick is nominal where PgQ would make it: enough events, enough time, or a heartbeat of an idle queue.
+-- A tick is nominal if PgQ would make it: after enough events, after enough time, or as the heartbeat of an idle queue.
 -- Between nominal ticks the daemon makes early ones, so that no event waits longer than ticker_latency.
 
 create or replace function pgq.make_ticks(
@@ -10,25 +10,25 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.make_ticks(5)
 --
---      Ticks queues, all with one snapshot. Ticks of one queue are made one after another: each is
---      committed before the next takes its snapshot, or a later tick could see less than an earlier
---      one. So whoever does not get a queue's lock leaves it to the other. Internal.
+--      Ticks queues, all with one snapshot. Each tick of a queue is committed before the next takes its snapshot;
+--      otherwise a later tick could see less than an earlier one. So a session that does not get a queue's lock skips
+--      the queue. Internal.
 --
 -- Parameters:
 --      i_queues        - queues
---      i_early         - for each, whether it is not a nominal tick
+--      i_early         - for each, true if the tick is not nominal
 --      i_event_seqs    - for each, its event sequence, read before this transaction had an id
---      i_fences        - for each, where an earlier fence still holds; null for a new one
---      i_heartbeats    - those of them whose consumers need not know
+--      i_fences        - for each, an earlier fence if it still holds; null for a new one
+--      i_heartbeats    - those of them whose consumers need no notification
 -- Returns:
---      The tick ids; without those of queues that somebody else is ticking right now.
+--      The tick ids, without queues that another session is ticking at the moment.
 -- Errors:
 --      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 -- Tables:
 --      appends ticks; notifies
 -- ----------------------------------------------------------------------
 declare
-    -- if it has written before, it may insert events, too
+    -- if this transaction has written before, it may insert events too
     writer  constant bigint := txid_current_if_assigned();
     xmax    bigint;
     ticks   bigint[];
@@ -43,11 +43,11 @@ begin
     end if;
     perform pgq.check_native_txid();
 
-    -- A tick that consumers have acted on must not come again with the same id after a crash.
+    -- After a crash, the id of a tick that consumers have acted on must not be used again.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    -- The statement that takes the snapshot is a new one: it sees what those have committed who had the locks before.
+    -- A new statement takes the snapshot, so it sees what the previous holders of the locks have committed.
     ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences, coalesce(i_heartbeats, '{}'), writer);
 
     xmax := txid_snapshot_xmax(txid_current_snapshot());
@@ -67,41 +67,41 @@ create or replace function pgq.due_queues(
 returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
--- Planning takes longer than looking at fifty queues, so once a session is enough. Made while a log is
--- empty the plan must be right when it is full: by index, never by sorting.
+-- Planning takes longer than looking at fifty queues, so plan once per session. A plan made while a log is empty must
+-- also be right when it is full: use indexes, never sort.
 set plan_cache_mode = force_generic_plan
 set enable_sort = off
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.due_queues(4)
 --
---      Which queues need a tick. Internal.
+--      Returns the queues that need a tick. Internal.
 --
 -- Parameters:
---      i_queue_name    - which to look at; null for all that tick by themselves
---      i_idle          - false to leave out those that at most need a heartbeat, which costs more to tell
---      i_quiet_queues  - queues that were quiet before, which are left out if they still have
---      i_quiet_seqs    - these event sequences; null to look at all. Most queues are told by that, at a fifth of the price
+--      i_queue_name    - the queue to look at; null for all that make their own ticks
+--      i_idle          - false to skip queues that need at most a heartbeat, which is more expensive to determine
+--      i_quiet_queues  - queues that were quiet before, which are skipped if they still have
+--      i_quiet_seqs    - these event sequences; null to look at all. This decides most queues, at a fifth of the cost
 -- Returns:
 --      event_seq   - the queue's event sequence
 --      fence       - the newest tick's, if there are no new events
---      nominal     - by the rules of PgQ: with new events after ticker_max_count events or
---                    ticker_max_lag; without, ever more rarely up to ticker_idle_period
+--      nominal     - due by the rules of PgQ: with new events, after ticker_max_count events or ticker_max_lag; without
+--                    new events, less and less often, up to ticker_idle_period
 --      early       - new events have waited for ticker_latency. Events are new if the sequence has moved,
 --                    or if a transaction has ended that may have drawn from it before the newest tick
 --                    and was running then
---      quiet       - no events are new, nor can any come to light, unless the sequence moves
---      lag         - since the newest tick
---      next_due    - null if nothing is to be expected, else how long until one of the two may be true
+--      quiet       - there are no new events, and can be none unless the sequence moves
+--      lag         - time since the newest tick
+--      next_due    - time until the queue may be due, nominally or early; null if nothing is to be expected
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 begin
-    -- Also where no tick is due; cheap, since it draws no transaction id unless there is a suspicion.
+    -- Check this even if no tick is due; it is cheap, since it draws a transaction id only on suspicion.
     if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
         perform pgq.check_native_txid();
     end if;
 
-    -- not a function in SQL, which would be planned at each call
+    -- not an SQL function, which would be planned at each call
     return query
     select q.queue_id, q.queue_name, d.event_seq,
            case when d.new_events = 0 then newest.tick_fence end,
@@ -125,7 +125,7 @@ begin
                when d.new_events <> 0 or u.ended then
                    greatest(interval '0', least(q.queue_ticker_latency - d.lag, q.queue_ticker_max_lag - d.nominal_lag))
                when u.ended is not null then
-                   -- the longer it has been running, the less it matters
+                   -- the longer a transaction has been running, the less it matters
                    greatest(q.queue_ticker_latency, least(d.lag / 8, interval '100 milliseconds'))
            end
       from pgq.queue q
@@ -180,25 +180,25 @@ create or replace function pgq.ticker_round(
     out quiet_queues int4[], out quiet_seqs bigint[])
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
--- or else what a round inserts would be planned each time: a fifth of it
+-- otherwise the inserts of a round would be planned each time: a fifth of its cost
 set plan_cache_mode = force_generic_plan
 as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ticker_round(4)
 --
---      Ticks all queues that are due, nominally or early: what the daemon calls.
+--      Ticks all queues that are due, nominally or early. The ticker daemon calls it.
 --
 -- Parameters:
---      i_idle          - whether to look for queues that are due for a heartbeat too
---      i_most_early    - most early ticks to make, for the queues that have waited longest; null for all
+--      i_idle          - true to include queues that are due for a heartbeat
+--      i_most_early    - maximum number of early ticks to make, for the queues that have waited longest; null for all
 --      i_quiet_queues, i_quiet_seqs
 --                      - what a round with i_idle returned under these names, for rounds without; or null
 -- Returns:
 --      ticks   - number of ticks made
---      early   - how many queues were due early, of those taken up
---      fresh   - how many queues were due because of new events; the others are heartbeats of idle queues
---      wait    - when to call again, if nothing else happens; null if there is no need to
---      work    - how long this took, without the commit
+--      early   - number of these queues that were due early
+--      fresh   - number of queues that were due because of new events; the other ticks are heartbeats of idle queues
+--      wait    - time until the next call, if nothing else happens; null if no call is needed
+--      work    - duration of this call, without the commit
 --      quiet_queues, quiet_seqs
 --              - queues that need not be looked at until their event sequences move; null without i_idle
 -- Errors:
@@ -265,12 +265,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ticker(1)
 --
---      Ticks one queue, if that is nominally due.
+--      Ticks one queue, if it is nominally due.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 -- Returns:
---      The tick id, null if the queue is not due.
+--      The tick id, or null if the queue is not due.
 -- Errors:
 --      PQ001 queue does not exist, PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED,
 --      PQ014 ticker is paused, or ticks come from elsewhere
@@ -309,13 +309,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ticker(4)
 --
---      Ticks a queue whose ticks come from elsewhere, because it is a copy of another.
+--      Ticks a queue whose ticks come from another queue, of which it is a copy.
 --
 -- Parameters:
 --      i_queue_name        - name of the queue
---      i_tick_id           - id of the tick there
---      i_orig_timestamp    - time of the tick there
---      i_event_seq         - event sequence there
+--      i_tick_id           - id of the tick in the other queue
+--      i_orig_timestamp    - time of the tick in the other queue
+--      i_event_seq         - event sequence of the tick in the other queue
 -- Returns:
 --      i_tick_id
 -- Errors:
@@ -363,13 +363,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.force_tick(1)
 --
---      Makes the next call of the ticker tick this queue: it moves the event sequence so far that the
---      queue looks full. Call the ticker afterwards, in a later transaction than the inserts.
+--      Forces a tick of this queue with the next call of the ticker, by moving the event sequence so far that the queue
+--      looks full. Call the ticker afterwards, in a later transaction than the inserts.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
 -- Returns:
---      The newest tick there is now, for waiting until there is a newer one; null without such a queue.
+--      The newest tick now, for waiting until there is a newer one; null if there is no such queue.
 -- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
@@ -400,22 +400,22 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ticker_sleep(0)
 --
---      Asks producers to wake the ticker: from now on whoever inserts notifies the channel pgq_wake.
---      LISTEN first. Where prepared transactions are possible producers must not notify, since a
---      transaction that did cannot be prepared.
+--      Asks producers to wake the ticker: from now on each insert notifies the channel pgq_wake. LISTEN first. If
+--      prepared transactions are enabled, producers must not notify, since a transaction that has notified cannot be
+--      prepared.
 --
 -- Returns:
---      true if the ticker may sleep; false if it has to poll, or events have come meanwhile.
+--      True if the ticker may sleep; false if it has to poll, or events have arrived meanwhile.
 -- ----------------------------------------------------------------------
 begin
     if current_setting('max_prepared_transactions')::int4 > 0 then
         return false;
     end if;
-    -- A sleeping ticker says so over and over; only the first time is a write.
+    -- A sleeping ticker calls this repeatedly; only the first call writes.
     if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 2 then
         perform setval('pgq.ticker_sleep_seq', 2);
     end if;
-    -- Whose event is not guarded has drawn its id before: look once more. Heartbeats can wait.
+    -- An event that was not guarded has drawn its id before: look once more. Heartbeats can wait.
     if not pgq.guard_queues() or exists (select from pgq.due_queues(null, false) due where due.nominal or due.early) then
         perform pgq.ticker_awake();
         return false;
@@ -432,7 +432,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.ticker_awake(0)
 --
---      The opposite of pgq.ticker_sleep().
+--      Ends pgq.ticker_sleep(): producers no longer need to wake the ticker.
 -- ----------------------------------------------------------------------
 begin
     if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 1 then

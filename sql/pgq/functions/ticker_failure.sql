@@ -6,17 +6,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.note_failures(3)
 --
---      Notes what the ticker cannot do now, and forgets all else that was noted. Called when that changes.
+--      Replaces the notes about what the ticker cannot do now. The ticker calls it when that changes.
 --
 -- Parameters:
 --      i_operations    - duties, or operations of pgq.maint_operations()
 --      i_arguments     - for each its argument, or null
---      i_errors        - for each what went wrong
+--      i_errors        - for each the error
 -- Tables:
 --      inserts into, updates and deletes from pgq.ticker_failure
 -- ----------------------------------------------------------------------
 begin
-    -- Two tickers, of which one has just lost the lead, write one after the other.
+    -- Two tickers, of which one has just lost the lead, must write one after the other.
     lock table pgq.ticker_failure in share row exclusive mode;
     delete from pgq.ticker_failure
      where not exists (select from unnest(i_operations, i_arguments) failing (operation, argument)

@@ -1,6 +1,6 @@
--- Access to the tick log. A consumer's transaction may be long and holds a lock on each table that it has
--- read, which keeps rotation of the log from emptying it: so these functions read the current table first
--- and touch the other one only when they must.
+-- Access to the tick log. A consumer's transaction may be long and holds a lock on each table that it has read, which
+-- keeps rotation of the log from emptying it: so these functions read the current table first, and the other one only
+-- if necessary.
 
 create or replace function pgq.get_tick(i_queue_id int4, i_tick_id bigint)
 returns pgq.tick_0
@@ -9,17 +9,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.get_tick(2)
 --
---      One tick. Internal.
+--      Returns a tick. Internal.
 --
 -- Returns:
---      The tick's row, null if there is none.
+--      The tick's row, or null if there is none.
 -- Tables:
 --      reads pgq.tick_0, pgq.tick_1
 -- ----------------------------------------------------------------------
 declare
     t pgq.tick_0;
 begin
-    -- Twice: between two statements rotation may carry the tick from one table to the other.
+    -- Look twice: between two statements rotation may carry the tick from one table to the other.
     for attempt in 1..2 loop
         if pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') % 2 = 0 then
             select * into t from pgq.tick_0 where tick_queue = i_queue_id and tick_id = i_tick_id;
@@ -48,17 +48,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.first_tick(6)
 --
---      The first tick after a given one that is far enough from it. Internal.
+--      Returns the first tick after a given one that is far enough from it. Internal.
 --
 -- Parameters:
 --      i_queue_id  - queue
---      i_after     - tick to start behind
+--      i_after     - tick to start after
 --      i_nominal   - only nominal ticks
 --      i_min_seq   - only ticks with at least this event sequence,
 --      i_min_time  - or at least this time (either will do),
 --      i_max_time  - and no later one; null for any
 -- Returns:
---      The tick's row, null if there is none.
+--      The tick's row, or null if there is none.
 -- Tables:
 --      reads pgq.tick_0, pgq.tick_1
 -- ----------------------------------------------------------------------
@@ -67,7 +67,7 @@ declare
     cur     int4 := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') % 2;
     logs    int4[];
 begin
-    -- What follows a tick of the current table is in the current table.
+    -- Ticks that follow a tick of the current table are in the current table.
     if cur = 0 then
         perform from pgq.tick_0 where tick_queue = i_queue_id and tick_id = i_after;
     else
@@ -112,10 +112,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.last_tick(2)
 --
---      The newest tick of a queue, or the newest before a given one. Internal.
+--      Returns the newest tick of a queue, or the newest before a given one. Internal.
 --
 -- Returns:
---      The tick's row, null if there is none.
+--      The tick's row, or null if there is none.
 -- Tables:
 --      reads pgq.tick_0, pgq.tick_1
 -- ----------------------------------------------------------------------
@@ -159,17 +159,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.append_ticks(8)
 --
---      Stores ticks with the snapshot of this moment, and notifies. The caller holds the queues' tick
---      locks and has a transaction id. Internal.
+--      Stores ticks with the present snapshot, and notifies consumers. The caller holds the queues' tick locks and has
+--      a transaction id. Internal.
 --
 -- Parameters:
---      i_queues, i_event_seqs, i_early     - what ticks are made of, one for each queue
---      i_ticks                             - the same; null for the queue's next id
---      i_fences                            - the same; null for the id of this transaction. Producers draw
---                                            theirs before the event id: who has drawn an event id up to
---                                            the event sequence has a transaction id below ours
---      i_time                              - when
---      i_heartbeats                        - queues whose tick brings nothing, so that nobody is notified
+--      i_queues, i_event_seqs, i_early     - the parts of a tick, one for each queue
+--      i_ticks                             - tick ids, one for each queue; null for the queue's next id
+--      i_fences                            - fences, one for each queue; null for the id of this transaction. Producers
+--                                            draw their transaction id before the event id, so a transaction that has
+--                                            drawn an event id up to the event sequence has a lower id than this one
+--      i_time                              - time of the ticks
+--      i_heartbeats                        - queues whose tick brings no events, so that no consumer is notified
 --      i_writer                            - this transaction's id, if it may insert events as well
 -- Returns:
 --      The tick ids.
@@ -181,7 +181,7 @@ declare
     res         bigint[];
     notified    bigint;
 begin
-    -- Rotation of the log empties a table only if nobody else has a lock on it, and not the current one.
+    -- Rotation of the log empties a table only if no other session has a lock on it, and never the current one.
     loop
         rotations := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq');
         if rotations % 2 = 0 then
@@ -237,9 +237,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.snapshot_without(1)
 --
---      The snapshot of this moment, in which a running transaction is running also if it is this one:
---      PostgreSQL leaves that out, so that its events would count as seen once another one with a later id
---      has ended. Internal.
+--      Returns the present snapshot with this transaction, too, among the running ones. PostgreSQL leaves it out, so
+--      that its events would count as seen once another transaction with a later id has ended. Internal.
 -- ----------------------------------------------------------------------
 declare
     now_seen    constant txid_snapshot := pg_catalog.txid_current_snapshot();
@@ -261,8 +260,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.tick_view_write(0)
 --
---      Lets pgq.tick be written as the table that it is in PgQ, which the
---      tools of cascaded queues do.
+--      Makes pgq.tick writable, like the table that it is in PgQ, for the tools of cascaded queues.
 -- ----------------------------------------------------------------------
 begin
     if tg_op <> 'INSERT' then

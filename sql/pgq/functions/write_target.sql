@@ -7,13 +7,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.write_target(2)
 --
---      Where events for a queue go now, after all checks that a write needs; for the functions that
---      insert into pgq.event. It draws the transaction id before it looks which table is current, and
---      wakes the ticker. Internal.
+--      Returns the target of events for a queue, after all checks that a write needs; for the functions that insert
+--      into pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
+--      Internal.
 --
 -- Parameters:
 --      i_queue_name    - name of the queue
---      i_count         - how many events will be written
+--      i_count         - number of events to write
 -- Returns:
 --      queue_id        - the queue
 --      ev_slot         - value for the column of that name
@@ -34,7 +34,7 @@ begin
         perform pgq.raise_queue_not_found(i_queue_name);
     end if;
 
-    -- Replication applies events to queues that are closed for everybody else.
+    -- Replication applies events even to queues with inserts disabled.
     if q.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
         raise exception using
             errcode = 'PQ006',
@@ -73,9 +73,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.current_event_table(1)
 --
---      The table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4
---      (and ev_id, ev_time, ev_retry for copies of events); the other columns have the right defaults.
---      A COPY into it is right at any later time, also after a rotation.
+--      Returns the table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4 (and ev_id,
+--      ev_time, ev_retry for copies of events); the other columns have the right defaults. A COPY into the table is
+--      correct at any later time, even after a rotation.
 --
 -- Parameters:
 --      x_queue_name    - name of the queue
@@ -100,9 +100,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_table_guard(0)
 --
---      Statement trigger of each event table. It fires for direct writes (COPY) only, not for what is
---      routed through pgq.event. If the table is not the current one it notes the transaction, so that
---      batches look for its events here.
+--      Statement trigger of each event table. It fires for direct writes (COPY) only, not for what is routed through
+--      pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its events
+--      here.
 --
 -- Arguments:
 --      queue id, number of the table

@@ -7,20 +7,20 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.change_tasks(5)
 --
---      Changes all tasks of a queue that a filter finds, all in the same way.
+--      Applies one change to all tasks of a queue that match a filter.
 --
 -- Parameters:
 --      queue       - name of the queue
 --      filter      - as for pgq_task.list_tasks(3); null for all
 --      change      - as in the changes of pgq_task.modify(7), without id and version: {"delay": "1 hour"},
 --                    {"queue": "slow", "priority": 3}, {"stop": true}, ...
---      max_tasks   - at most so many, those with the lowest ids; null for all
---      claimed     - also those that somebody has claimed; else they are left alone
+--      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
+--      claimed     - include claimed tasks; otherwise they are skipped
 -- Returns:
---      How many.
+--      Number of tasks.
 -- Errors:
---      PQ070 no such queue, PQ071 another task has the unique_key, PQ072 what is asked for makes no sense,
---      42501 no right to, or to read, which a filter by something else than ids takes
+--      PQ070 no such queue, PQ071 another task has the unique_key, PQ072 invalid arguments, 42501 no right to do this,
+--      or no right to read, which any filter except by ids needs
 -- Tables:
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -34,7 +34,7 @@ begin
     perform pgq_task.require_modification('change', jsonb_build_array(change || '{"id": 0, "version": 0}'));
     perform pg_current_xact_id();
     v_ids := pgq_task.lock_found('change', queue, filter, max_tasks, claimed);
-    -- Also if it finds none.
+    -- Check this even if it finds no tasks.
     if change ->> 'queue' is not null then
         perform pgq_task.require_insert(array[change ->> 'queue']);
     end if;
@@ -58,18 +58,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.remove_tasks(4)
 --
---      Deletes all tasks of a queue that a filter finds.
+--      Deletes all tasks of a queue that match a filter.
 --
 -- Parameters:
 --      queue       - name of the queue
 --      filter      - as for pgq_task.list_tasks(3); null for all
---      max_tasks   - at most so many, those with the lowest ids; null for all
---      claimed     - also those that somebody has claimed; else they are left alone
+--      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
+--      claimed     - include claimed tasks; otherwise they are skipped
 -- Returns:
---      How many.
+--      Number of tasks.
 -- Errors:
---      PQ070 no such queue, PQ072 what is asked for makes no sense, 42501 no right to, or to read, which a filter
---      by something else than ids takes
+--      PQ070 no such queue, PQ072 invalid arguments, 42501 no right to do this, or no right to read, which any filter
+--      except by ids needs
 -- Tables:
 --      deletes from pgq_task.task
 -- ----------------------------------------------------------------------
@@ -94,17 +94,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.requeue(3)
 --
---      Sends tasks of an error queue back to where they failed: available at once, with no attempts, with
---      the headers and unique_key that they had.
+--      Sends tasks of an error queue back to the queues where they failed: available at once, with attempts reset to 0,
+--      and with their previous headers and unique_key.
 --
 -- Parameters:
 --      queue       - name of the error queue
 --      filter      - as for pgq_task.list_tasks(3); null for all
---      max_tasks   - at most so many, those with the lowest ids; null for all
+--      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 -- Returns:
---      How many. Tasks that failed nowhere stay, and so do those whose unique_key another task has now.
+--      How many. Tasks that did not come from another queue stay, and so do tasks whose unique_key another task has
+--      now.
 -- Errors:
---      PQ070 no such queue, or none any more from which a task came; PQ072 what is asked for makes no sense;
+--      PQ070 no such queue, or the queue that a task came from no longer exists; PQ072 invalid arguments;
 --      42501 no right to change tasks here or to insert them there
 -- Tables:
 --      updates pgq_task.task
@@ -149,8 +150,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.lock_found(6)
 --
---      Locks the tasks of a queue that a filter finds, in the order of their ids. Those that are claimed, or
---      locked because somebody is about to claim or finish them, only if wanted. Internal.
+--      Locks the tasks of a queue that match a filter, in the order of their ids. Claimed tasks, and tasks locked by a
+--      session that is about to claim or finish them, are included only on request. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_where constant text := pgq_task.filter_sql(i_filter);
@@ -166,7 +167,7 @@ begin
             perform pgq_task.require_right(q.queue_id, 'read');
         end if;
     end if;
-    -- All at once: what changes them may change others of them, too, which a cursor would then leave out.
+    -- All at once: changing one of them may change others of them too, which a cursor would then skip.
     execute format(
         'select array_agg(f.id) from (select s.id from pgq_task.task_status s where s.queue_id = %s and %s and %s and %s'
         ' order by s.id limit %s for update %s) f',

@@ -6,16 +6,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.cancel(2)
 --
---      A task shall not be done. One that nobody has claimed is deleted at once. Of one that a worker has, the
---      worker hears within about a second; its job is interrupted where that is possible. A job that does not
---      look is done. But the task is not tried again: if this attempt fails, is given back or lost, the task
---      goes to the error queue.
+--      Cancels a task. A task that is not claimed is deleted at once. If it is claimed, its worker learns of the
+--      cancellation within about a second, and the job is interrupted if possible. A job that does not check runs to
+--      its end. But the task is not retried: if this attempt fails, or is released or lost, the task goes to the error
+--      queue.
 --
 -- Parameters:
---      id      - which one
---      reason  - why
+--      id      - id of the task
+--      reason  - the reason
 -- Returns:
---      deleted, or asked if somebody has it
+--      "deleted", or "asked" if it is claimed
 -- Errors:
 --      PQ071 there is no such task, 42501 no right to delete tasks of its queue
 -- Tables:
@@ -31,7 +31,7 @@ begin
      where c.id = cancel.id
        for update of c skip locked;
     if not found then
-        -- Locked: it is about to be finished, or claimed.
+        -- It is locked: it is about to be finished, or claimed.
         select c.created, true as claimed, q.queue_restricted, q.queue_id into t
           from pgq_task.task c
           join pgq_task.queue q using (queue_id)
@@ -48,7 +48,7 @@ begin
         perform pgq_task.delete_locked(array[cancel.id]);
         return 'deleted';
     end if;
-    -- Where no worker looks for them nobody else forgets them.
+    -- Where no worker looks for cancellations, no other session removes them.
     perform pgq_task.forget_cancelled();
     insert into pgq_task.cancellation as c (id, queue_id, created, reason)
     values (cancel.id, t.queue_id, t.created, coalesce(cancel.reason, 'cancelled'))
@@ -69,7 +69,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.cancelled(1)
 --
---      Why a task shall not be done, as its error queue says it; null if it was not cancelled. Internal.
+--      Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled. Internal.
 -- ----------------------------------------------------------------------
 begin
     return (select 'cancelled: ' || c.reason
@@ -88,7 +88,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.bury_cancelled(0)
 --
---      Sends tasks to their error queues that were cancelled while a worker had them, and that none has now. Internal.
+--      Sends tasks to their error queues that were cancelled while claimed, and are not claimed now. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_id    bigint;
@@ -118,8 +118,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.forget_cancelled(1)
 --
---      Forgets that tasks were cancelled which are gone by now, or somewhere else: of these, or of all. Whoever
---      moves tasks calls it, so that they can come back. Internal.
+--      Removes the cancellations of tasks that are gone or in another queue: of the given tasks, or of all. Every
+--      function that moves tasks calls it, so that they can come back. Internal.
 -- ----------------------------------------------------------------------
 begin
     if exists (select from pgq_task.cancellation) then

@@ -6,15 +6,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.stop(2)
 --
---      Nobody gets the task any more, until start() or another change gives it a time.
+--      Stops a task: it cannot be claimed until start() or another change gives it a time.
 --
 -- Parameters:
 --      id      - its id
---      version - its version, null for whichever it is
+--      version - its version; null for any
 -- Returns:
 --      Its new version.
 -- Errors:
---      PQ071 there is no such task in this version, or somebody has claimed it
+--      PQ071 there is no such task in this version, or it is claimed
 -- Tables:
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -31,15 +31,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.start(2)
 --
---      Makes a task available now that is stopped, or scheduled for later.
+--      Makes a stopped or scheduled task available now.
 --
 -- Parameters:
 --      id      - its id
---      version - its version, null for whichever it is
+--      version - its version; null for any
 -- Returns:
 --      Its new version.
 -- Errors:
---      PQ071 there is no such task in this version, or somebody has claimed it
+--      PQ071 there is no such task in this version, or it is claimed
 -- Tables:
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -56,7 +56,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.change_one(3)
 --
---      Changes one task that nobody has claimed; without a version, in whichever it is. Internal.
+--      Changes one task that is not claimed; without a version, in any version. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_version   int4 := i_version;
@@ -82,8 +82,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.change_locked(4)
 --
---      Changes tasks that the caller has locked: each as its own change says, or all as the common one does.
---      If they collide, so may the inserts that are to follow; they are only named then. Internal.
+--      Changes tasks that the caller has locked: each by its own change, or all by a common one. If changes collide, so
+--      may the inserts that follow; then they are only reported. Internal.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -102,7 +102,7 @@ begin
                 i_inserts,
                 (select jsonb_agg(coalesce(w.change, i_common) || jsonb_build_object('id', w.id)) from unnest(i_ids, i_changes) w (id, change)),
                 '{}'),
-            -- with one that has not come to light
+            -- with a task that is not visible yet
             jsonb_build_array(jsonb_strip_nulls(jsonb_build_object(
                 'kind', 'change', 'reason', 'collision', 'unique_key', i_common ->> 'unique_key')))));
     end;
@@ -118,7 +118,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.apply_changes(3)
 --
---      As pgq_task.change_locked(3), for queues that are known to exist. Internal.
+--      Does the work of pgq_task.change_locked(4) for queues that are known to exist. Internal.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -136,7 +136,7 @@ begin
            set version = t.version + 1,
                queue_id = o.new_queue_id,
                priority = coalesce((o.c ->> 'priority')::int2, t.priority),
-               -- Never a place in the past: the lane's mark may have passed it.
+               -- Never use a position in the past: the lane's mark may have passed it.
                pos = case when o.kept then greatest(pgq_task.position_of(t.lease), v_now_pos)
                           when (o.c ->> 'stop')::boolean then 9223372036854775807
                           when o.timed then pgq_task.position_at((o.c ->> 'at')::timestamptz, (o.c ->> 'delay')::interval)

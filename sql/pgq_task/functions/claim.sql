@@ -9,21 +9,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.claim(5)
 --
---      Takes available tasks: until the lease ends nobody else gets them. A task whose lease has ended is
+--      Claims available tasks: until the lease ends no other claimant gets them. A task whose lease has ended is
 --      available again.
 --
 -- Parameters:
 --      queues          - names of the queues, served in random order
---      claimant        - who takes them
---      lease           - for how long; null for what the queue's settings say
---      max_tasks       - at most so many
---      random_choice   - choose at random among the 8 or so tasks that have waited longest in their lane, so
---                        that tasks that bring workers down do not hold up the others; false for the order
---                        in which they became available
+--      claimant        - name of the claimant
+--      lease           - duration of the lease; null for that of the queue's settings
+--      max_tasks       - maximum number of tasks
+--      random_choice   - choose at random among the 8 or so tasks that have waited longest in their lane, so that tasks
+--                        that crash workers do not block the others; false for the order in which they became available
 -- Returns:
 --      The tasks, those of the highest priority first. No row if none is available, or the queues are paused.
 -- Errors:
---      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit or lease that is not positive, a claimant without name
+--      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit or lease that is not positive, an empty
+--      claimant
 -- Tables:
 --      reads pgq_task.queue, pgq_task.lane; updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -68,7 +68,7 @@ begin
             perform pgq_task.require_right(l.queue_id, 'claim');
         end if;
         continue when l.queue_paused is not null;
-        -- Not behind somebody who drops the queue: its sequences would be gone.
+        -- Do not wait for a session that drops the queue: the queue's sequences would be gone.
         if pg_relation_is_updatable(l.lane_low, false) is null or pg_relation_filenode(l.lane_low) is null then
             perform pgq_task.raise_queue_not_found(l.queue_name);
         end if;
@@ -86,8 +86,8 @@ begin
         v_low := pg_sequence_last_value(l.lane_low);
         v_ahead := greatest(pg_sequence_last_value(l.lane_ahead), v_low);
         v_start := v_ahead;
-        -- So many of 8 tasks, by a hash of their ids that is another one each time. Where nothing has waited for
-        -- a tenth of a second there are too few.
+        -- This number of 8 tasks, by a hash of their ids that differs each time. If no task has waited for a tenth of a
+        -- second, there are too few.
         v_take := case when random_choice and v_ahead < v_now_pos - 100000 * 256 then least(v_left, choice) else choice end;
         v_salt := random() * 9e18;
         v_before := v_left;
@@ -117,7 +117,7 @@ begin
             if v_take < choice then
                 v_take := choice;
             elsif v_left = v_before and v_low < v_start then
-                -- The mark is a guess: a lane is empty only when that was seen from its low end.
+                -- The mark is a guess: a lane is known to be empty only after a look from its low end.
                 v_start := v_low;
             else
                 exit;
@@ -128,7 +128,7 @@ begin
         elsif v_left < v_before then
             perform pgq_task.count_up('claimed', l.queue_id, v_before - v_left);
         end if;
-        -- Now and then move the mark, so that others need not step over what is dead now; sooner after many tasks.
+        -- Move the mark from time to time, so that other claims need not step over dead rows; sooner after many tasks.
         if random() * at_times < v_before - v_left and pgq.is_read_committed() then
             perform pgq_task.move_ahead(l.queue_id, l.priority, l.lane_ahead, v_ahead, v_now);
         end if;
@@ -146,8 +146,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.move_ahead(5)
 --
---      Moves a lane's mark, which stood at a position, to the first task that waits, so that others need not
---      step over what is dead now. Not in a transaction with a snapshot of before. Internal.
+--      Moves a lane's mark, which was at a given position, to the first waiting task, so that other claims need not
+--      step over dead rows. Do not call it in a transaction with an earlier snapshot. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_now_pos   constant bigint := pgq_task.position_of(i_now);
@@ -159,7 +159,7 @@ begin
        and (c.lease is null or c.lease <= i_now)
      order by c.queue_id, c.priority, c.pos
      limit 1;
-    -- What was pushed in the last hundredth of a second may not have come to light yet.
+    -- Tasks pushed in the last hundredth of a second may not be visible yet.
     v_first := least(v_first, v_now_pos - 10000 * 256);
     if v_first > i_from then
         perform setval(i_lane_ahead, v_first);
@@ -176,11 +176,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.is_first(3)
 --
---      Whether a task is the earliest one with its order_key. A function, so that claims of tasks without one
---      do not pay for it. Internal.
+--      Returns whether a task is the earliest one with its order_key. This is a function, so that claims of tasks
+--      without a key do not pay for it. Internal.
 -- ----------------------------------------------------------------------
 begin
-    -- From its own place back: what has ended long ago, and is still to be stepped over, comes last.
+    -- Look backwards from its own position: tasks that ended long ago, whose dead rows are still there, come last.
     return (select e.id
               from pgq_task.task e
              where e.queue_id = i_queue_id and e.order_key = i_order_key and e.id < i_id

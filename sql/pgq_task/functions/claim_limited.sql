@@ -9,22 +9,21 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.claim_limited(8)
 --
---      pgq_task.claim(5) for one lane of a queue with limits. Claims of such a queue come one after the
---      other, so that each sees what those before it have claimed, and none is above the limits.
+--      Does the work of pgq_task.claim(5) for one lane of a queue with limits. Claims of such a queue are serialised,
+--      so that each sees what the previous ones have claimed, and none exceeds the limits.
 --
---      A task that finds no room for its key leaves its place in the lane, so that it is not in the way of
---      other keys: if as many of its key run as may, it is parked, at a position that is no time, see
---      pgq_task.parking_of(1), and claimed from there when one of those that run has ended. If its key's rate
---      is used up, it gets a slot: the time when its turn comes. Whoever comes while others of the key have
---      slots that are still to come gets one behind them. A slot is recognized by its last 8 bits, see
---      pgq_task.is_slot(1).
+--      A task whose key has no room leaves its position in the lane, so that it does not block other keys. If the
+--      maximum number of tasks of its key is running, it is parked at a position that is not a time, see
+--      pgq_task.parking_of(1), and claimed from there when one of the running tasks has ended. If its key's rate is
+--      used up, it gets a slot: the time of its turn. A task that comes while others of its key have future slots gets
+--      a slot after theirs. A slot is recognized by its last 8 bits, see pgq_task.is_slot(1).
 --
---      Who runs is known by looking at the tasks: nobody has to report an end, so limits survive workers that
---      do not. Internal.
+--      The running tasks are determined from the tasks themselves: no end has to be reported, so limits survive workers
+--      that crash. Internal.
 -- ----------------------------------------------------------------------
 declare
     at_once     constant int4 := 64;
-    -- So many are looked at, at most, before others get their turn.
+    -- maximum number of tasks to look at before other claims get their turn
     looks       constant int4 := 2000;
     q           pgq_task.queue_limit;
     s           pgq_task.limit_log;
@@ -82,14 +81,14 @@ begin
         end loop;
         s := pgq_task.last_of_limit(i_queue_id, '', q.written);
     end if;
-    -- Never before the last one, or else the newest would not be the last.
+    -- Never before the last slot, or the newest would not be the last.
     v_at := greatest(v_now, s.at);
     v_ids := coalesce(s.ids, '{}');
     v_keys := coalesce(s.keys, '{}');
     v_parkings := coalesce(s.marks, '{}');
     v_parked := coalesce(s.parked, 0);
 
-    -- Who runs, by key; tasks without a key have none, in JSON an empty one.
+    -- The running tasks by key; tasks without a key have an empty one in JSON.
     v_live := array(
         select exists (select from pgq_task.task k where k.id = e.id and k.queue_id = i_queue_id and k.lease > clock_timestamp())
           from unnest(v_ids) with ordinality e (id, nr) order by e.nr);
@@ -104,7 +103,7 @@ begin
         return;
     end if;
 
-    -- Those who wait for one that has ended.
+    -- The tasks that wait for one that has ended.
     for v_key, v_mark in
         select e.key, min(e.mark)
           from unnest(v_keys, v_live, v_parkings) e (key, live, mark)
@@ -131,7 +130,7 @@ begin
                     v_key, q.rate_per_key - pgq_task.count_limited(i_queue_id, v_key, v_at - q.rate_period, o.total));
             end if;
             if t.key is distinct from v_key or (v_left ->> v_key)::int4 <= 0 then
-                -- of another key with the same number, or to get a slot
+                -- a task of another key with the same number, or one that needs a slot
                 update pgq_task.task k set pos = pgq_task.position_now() where k.id = t.id;
                 continue;
             end if;
@@ -149,7 +148,7 @@ begin
         if v_took > 0 then
             v_counts := v_counts || jsonb_build_object(v_key, v_took);
         end if;
-        -- An entry that has ended stays for who waits, in whichever lane.
+        -- An ended entry stays for tasks that wait for it, in any lane.
         select min(k.pos) - 1 into v_mark
           from pgq_task.lane l
          cross join lateral (
@@ -165,19 +164,19 @@ begin
         v_marks := v_marks || jsonb_build_object(v_key, coalesce(v_mark, pgq_task.parking_of(v_key) + (v_parked & 274877906943)));
         exit when v_room = 0;
     end loop;
-    -- Keys that were not come to are kept, too.
+    -- Keep the keys that were not reached, too.
     if v_room = 0 then
         v_keep := v_keep || array(select distinct e.key from unnest(v_keys) e (key) where e.key is not null);
     end if;
 
-    -- Those in the lane.
+    -- The tasks in the lane.
     select l.lane_ahead, pg_sequence_last_value(l.lane_low) - 1, pg_sequence_last_value(l.lane_ahead) - 1
       into v_lane, v_low, v_ahead
       from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority;
     v_ahead := greatest(v_ahead, v_low);
     v_after := v_ahead;
     if i_random and v_room < 32 then
-        -- beginning at random, as claim() does
+        -- beginning at random, like claim()
         select c.pos - 1 into v_after
           from pgq_task.task c
          where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_ahead and c.pos <= v_pos
@@ -244,7 +243,7 @@ begin
                         v_totals := v_totals || jsonb_build_object(v_key, o.total);
                     end if;
                     v_slot := (v_slots ->> v_key)::timestamptz;
-                    -- It had a slot, and is not much later than that.
+                    -- The task had a slot, and is claimed not much later than that.
                     v_turn := pgq_task.is_slot(t.pos) and t.pos > pgq_task.position_of(v_now - q.rate_period);
                     if (v_left ->> v_key)::int4 <= 0 or v_slot > v_now and not v_turn then
                         if not v_nexts ? v_key then
@@ -276,7 +275,7 @@ begin
         end loop;
         if v_took < v_chunk then
             exit when v_claimed <> '{}' or v_low is null;
-            -- Those before the one to begin with.
+            -- The tasks before the one to begin with.
             v_after := v_low;
             v_low := null;
         end if;
@@ -286,11 +285,11 @@ begin
         return;
     end if;
     if v_claimed = '{}' and v_seen >= looks then
-        -- There may be others behind those that had to leave the lane.
+        -- There may be other tasks behind those that had to leave the lane.
         perform pgq_task.wake_workers(i_queue_id, i_queue);
     end if;
-    -- Entries that live, once each, those whose worker may renew an ended lease yet, and of keys that somebody
-    -- waits with one that has ended.
+    -- Live entries, once each; entries whose worker may still renew an ended lease; and ended entries of keys for which
+    -- a task waits.
     select array_agg(e.id order by e.nr), array_agg(e.key order by e.nr), array_agg(coalesce((v_marks ->> e.key)::bigint, e.mark) order by e.nr)
       into v_ids, v_keys, v_parkings
       from (select e.*, row_number() over (partition by e.id order by e.nr desc) as again,
@@ -319,7 +318,7 @@ begin
                   k.payload, k.headers, k.error, k.unique_key, k.order_key;
     perform pgq_task.count_up('claimed', i_queue_id, cardinality(v_claimed));
     if random() * 32 < cardinality(v_claimed) then
-        -- as claim() does
+        -- like claim()
         select c.pos into v_mark
           from pgq_task.task c
          where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_ahead and c.pos <= v_pos
@@ -345,7 +344,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.limit_key_of(1)
 --
---      What limits per key count a task by: short enough for an index. Null for none. Inlined. Internal.
+--      Returns the key by which limits count a task, short enough for an index; null for none. Inlined. Internal.
 -- ----------------------------------------------------------------------
     select case when pg_catalog.octet_length(i_headers ->> 'limit_key') > 200 then pg_catalog.md5(i_headers ->> 'limit_key')
                 else nullif(i_headers ->> 'limit_key', '') end;
@@ -359,7 +358,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.parking_of(1)
 --
---      Where tasks of a key wait: 2^38 positions from here on, behind all times. Keys may share them.
+--      Returns the first of the 2^38 positions, after all times, where tasks of a key wait. Keys may share them.
 --      Internal.
 -- ----------------------------------------------------------------------
     select 4611686018427387904 + ((pg_catalog.hashtext(i_key) & 8388607)::bigint << 38);
@@ -373,8 +372,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.is_slot(1)
 --
---      Whether a position was given to a task because its key's rate is used up. No other has this end: those of
---      many tasks that are pushed at once leave it out. Inlined. Internal.
+--      Returns whether a position was given to a task because its key's rate is used up. No other position ends with
+--      these bits: tasks that are pushed together skip them. Inlined. Internal.
 -- ----------------------------------------------------------------------
     select i_pos & 255 = 255 and i_pos < 4611686018427387904;
 $$;

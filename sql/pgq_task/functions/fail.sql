@@ -7,19 +7,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.fail(6)
 --
---      A task was tried and failed: it is available again after a delay, or goes to the error queue.
+--      Ends a failed attempt: the task is available again after a delay, or goes to the error queue.
 --
 -- Parameters:
---      claimant    - who claimed it
+--      claimant    - the claimant of the task
 --      id          - its id
 --      version     - its version, as claim() or renew() returned it
---      error       - why it failed
---      delay       - how long until the next attempt
---      final       - there shall be none
+--      error       - the error
+--      delay       - time until the next attempt
+--      final       - do not retry
 -- Returns:
---      Whether it went to the error queue: as the last of its attempts, or because this was final.
+--      True if the task went to the error queue, because this was its last attempt or final.
 -- Errors:
---      PQ071 somebody else has it, PQ072 a delay that is negative
+--      PQ071 the claimant does not have the task, PQ072 a negative delay
 -- Tables:
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -46,18 +46,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.fail_many(6)
 --
---      As pgq_task.fail(6), for many tasks.
+--      Ends failed attempts of many tasks; see pgq_task.fail(6).
 --
 -- Parameters:
---      claimant    - who claimed them
+--      claimant    - the claimant of the tasks
 --      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
 --      errors, delays, finals  - one for each, or null
 -- Returns:
---      The tasks that the claimant had, each with whether it went to an error queue, to which, and because of what: the
---      queue's max_attempts, or a cancellation; null if it was final. It has lost the others.
+--      The tasks that the claimant had, each with whether it went to an error queue, which one, and the reason: the
+--      queue's max_attempts, or a cancellation; null if it was final. The claimant has lost the other tasks.
 -- Errors:
---      PQ072 lists of different length, a delay that is negative
+--      PQ072 lists of different length, a negative delay
 -- Tables:
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -71,7 +71,7 @@ begin
     perform pgq_task.require_one_each('errors', cardinality(errors), ids),
             pgq_task.require_one_each('delays', cardinality(delays), ids),
             pgq_task.require_one_each('finals', cardinality(finals), ids);
-    -- Of one alone there is nothing to order.
+    -- A single task needs no order.
     if cardinality(ids) > 1 then
         select array_agg(c.queue_id), array_agg(c.priority::int4) into v_queues, v_lanes
           from unnest(ids, versions, finals) f (id, version, final)
@@ -125,9 +125,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.make_error_queues(2)
 --
---      Makes the error queues and lanes that are missing for tasks of these queues, with these priorities. What
---      is new is locked until the transaction ends, so it is made in an order in which others make it, too,
---      whichever of their tasks comes first: queues, then restrictions, then lanes. Internal.
+--      Creates the missing error queues and lanes for tasks of these queues, with these priorities. New objects are
+--      locked until the transaction ends, so all sessions create them in the same order, independently of the order of
+--      their tasks: queues, then restrictions, then lanes. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_new   text[] := '{}';
@@ -162,8 +162,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.bury(2)
 --
---      Moves a task to its queue's error queue, which is created if need be. What is said there of its failure are
---      headers; if it had some of these names, they are kept in one called before. Internal.
+--      Moves a task to its queue's error queue, which is created if necessary. The failure is described in headers; if
+--      the task had headers of these names, they are kept in one called before. Internal.
 -- ----------------------------------------------------------------------
 declare
     q           pgq_task.queue;
@@ -176,7 +176,7 @@ begin
     select * into t from pgq_task.task c where c.id = i_id for update;
     select * into q from pgq_task.queue where queue_id = t.queue_id;
     v_error := coalesce(q.queue_error_queue, q.queue_name || '.failed');
-    -- To try takes a number for a queue.
+    -- Even an attempt to create it takes a number for a queue.
     if not exists (select from pgq_task.queue e where e.queue_name = v_error) then
         if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
             perform pgq_task.restrict_as(v_error, q.queue_id);
@@ -212,7 +212,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.lost_error(0)
 --
---      The error of an attempt that ended without a word. Internal.
+--      Returns the error text for an attempt that ended without a report. Internal.
 -- ----------------------------------------------------------------------
     select 'the worker was lost'::text;
 $$;
@@ -226,9 +226,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.comes_again(2)
 --
---      Whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows more
---      attempts; where that has no limit, this was not the fifth worker that was lost with it, one after the other.
---      Claims ask for nothing but such tasks. Internal.
+--      Returns whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows
+--      more attempts, or, if the queue has no limit, this was not the fifth worker in a row that was lost with it.
+--      Claims take only such tasks. Internal.
 -- ----------------------------------------------------------------------
 begin
     return case when i_max_attempts is null then i_task.lost + 1 < 5 else i_task.attempts < i_max_attempts end
@@ -244,8 +244,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.bury_lost(1)
 --
---      pgq_task.bury(2) for a sweep, which has other queues to see to if this one's error queue is locked or cannot
---      be made. False if the task is still where it was. Internal.
+--      Does the work of pgq_task.bury(2) for a sweep, which goes on with other queues if this one's error queue is
+--      locked or cannot be created. Returns false if the task was not moved. Internal.
 -- ----------------------------------------------------------------------
 begin
     perform pgq_task.bury(i_id, coalesce(pgq_task.cancelled(i_id), pgq_task.lost_error()));
@@ -266,7 +266,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.burial_headers(0)
 --
---      What pgq_task.bury(2) writes into the headers, and pgq_task.requeue(3) takes out again. Internal.
+--      Returns the names of the headers that pgq_task.bury(2) writes and pgq_task.requeue(3) removes. Internal.
 -- ----------------------------------------------------------------------
     select '{origin,reason,attempts,buried_at,unique_key,before}'::text[];
 $$;

@@ -6,16 +6,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.finish(4)
 --
---      Ends a task that was done, in the caller's transaction: what else that did is committed with it, or
+--      Finishes a task, in the caller's transaction: the transaction's other effects are committed together with it, or
 --      not at all.
 --
 -- Parameters:
---      claimant    - who claimed it
+--      claimant    - the claimant of the task
 --      id          - its id
 --      version     - its version, as claim() or renew() returned it
---      result      - kept with it, if the queue keeps finished tasks
+--      result      - its result, kept if the queue keeps finished tasks
 -- Errors:
---      PQ071 somebody else has it, or had it and finished it
+--      PQ071 the task is claimed, or was finished, by another claimant
 -- Tables:
 --      deletes from pgq_task.task
 -- ----------------------------------------------------------------------
@@ -57,18 +57,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.finish_many(5)
 --
---      Ends tasks that were done, as many of them as the claimant still has.
+--      Finishes those of these tasks that the claimant still has.
 --
 -- Parameters:
---      claimant    - who claimed them
+--      claimant    - the claimant of the tasks
 --      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
 --      results     - one for each, or null
---      notes       - one for each, or null: what is to be known of how it was done, such as why its result is not kept;
---                    the error of a finished task that is kept
+--      notes       - one for each, or null: a remark about the execution, such as why the result is not kept; it
+--                    becomes the error of the kept finished task
 -- Returns:
---      The ids of those that were not finished, because somebody else has them, or had them and finished
---      them.
+--      The ids of the tasks that were not finished, because another claimant has them, or has finished them.
 -- Errors:
 --      PQ072 lists of different length
 -- Tables:
@@ -92,7 +91,7 @@ begin
     end if;
     with gone as (
         delete from pgq_task.task t
-         -- in the order in which others lock them
+         -- in the order in which all sessions lock them
          using (select u.id, u.version from unnest(ids, versions) u (id, version) order by u.id) d
          where t.id = d.id and t.version = d.version
            and (t.claimant = finish_many.claimant or t.lease is null or t.lease <= clock_timestamp())
@@ -133,23 +132,23 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.renew(4)
 --
---      The claimant goes on with tasks: their leases begin again.
+--      Renews the leases of tasks: they begin again.
 --
 -- Parameters:
---      claimant    - who claimed them
+--      claimant    - the claimant of the tasks
 --      ids         - their ids
 --      versions    - their versions
---      lease       - for how long from now; null for what the queue's settings say
+--      lease       - duration from now; null for that of the queue's settings
 -- Returns:
---      The tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases. It has
---      lost the others.
+--      The tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases. It
+--      has lost the others.
 -- Errors:
 --      PQ072 lists of different length, a lease that is not positive
 -- Tables:
 --      updates pgq_task.task
 -- Notes:
---      It waits for nobody: a task that a transaction has locked, which may well be the claimant's own, about
---      to finish it, stays as it is, and is had as long as that has not committed.
+--      It does not wait for other sessions: a task that a transaction has locked (perhaps the claimant's own, about to
+--      finish it) is not changed, and counts as the claimant's until that transaction commits.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -212,7 +211,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_one_each(3)
 --
---      Raises PQ072 unless there is one of what is given for each task, or null for all. Internal.
+--      Raises PQ072 unless a list has one element for each task, or is null. Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_number <> coalesce(cardinality(i_ids), 0) then
@@ -230,7 +229,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.raise_lost(3)
 --
---      Raises PQ071 with a reason for each of these tasks that a claimant does not have. Internal.
+--      Raises PQ071 with a reason for each of these tasks that the claimant does not have. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_conflicts jsonb;
@@ -252,7 +251,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.conflicts_of(3)
 --
---      Why a claimant must not change these tasks; null if it may. Internal.
+--      Returns the reasons why a claimant must not change these tasks; null if it may. Internal.
 -- ----------------------------------------------------------------------
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'id', w.id, 'version', w.version,

@@ -9,22 +9,22 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.finish_and_claim(7)
 --
---      Ends a task that was done and takes the next one of a queue, in one round trip and one transaction.
+--      Finishes a task and claims the next one of a queue, in one round trip and one transaction.
 --
 -- Parameters:
 --      claimant, id, version, result   - as in pgq_task.finish(4)
---      queue                           - name of the queue to take from
+--      queue                           - name of the queue to claim from
 --      lease, random_choice            - as in pgq_task.claim(5)
 -- Returns:
 --      The task; all null if none is available, or the queue is paused.
 -- Errors:
---      Those of both; nothing was finished and nothing claimed then.
+--      Those of both functions; then nothing was finished and nothing claimed.
 -- Tables:
 --      reads pgq_task.queue, pgq_task.lane; deletes from and updates pgq_task.task
 -- Notes:
---      Workers that take one task at a time call nothing else, so what is usual is done here without calls,
---      which cost as much as what they do: a task of a queue that has no limits, rights or history, and the
---      next one in its highest lane. Whatever that does not find is left to finish(4) and claim(5).
+--      Workers that take one task at a time call nothing else. So the usual case is done here without function calls,
+--      which cost as much as the work itself: a task of a queue without limits, rights or history, and the next task in
+--      the highest lane. All other cases are left to finish(4) and claim(5).
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -49,7 +49,7 @@ begin
       join pgq_task.lane n using (queue_id)
      where q.queue_name = finish_and_claim.queue and finish_and_claim.claimant <> ''
        and q.queue_paused is null and not q.queue_restricted and not q.queue_limited and q.queue_keep = interval '0'
-       -- Wait for somebody who drops the queue, and then look: its sequences would be gone.
+       -- Wait for a session that drops the queue, and look afterwards: the queue's sequences would be gone.
        and case when pg_relation_is_updatable(n.lane_low, false) is not null then pg_relation_filenode(n.lane_low) end is not null
      order by n.queue_id desc, n.priority desc
      limit 1;
@@ -57,7 +57,7 @@ begin
      where t.id = finish_and_claim.id and t.version = finish_and_claim.version
        and t.queue_id = l.queue_id and t.order_key is null
        and (t.claimant = finish_and_claim.claimant or t.lease is null or t.lease <= v_now);
-    -- To look at the marks locks them. Who drops the queue comes to its tasks before, so here it is the same.
+    -- Reading the marks locks them. A session that drops the queue locks its tasks first, so do the same here.
     if found then
         v_count := nextval(l.queue_finished);
         v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
@@ -69,7 +69,7 @@ begin
     end if;
     v_take := case when random_choice and v_start < v_now_pos - 100000 * 256 then 1 else choice end;
     v_salt := random() * 9e18;
-    -- As in claim(5).
+    -- See claim(5).
     loop
         update pgq_task.task t
            set version = t.version + 1, lease = l.lease, claimant = finish_and_claim.claimant,

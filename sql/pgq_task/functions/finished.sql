@@ -6,8 +6,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.finished_slot(2)
 --
---      The number of the table that is written at a time, by a queue that keeps tasks for so long. A minute at least
---      is between two of them, so that none is old as a whole only between two looks of pgq_task.sweep(). Internal.
+--      Returns the number of the table that is written at a given time, for a queue that keeps tasks for this long.
+--      Tables change at intervals of at least a minute, so that none becomes completely old only between two calls of
+--      pgq_task.sweep(). Internal.
 -- ----------------------------------------------------------------------
     select (pg_catalog.floor(extract(epoch from i_time) / greatest(extract(epoch from i_keep) / 3, 60)) % 5)::int4;
 $$;
@@ -20,7 +21,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.make_finished_tables(0)
 --
---      Trigger on pgq_task.queue: one that keeps finished tasks has the tables for them. Internal.
+--      Trigger on pgq_task.queue: creates the tables for a queue that keeps finished tasks. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_table text;
@@ -55,12 +56,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.keep_finished(6)
 --
---      Keeps those of these tasks whose queues want it. Who has deleted tasks calls it. Internal.
+--      Keeps these tasks if their queues keep finished tasks. Every function that deletes tasks calls it. Internal.
 --
 -- Parameters:
---      i_tasks     - as they were
+--      i_tasks     - the tasks before they were deleted
 --      i_outcome   - finished, popped or deleted
---      i_ids, i_versions, i_results, i_notes   - their results and notes, with which versions of which tasks they are of
+--      i_ids, i_versions, i_results, i_notes   - results and notes, with the ids and versions of their tasks
 -- ----------------------------------------------------------------------
 declare
     v_now   constant timestamptz := clock_timestamp();
@@ -94,12 +95,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.expire_finished(0)
 --
---      Empties tables in which no finished task is to be kept any longer, those that nobody is using; of many
---      some.
---      pgq_task.sweep() calls it.
+--      Truncates tables whose finished tasks need not be kept any longer, if they are not in use; if there are many,
+--      some of them. pgq_task.sweep() calls it.
 --
 -- Returns:
---      How many it emptied.
+--      Number of tables truncated.
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- Tables:
@@ -127,7 +127,7 @@ begin
         exception when lock_not_available then
             continue;
         end;
-        -- Who was writing has committed.
+        -- The sessions that were writing have ended.
         execute format('select max(finished) from %s', f.name) into v_newest;
         continue when v_newest > clock_timestamp() - f.queue_keep;
         execute format('truncate %s', f.name);
@@ -146,8 +146,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.finished_sql(1)
 --
---      The query for all finished tasks of a queue that has tables for them. Their parent would lock those of all
---      queues. Internal.
+--      Returns the query for all finished tasks of a queue that has tables for them. A query of the parent table would
+--      lock the tables of all queues. Internal.
 -- ----------------------------------------------------------------------
     select string_agg(format('select * from pgq_task.finished_%s_%s', i_queue_id, n), ' union all ')
       from generate_series(0, 4) n;
@@ -165,19 +165,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.finished_tasks(7)
 --
---      The finished tasks of a queue that are kept, those that were finished last first.
+--      Returns the kept finished tasks of a queue, the newest first.
 --
 -- Parameters:
 --      queue           - its name
---      max_tasks       - at most so many; null for all
+--      max_tasks       - maximum number of tasks; null for all
 --      ids             - only these
 --      finished_from, finished_before  - only those that were finished between these times
---      payload         - only those whose payload contains this, as jsonb's operator @> has it
+--      payload         - only those whose payload contains this, by jsonb's operator @>
 --      outcome         - only those that were finished (by finish), popped (by pop) or deleted
 -- Returns:
---      The tasks as they were at the end, with result and time; none if the queue keeps nothing.
+--      The tasks in their final state, with result and time; none if the queue keeps nothing.
 -- Errors:
---      PQ070 no such queue, 42501 no right to read it, PQ072 a limit or an outcome that makes no sense
+--      PQ070 no such queue, 42501 no right to read it, PQ072 an invalid limit or outcome
 -- ----------------------------------------------------------------------
 declare
     v_queue_id  int4;

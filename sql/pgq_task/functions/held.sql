@@ -6,16 +6,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.held(3)
 --
---      Which of these tasks the claimant has, in which version: for a worker that does not know whether its
---      last renewal was done.
+--      Returns which of these tasks the claimant has, and their versions: for a worker that does not know whether its
+--      last renewal succeeded.
 --
 -- Parameters:
---      claimant    - who claimed them
+--      claimant    - the claimant of the tasks
 --      ids         - their ids
---      lock        - no renewal changes them until the transaction ends
+--      lock        - prevent renewals from changing them until the transaction ends
 -- Returns:
---      The tasks that nobody else has claimed since, or changed, also if their leases have ended. Not those of queues
---      that the caller may not claim from.
+--      The tasks that were not claimed or changed by others since, even if their leases have ended. Tasks of queues
+--      that the caller may not claim from are left out.
 -- Tables:
 --      reads pgq_task.task, pgq_task.queue
 -- ----------------------------------------------------------------------

@@ -1,5 +1,5 @@
 create or replace view pgq_task.task_status as
--- tasks as the functions see them, whoever may read them
+-- tasks as the functions see them, whichever role may read them
 select t.id, t.version, t.queue_id, t.priority, t.pos, t.lease, t.claimant, t.attempts, t.last_attempt, t.created,
        t.payload, t.headers, t.error, t.unique_key, t.order_key,
        case when t.lease > statement_timestamp() then 'claimed'
@@ -32,25 +32,27 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_queue_info(2)
 --
---      Settings and sizes of task queues. Counts at most some tasks of each kind and priority, so that it
---      costs the same however many there are.
+--      Returns the settings and sizes of task queues. It counts at most max_count tasks of each kind and priority, so
+--      that the cost does not depend on the size of the queue.
 --
 -- Parameters:
 --      queue               - name of a queue, null for all
---      max_count           - count so many; null for all
+--      max_count           - maximum number to count; null for all
 -- Returns:
---      queue_name, created, paused (since when; null: it is not), restricted, lease, max_attempts, error_queue, keep
+--      queue_name, created, paused (start of the pause; null if not paused), restricted, lease, max_attempts,
+--      error_queue, keep
 --      total               - tasks; estimated from PostgreSQL's statistics if not exact
 --      exact               - false if there are more than were counted; then the following are at least that many
---      available           - may be claimed now
---      claimed             - by somebody whose lease lasts
---      scheduled           - for later
---      held                - back by an earlier one with the same order_key, or by as many as may run with the same limit_key
---      stopped             - for nobody
---      highest_attempts    - of those that were counted
---      oldest              - since when the one that has waited longest is available
---      next_time           - when the next of the scheduled ones is due
---      The sizes are null of a restricted queue that the caller may not read.
+--      available           - tasks that can be claimed now
+--      claimed             - claimed tasks whose lease lasts
+--      scheduled           - scheduled for later
+--      held                - held back by an earlier task with the same order_key, or because the maximum number with
+--                            the same limit_key is running
+--      stopped             - stopped tasks, which cannot be claimed
+--      highest_attempts    - highest number of attempts of the counted tasks
+--      oldest              - time since which the task that has waited longest is available
+--      next_time           - time when the next scheduled task is due
+--      The sizes are null for a restricted queue that the caller may not read.
 -- Errors:
 --      PQ070 no such queue, PQ072 a count that is not positive
 -- Tables:
@@ -61,8 +63,8 @@ declare
     max_pos constant bigint := 9223372036854775807;
     v_now   constant timestamptz := clock_timestamp();
     v_pos   constant bigint := pgq_task.position_of(v_now);
-    -- To look at a mark takes a lock, and locks are limited: with thousands of lanes it must do without. Marks are
-    -- looked at in sub-selects: in a condition they would not say where the index is entered.
+    -- Reading a mark takes a lock, and locks are limited, so with thousands of lanes do not read marks. Read marks in
+    -- sub-selects: in a condition they would not determine where the index scan starts.
     v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or get_queue_info.queue is not null;
     q       pgq_task.queue;
     s       record;
@@ -85,7 +87,7 @@ begin
                    max(greatest(now.attempts, later.attempts, stop.attempts, hold.attempts)) as attempts,
                    min(now.first) as oldest, min(later.first) as next_time
               into s
-              -- In the order in which drop_queue() has them.
+              -- In the order in which drop_queue() locks them.
               from (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
              cross join lateral (select coalesce(case when v_few then pg_sequence_last_value(pgq_task.living(l.lane_low)) end, 0) as low) m
              cross join lateral (
@@ -156,7 +158,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.estimate_total(1)
 --
---      How many tasks the planner believes that a queue has. Internal.
+--      Returns the planner's estimate of a queue's number of tasks. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_plan  json;
@@ -175,20 +177,20 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.queue_is_empty(1)
 --
---      Whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
+--      Returns whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
 --
 -- Parameters:
 --      queues  - names of the queues
 -- Returns:
---      true if all of them are empty, as the caller's transaction sees them.
+--      True if all of them are empty, as seen by the caller's transaction.
 -- Errors:
---      PQ070 no such queue, PQ072 no queue is named, 42501 no right to read one of them
+--      PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
 -- Tables:
 --      reads pgq_task.queue, pgq_task.lane, pgq_task.task
 -- ----------------------------------------------------------------------
 begin
     perform pgq_task.require_readable(queues);
-    -- Quick where there are tasks, whatever is dead before them; then to be sure.
+    -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
                select from pgq_task.queue q
                 cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
@@ -214,15 +216,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.next_time(1)
 --
---      When the first of the tasks of some queues can be claimed, if all go on that are claimed now.
+--      Returns the time when the first task of some queues can be claimed, if all present claims continue.
 --
 -- Parameters:
 --      queues  - names of the queues
 -- Returns:
---      The time, in the past if there is one that can be claimed now; null if there is none. Whether the
---      queue is paused is left out of account.
+--      The time, which is in the past if a task can be claimed now; null if there is no task. Pauses of queues are not
+--      considered.
 -- Errors:
---      PQ070 no such queue, PQ072 no queue is named, 42501 no right to read one of them
+--      PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
 -- Tables:
 --      reads pgq_task.queue, pgq_task.lane, pgq_task.task
 -- ----------------------------------------------------------------------
@@ -256,10 +258,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.server_time(0)
 --
---      What time it is for the tasks: leases and schedules go by the server's clock.
+--      Returns the server's time, which leases and schedules use.
 --
 -- Returns:
---      The time now, also within a transaction.
+--      The present time, not that of the transaction's start.
 -- ----------------------------------------------------------------------
     select clock_timestamp();
 $$;

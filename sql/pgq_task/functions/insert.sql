@@ -6,11 +6,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.reserve_ids(1)
 --
---      Ids that no other task gets, for inserts of pgq_task.modify(7): so tasks can name each other in their
---      payloads.
+--      Reserves ids for inserts of pgq_task.modify(7), so that tasks can refer to each other in their payloads. No
+--      other task gets them.
 --
 -- Parameters:
---      count   - how many
+--      count   - number of ids
 -- Returns:
 --      The ids.
 -- Errors:
@@ -33,7 +33,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.insert_tasks(2)
 --
---      The inserts of pgq_task.modify(7). Internal.
+--      Does the inserts of pgq_task.modify(7). Internal.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -70,7 +70,7 @@ begin
     end if;
 
     loop
-        -- In an order in which others insert the same keys, too.
+        -- In the order in which all sessions insert the same keys.
         with wanted as (
             select i.v, i.nr, v_ids[i.nr] as id, coalesce(q.queue_id, pgq_task.id_of_queue(i.v ->> 'queue')) as queue_id
               from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
@@ -118,7 +118,7 @@ begin
         return query
             select 'skip', (c ->> 'nr')::int4, (c ->> 'other')::bigint, (c ->> 'version')::int4
               from jsonb_array_elements(v_conflicts) c where c ? 'other';
-        -- Of those without, the other one was finished in between: it is free now.
+        -- For keys without an id, the other task was finished in between: the key is free now.
         v_left := array(select (c ->> 'nr')::int4 from jsonb_array_elements(v_conflicts) c where not c ? 'other');
         exit when v_left = '{}';
     end loop;
@@ -133,11 +133,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.show_tasks(2)
 --
---      After tasks were put into these queues, with these priorities: makes the lanes that are missing, and
---      wakes the workers. Internal.
+--      Creates missing lanes and wakes the workers after tasks were put into these queues, with these priorities.
+--      Internal.
 -- ----------------------------------------------------------------------
 begin
-    -- In the order in which drop_queue() has it.
+    -- In the order in which drop_queue() locks it.
     perform pgq_task.wake_workers(w.queue_id, q.queue_name)
        from (select distinct u.queue_id from unnest(i_queue_ids) u (queue_id)) w
        left join pgq_task.queue q using (queue_id);

@@ -8,20 +8,20 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.set_limits(6)
 --
---      Limits how many tasks of a queue are claimed, whoever claims them. The key of a task is "limit_key" in
---      its headers; tasks without one are under the limits of the queue only. What is claimed already counts
---      among what runs, not for a rate.
+--      Limits how many tasks of a queue are claimed, over all claimants. The key of a task is "limit_key" in its
+--      headers; tasks without a key are subject only to the limits of the whole queue. Tasks that are claimed already
+--      count as running, but not for a rate.
 --
 -- Parameters:
 --      queue               - its name
---      max_running         - at most so many are claimed at a time
---      max_running_per_key - at most so many with the same key
---      rate                - at most so many are claimed in any period of this length
---      rate_per_key        - at most so many with the same key
---      rate_period         - the length
---      Null is no limit; all of them null takes the limits away.
+--      max_running         - maximum number claimed at the same time
+--      max_running_per_key - the same limit for tasks with the same key
+--      rate                - maximum number claimed in any period of length rate_period
+--      rate_per_key        - the same limit for tasks with the same key
+--      rate_period         - length of the period
+--      Null means no limit; if all are null, the limits are removed.
 -- Errors:
---      PQ070 no such queue, PQ072 a limit or a period that makes no sense, PQ012 not in READ COMMITTED
+--      PQ070 no such queue, PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
 -- Tables:
 --      inserts into, updates or deletes from pgq_task.queue_limit; creates and writes the queue's tables; updates
 --      pgq_task.task
@@ -48,7 +48,7 @@ begin
                                        'Give an interval between 1 millisecond and 100 days.');
     end if;
     perform pg_advisory_xact_lock(1886875922, v_queue);
-    -- Wait for somebody who drops the queue before there is anything that he waits for.
+    -- Wait for a session that drops the queue now, before this session holds anything that it waits for.
     perform from pgq_task.queue where queue_id = v_queue for no key update;
     if not found then
         perform pgq_task.raise_queue_not_found(set_limits.queue);
@@ -80,7 +80,8 @@ begin
                        '          where k.queue_id = $4 and k.lease > clock_timestamp()) t', v_queue, v_written, '')
             using greatest(clock_timestamp(), s.at), coalesce(s.total, 0), s.parked, v_queue;
     end if;
-    -- Those who waited for the limits of before, in their order; locked in that in which others lock them.
+    -- The tasks that waited because of the previous limits, in their order; locked in the order in which all sessions
+    -- lock them.
     v_base := pgq_task.position_now();
     perform from pgq_task.task k
       where k.queue_id = v_queue
@@ -108,14 +109,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_limits(1)
 --
---      The limits of queues, as pgq_task.set_limits(6) has set them, and how much of them is used.
+--      Returns the limits of queues, as set by pgq_task.set_limits(6), and how much of them is used.
 --
 -- Parameters:
 --      queue   - name of a queue, null for all
 -- Returns:
---      A row for each queue that has limits.
---      running - how many are claimed, null where that has no limit
---      recent  - how many were claimed in the last rate_period
+--      A row for each queue that has limits:
+--      running - number of tasks claimed, null if that is not limited
+--      recent  - number of tasks claimed in the last rate_period
 -- Errors:
 --      PQ070 no such queue
 -- Tables:

@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.lock_limits(1)
 --
---      Locks what counts for a queue's limits, until the transaction ends; false if somebody else does not
---      end soon. Internal.
+--      Locks the counts for a queue's limits until the transaction ends; returns false if another session does not
+--      release the lock soon. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_timeout   constant text := current_setting('lock_timeout');
@@ -15,10 +15,10 @@ begin
     if pg_try_advisory_xact_lock(1886875922, i_queue_id) then
         return true;
     elsif pgq_task.is_full(i_queue_id) then
-        -- Many are woken by what only one can have.
+        -- Many workers are woken for a lock that only one can have.
         return false;
     end if;
-    -- Mostly less than it takes to look for deadlocks: two that claim from the same two queues end both.
+    -- Usually less than deadlock_timeout: two sessions that claim from the same two queues both give up.
     perform set_config('lock_timeout', '300ms', true);
     perform pg_advisory_xact_lock(1886875922, i_queue_id);
     perform set_config('lock_timeout', v_timeout, true);
@@ -37,7 +37,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.is_full(1)
 --
---      Whether a queue has no room for any task, as far as can be seen without its lock. Internal.
+--      Returns whether a queue has no room for any task, as far as can be seen without its lock. Internal.
 -- ----------------------------------------------------------------------
 declare
     q   pgq_task.queue_limit;
@@ -45,7 +45,7 @@ declare
 begin
     select * into q from pgq_task.queue_limit l where l.queue_id = i_queue_id;
     if not found then
-        -- Whoever had the lock has taken them away: the next claim will see that.
+        -- The session that had the lock has removed them: the next claim will see that.
         return true;
     end if;
     s := pgq_task.last_of_limit(i_queue_id, '', q.written);
@@ -64,8 +64,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.last_of_limit(3)
 --
---      What was last counted for a key; nulls for nothing. What is in the table that is written is newer than
---      what is in the other. Internal.
+--      Returns the last count for a key; nulls if there is none. Rows in the current table are newer than rows in the
+--      other one. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_last  pgq_task.limit_log;
@@ -90,7 +90,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.count_limited(4)
 --
---      How many were claimed since a time: the difference between the last total and another. Internal.
+--      Returns the number of tasks claimed since a time: the difference between the last total and an earlier one.
+--      Internal.
 -- ----------------------------------------------------------------------
 declare
     v_base  bigint;
@@ -122,7 +123,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.next_of_limit(5)
 --
---      When a claim of a key that counts now does not count any more. Internal.
+--      Returns the time when a claim of a key that counts now no longer counts. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_first timestamptz;
@@ -145,7 +146,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.rate_free_at(1)
 --
---      When tasks of a queue whose rate is used up can be claimed again; null if they can now. Internal.
+--      Returns the time when tasks of a queue whose rate is used up can be claimed again; null if they can be now.
+--      Internal.
 -- ----------------------------------------------------------------------
 declare
     v_now   constant timestamptz := clock_timestamp();
@@ -173,13 +175,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.rotate_limits(2)
 --
---      If the table that is written is large, and the other one holds nothing that counts, empties that and
---      writes there from now on. Who calls it has pgq_task.lock_limits(1). Internal.
+--      Truncates the other table and switches to it, if the current one is large and the other holds nothing that
+--      counts. The caller has called pgq_task.lock_limits(1). Internal.
 --
 -- Parameters:
---      i_bytes - what is large
+--      i_bytes - size in bytes that counts as large
 -- Returns:
---      Whether it did.
+--      True if it switched.
 -- ----------------------------------------------------------------------
 declare
     q       pgq_task.queue_limit;

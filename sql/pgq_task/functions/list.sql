@@ -7,7 +7,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.list_tasks(3)
 --
---      Tasks as they are now. Locks nothing, and changes nothing.
+--      Returns tasks in their present state. It locks nothing and changes nothing.
 --
 -- Parameters:
 --      queue       - name of a queue; null for all that the caller may read
@@ -17,23 +17,23 @@ as $$
 --                    payload, headers    what they contain, as by PostgreSQL's operator @>
 --                    error               a part of its text, in capitals or not
 --                    claimant, priority, unique_key, order_key   equal to this
---                    attempts            at least so many
+--                    attempts            minimum number of attempts
 --                    created_after, created_before               from this time on, before this time
 --                    at_after, at_before the same of the time from which they are available; of those that
 --                                        are claimed, that is the end of the lease
---      max_tasks   - at most so many; null for all
+--      max_tasks   - maximum number of tasks; null for all
 -- Returns:
---      Tasks, queue by queue, those of the highest priority first, in the order in which they become
---      available; the ones held back come last. None of an error queue that no task has come to yet.
+--      Tasks, queue by queue, those of the highest priority first, in the order in which they become available; held
+--      tasks come last. None of an error queue that no task has come to yet.
 -- Errors:
---      PQ070 no such queue, PQ072 a filter or limit that makes no sense, 42501 no right to read the queue
+--      PQ070 no such queue, PQ072 an invalid filter or limit, 42501 no right to read the queue
 -- Tables:
 --      reads pgq_task.queue, pgq_task.lane, pgq_task.task
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
     v_where constant text := pgq_task.filter_sql(filter);
-    -- To look at a mark takes a lock, and locks are limited: with thousands of lanes it must do without.
+    -- Reading a mark takes a lock, and locks are limited, so with thousands of lanes do not read marks.
     v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or list_tasks.queue is not null;
     v_left  int4 := list_tasks.max_tasks;
     v_found int4;
@@ -58,7 +58,7 @@ begin
           join pgq_task.lane n using (queue_id)
          where q.queue_name = list_tasks.queue
             or list_tasks.queue is null and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
-           -- To plan a query costs more than to see that there is nothing.
+           -- Planning a query costs more than finding out that there is nothing.
            and (v_few or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
          order by q.queue_name, n.priority desc
     loop
@@ -67,7 +67,7 @@ begin
             v_range := case v_order when 's.pos' then format('s.pos >= %s', l.low) else 's.pos is null' end;
             exit when v_left <= 0;
             v_rows := case when l.by_payload then
-                -- Found by the index first, however many the planner believes that there are.
+                -- Use the index first, whatever number of rows the planner expects.
                 format('(with found as materialized (select id from pgq_task.task where queue_id = %s and payload @> %L)'
                        ' select v.* from found join pgq_task.task_status v using (id))', l.queue_id, filter -> 'payload')
                 else 'pgq_task.task_status' end;
@@ -94,9 +94,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.filter_sql(1)
 --
---      The condition on pgq_task.task_status, there named s, that a filter stands for. Internal.
+--      Returns the condition on pgq_task.task_status, with the alias s, for a filter. Internal.
 -- Errors:
---      PQ072 a filter that makes no sense
+--      PQ072 an invalid filter
 -- ----------------------------------------------------------------------
 declare
     statuses    constant text[] := '{available,claimed,scheduled,held,stopped}';

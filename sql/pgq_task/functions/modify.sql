@@ -9,37 +9,36 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.modify(7)
 --
---      Inserts, changes and deletes any number of tasks, all of them or none: each must be in the version
---      that is given, and claimed by nobody else. Other tasks can be named that must only be there, in a
---      version, until the transaction ends.
+--      Inserts, changes and deletes any number of tasks, all of them or none: each must have the given version and not
+--      be claimed by another claimant. It can also require that other tasks exist, in a version, until the transaction
+--      ends.
 --
 -- Parameters:
---      claimant        - who asks
---      inserts         - JSON array of {"queue": text}, each with what else pgq_task.push(8) takes: "payload",
---                        "at", "delay", "priority", "headers", "unique_key", "order_key"; and "id": a negative
---                        number of one's own, or one that pgq_task.reserve_ids(1) has returned
---      changes         - JSON array of {"id", "version"}, each with what is to be different: "queue", "at",
---                        "delay", "priority", "payload", "headers", "attempts", "error", "order_key",
---                        "unique_key"; "stop": true makes it available to nobody; "keep_lease": true leaves a
---                        claim as it is
+--      claimant        - name of the caller as a claimant
+--      inserts         - JSON array of {"queue": text}, each with further parameters of pgq_task.push(8): "payload",
+--                        "at", "delay", "priority", "headers", "unique_key", "order_key"; and "id": a negative number
+--                        of one's own, or one that pgq_task.reserve_ids(1) has returned
+--      changes         - JSON array of {"id", "version"}, each with the values to change: "queue", "at", "delay",
+--                        "priority", "payload", "headers", "attempts", "error", "order_key", "unique_key"; "stop": true
+--                        stops the task; "keep_lease": true leaves a claim as it is
 --      deletes         - JSON array of {"id", "version"}
 --      depends         - JSON array of {"id", "version"}
---      skip_collisions - leave out inserts whose id or unique_key is taken, instead of failing
---      force           - for people: versions and claims of others do not count
+--      skip_collisions - skip inserts whose id or unique_key is taken, instead of failing
+--      force           - for manual use: ignore versions and claims of others
 -- Returns:
 --      kind            - insert, skip, change, delete
 --      nr              - the place in its list, from 1
---      id              - of the task; with skip, of the one that is there already
---      version         - the new one; null if it was deleted
+--      id              - id of the task; with skip, of the existing task
+--      version         - its new version; null if it was deleted
 -- Errors:
 --      PQ071 with a reason for each task that is missing, claimed, or there already; PQ070 no such queue;
---      PQ072 what is asked for makes no sense; 42501 no right to
+--      PQ072 invalid arguments; 42501 no right to do this
 -- Tables:
 --      inserts into, updates, deletes from pgq_task.task
 -- Notes:
---      A change ends the claim, unless "keep_lease" says otherwise: without a time the task is available at
---      once. One that was scheduled or stopped stays so. In another queue it begins with no attempts.
---      Tasks are locked in the order of their ids, so that calls do not deadlock with each other.
+--      A change ends the claim, unless "keep_lease" is true; without a time the task is then available at once. A
+--      scheduled or stopped task stays so. In another queue its attempts begin at 0. Tasks are locked in the order of
+--      their ids, so that calls do not deadlock with each other.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -56,7 +55,7 @@ begin
     end if;
     perform pgq_task.require_modification('insert', inserts, force), pgq_task.require_modification('change', changes, force),
             pgq_task.require_modification('delete', deletes, force), pgq_task.require_modification('depend', depends, force);
-    -- Before the clock is read for a position: see pgq_task.sweep().
+    -- Draw the id before the clock is read for a position: see pgq_task.sweep().
     perform pg_current_xact_id();
 
     select array_agg(m.kind), array_agg(m.nr), array_agg((m.v ->> 'id')::bigint), array_agg((m.v ->> 'version')::int4)
@@ -126,7 +125,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.lock_tasks(2)
 --
---      Locks tasks in the order of their ids; those that are only to stay as they are, for share. Internal.
+--      Locks tasks in the order of their ids; tasks that must only stay unchanged are locked for share. Internal.
 -- ----------------------------------------------------------------------
 declare
     w   record;
@@ -155,8 +154,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.collisions_of(3)
 --
---      Which inserts and changes of pgq_task.modify(7) meet the id or the unique_key of a task that is there and
---      stays, or of one before them, in queues that the caller may insert into; null if none. Internal.
+--      Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
+--      exists and stays, or of an earlier insert or change, in queues that the caller may insert into; null if there
+--      are none. Internal.
 -- ----------------------------------------------------------------------
     with changed as (
         select t.id, t.version, t.queue_id as from_queue, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
@@ -184,7 +184,7 @@ as $$
            union all
            select t.id, t.version from pgq_task.task t
             where t.queue_id = w.queue_id and t.unique_key = w.unique_key and t.id is distinct from w.id and t.id <> all (i_deleted)
-              -- It is gone before the inserts come; among changes nobody knows which is first.
+              -- It is gone before the inserts are done; the order among changes is not known.
               and not (w.kind = 'insert' and exists (
                        select from changed c where c.id = t.id and (c.queue_id, c.unique_key) is distinct from (t.queue_id, t.unique_key)))
            limit 1) o on true
@@ -199,7 +199,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.raise_modify_conflict(1)
 --
---      Raises PQ071 for what stands in the way of pgq_task.modify(7). Internal.
+--      Raises PQ071 for the conflicts of pgq_task.modify(7). Internal.
 -- ----------------------------------------------------------------------
 begin
     perform pgq_task.raise_conflict((

@@ -7,8 +7,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_modification(3)
 --
---      Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, can be
---      understood. Internal.
+--      Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_known     constant text[] := case i_kind
@@ -65,7 +64,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_named_once(2)
 --
---      Raises PQ072 for a task that the same is to be done to twice. Internal.
+--      Raises PQ072 for a task that is named twice for the same operation. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_id    constant bigint := (select i from unnest(i_ids) i group by i having count(i) > 1 order by i limit 1);

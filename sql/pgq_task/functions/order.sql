@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.hold_back(1)
 --
---      Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes who
---      ends the earlier one wait, and see then that this one is to be released. Internal.
+--      Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes a session that
+--      ends the earlier task wait, and then see that this one is to be released. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_queue_id  int4;
@@ -38,8 +38,8 @@ as $$
 -- Function: pgq_task.hold_back_all(1)
 --
 --      Takes those of these tasks out of their lanes that have an earlier one with the same order_key, and are due. The
---      caller has locked them, or just inserted them. As in pgq_task.is_behind(2) nothing else is locked, and a sweep is told
---      to look at their keys. Internal.
+--      caller has locked them, or just inserted them. As in pgq_task.is_behind(2) nothing else is locked, and a sweep
+--      is told to look at their keys. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_now   constant bigint := pgq_task.position_now();
@@ -66,9 +66,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.release_next(3)
 --
---      A task with an order_key is gone: the next one with the same key is available now if it was held
---      back. If it was not, it stands in its lane. It waits for nobody: what it cannot do the next sweep
---      does. Internal.
+--      Releases the next task with the same order_key after a task is gone, if it was held back. If it was not, it is
+--      in its lane already. It does not wait for other sessions: the next sweep does what it cannot do. Internal.
 -- ----------------------------------------------------------------------
 declare
     n   record;
@@ -100,8 +99,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.release_after(1)
 --
---      pgq_task.release_next(3) for many tasks that are gone, of which only queue, key and id are looked at. What
---      stood behind any of a key's stood behind the first of them, too. Internal.
+--      Does the work of pgq_task.release_next(3) for many tasks that are gone, using only their queue, key and id.
+--      Tasks behind any of a key's tasks are also behind the first of them. Internal.
 -- ----------------------------------------------------------------------
     select pgq_task.release_next(g.queue_id, g.order_key, g.id)
       from (select t.queue_id, t.order_key, min(t.id) as id
@@ -119,9 +118,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.release_late(0)
 --
---      Looks at keys of which a task may be held back without need: pgq_task.release_next(3) could not release it, or
---      it was pushed while the one before it ended, see pgq_task.is_behind(2). The first of a key is released;
---      if it is not held back, it is locked for a moment: the session that ends it sees those behind it then. Internal.
+--      Checks keys with a task that may be held back needlessly: pgq_task.release_next(3) could not release it, or it
+--      was pushed while the task before it ended, see pgq_task.is_behind(2). The first task of a key is released; if it
+--      is not held back, it is locked for a moment, so that the session that ends it sees the tasks behind it.
+--      Internal.
 -- ----------------------------------------------------------------------
 declare
     at_once constant int4 := 20000;
@@ -158,7 +158,7 @@ begin
             end if;
         exception
             when lock_not_available then
-                -- The queue is being dropped, or perhaps not.
+                -- The queue is being dropped, and this may be rolled back.
                 insert into pgq_task.to_release (queue_id, order_key, id) values (r.queue_id, r.order_key, r.id);
             when sqlstate 'PQ070' then
                 null; -- It was.
@@ -176,10 +176,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.is_behind(2)
 --
---      Whether a task that is about to get its id has an earlier one with the same order_key, so that it can be held back
---      at once: claims would step over it. The earlier one may end before this one comes to light, in a session that
---      cannot release it then. So a sweep is told to look; unless this transaction has inserted or changed the earlier
---      one, for then nobody ends it before. No lock: sessions that end tasks do not wait for those that push. Internal.
+--      Returns whether a task that is about to get its id has an earlier one with the same order_key, so that it can be
+--      held back at once: claims would step over it. The earlier one may end before this one is visible, in a session
+--      that then cannot release it. So a sweep is told to check; unless this transaction has inserted or changed the
+--      earlier task, because then no other session can end it before. It takes no lock: sessions that end tasks do not
+--      wait for those that push. Internal.
 -- ----------------------------------------------------------------------
 declare
     e   record;

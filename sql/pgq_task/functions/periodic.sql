@@ -8,25 +8,23 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.set_periodic(10)
 --
---      Makes or changes a task that is pushed again and again. The runs are pushed by workers of pgqpy, whichever
---      queues they serve, which also know what a cron expression is: nothing looks at it here. They see it within
---      30 seconds.
+--      Creates or changes a task that is pushed periodically. Workers of pgqpy push the runs, whichever queues they
+--      serve. They also evaluate the cron expression, which is not checked here. They notice changes within 30 seconds.
 --
 -- Parameters:
---      name        - tells it from others
---      queue       - where it is pushed
---      cron        - when: minute, hour, day, month, day of the week
---      time_zone   - for which place
+--      name        - unique name of the periodic task
+--      queue       - queue to push to
+--      cron        - cron expression: minute, hour, day, month, day of the week
+--      time_zone   - time zone of the cron expression
 --      payload, priority, headers, unique_key, order_key   - of each task, as in pgq_task.push(8): with a
---                    unique_key a run is left out while the queue still has the one before it
---      missed      - of runs that were due while no worker was there, push the last one (last), all of them
---                    (all), or none (skip)
+--                    unique_key a run is skipped while the queue still has the previous one
+--      missed      - the runs to push of those that were due while no worker was running: the last one (last), all of
+--                    them (all), or none (skip)
 -- Returns:
---      1 if it is new, 0 if there was one. That is due from now on, if when it is due has changed; else it goes
---      on where it was.
+--      1 if it was created, 0 if it existed. If its schedule has changed, an existing one is due from now on; otherwise
+--      it continues where it was.
 -- Errors:
---      PQ070 no such queue, PQ072 something that is none of the above, 42501 no right to insert into the queue, or into
---      the one of before
+--      PQ070 no such queue, PQ072 invalid arguments, 42501 no right to insert into the queue, or into the previous one
 -- Tables:
 --      inserts into or updates pgq_task.periodic
 -- ----------------------------------------------------------------------
@@ -50,7 +48,7 @@ begin
     if not found then
         perform pgq_task.raise_queue_not_found(set_periodic.queue);
     end if;
-    -- Who changes another's needs the right to push where that was pushed.
+    -- Changing one made by another role needs the right to push to its previous queue.
     perform pgq_task.require_right(q.queue_id, 'insert')
        from pgq_task.periodic p
        join pgq_task.queue q using (queue_id)
@@ -81,17 +79,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.push_periodic(4)
 --
---      Pushes runs of a periodic task, unless somebody else has. Workers of pgqpy call it.
+--      Pushes runs of a periodic task, unless another worker has pushed them. Workers of pgqpy call it.
 --
 -- Parameters:
---      name        - which one
---      previous    - its last_due, as pgq_task.get_periodic_info() has it
+--      name        - name of the periodic task
+--      previous    - its last_due, as returned by pgq_task.get_periodic_info()
 --      last_due    - the last run that is due now
---      due         - the runs to push; those that are left out are missed
+--      due         - the runs to push; other runs up to last_due are skipped
 -- Returns:
---      False if it is not as the caller knows it any more, or paused; then nothing was done.
+--      False if the periodic task was changed since the caller read it, or is paused; then nothing was done.
 -- Errors:
---      PQ072 times that make no sense, 42501 no right to insert into its queue
+--      PQ072 invalid times, 42501 no right to insert into its queue
 -- Tables:
 --      updates pgq_task.periodic, inserts into pgq_task.task
 -- ----------------------------------------------------------------------
@@ -103,7 +101,7 @@ begin
             or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
         perform pgq_task.raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
     end if;
-    -- Wait for somebody who drops the queue, and so this, before there is anything that he waits for.
+    -- Wait for a session that drops the queue, and so this task, before this session holds anything that it waits for.
     perform from pgq_task.queue q
       where q.queue_id = (select u.queue_id from pgq_task.periodic u where u.periodic_name = push_periodic.name)
         for share;
@@ -116,7 +114,7 @@ begin
     if not found then
         return false;
     elsif p.queue_restricted then
-        -- To leave runs out is as much as to push them.
+        -- Skipping runs needs the same right as pushing them.
         perform pgq_task.require_right(p.queue_id, 'insert');
     end if;
     perform pgq_task.push_run(push_periodic.name, d) from unnest(push_periodic.due) d;
@@ -160,14 +158,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.run_periodic(1)
 --
---      Pushes a run of a periodic task now, also if it is paused. Nothing else changes about when it is due.
+--      Pushes a run of a periodic task now, even if it is paused. Its schedule does not change.
 --
 -- Parameters:
---      name    - which one
+--      name    - name of the periodic task
 -- Returns:
---      The task's id, as pgq_task.push(8) does.
+--      The task's id, as from pgq_task.push(8).
 -- Errors:
---      PQ072 there is none of that name, 42501 no right to insert into its queue
+--      PQ072 there is no periodic task of this name, 42501 no right to insert into its queue
 -- Tables:
 --      reads pgq_task.periodic, inserts into pgq_task.task
 -- ----------------------------------------------------------------------
@@ -189,15 +187,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_periodic_info(1)
 --
---      The periodic tasks.
+--      Returns the periodic tasks.
 --
 -- Parameters:
---      periodic    - name of one, null for all
+--      periodic    - name of a periodic task, null for all
 -- Returns:
---      As they were set; last_due is the last run that was pushed or left out, paused since when none is.
---      payload, headers and keys are null of a restricted queue that the caller may not read.
+--      Their settings; last_due is the last run that was pushed or skipped, paused the time since which no run is
+--      pushed. payload, headers and keys are null for a restricted queue that the caller may not read.
 -- Errors:
---      PQ072 there is none of that name
+--      PQ072 there is no periodic task of this name
 -- Tables:
 --      reads pgq_task.periodic, pgq_task.queue
 -- ----------------------------------------------------------------------
@@ -226,12 +224,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.pause_periodic(1)
 --
---      From its commit on no runs of a periodic task are pushed.
+--      Pauses a periodic task: from the commit on none of its runs are pushed.
 --
 -- Parameters:
---      name    - which one
+--      name    - name of the periodic task
 -- Errors:
---      PQ072 there is none of that name
+--      PQ072 there is no periodic task of this name
 -- Tables:
 --      updates pgq_task.periodic
 -- ----------------------------------------------------------------------
@@ -251,12 +249,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.resume_periodic(1)
 --
---      Ends a pause. What was due in it is not made up for.
+--      Ends the pause of a periodic task. Runs that were due during the pause are not pushed later.
 --
 -- Parameters:
---      name    - which one
+--      name    - name of the periodic task
 -- Errors:
---      PQ072 there is none of that name
+--      PQ072 there is no periodic task of this name
 -- Tables:
 --      updates pgq_task.periodic
 -- ----------------------------------------------------------------------
@@ -278,13 +276,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.drop_periodic(1)
 --
---      Forgets a periodic task. Tasks that were pushed stay. A worker whose app still has it makes it again
---      when it starts.
+--      Deletes a periodic task. Tasks that were pushed stay. A worker whose app still defines it creates it again when
+--      it starts.
 --
 -- Parameters:
---      name    - which one
+--      name    - name of the periodic task
 -- Errors:
---      PQ072 there is none of that name
+--      PQ072 there is no periodic task of this name
 -- Tables:
 --      deletes from pgq_task.periodic
 -- ----------------------------------------------------------------------

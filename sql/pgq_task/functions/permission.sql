@@ -6,15 +6,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.restrict_queue(2)
 --
---      From its commit on only roles that were granted it with pgq_task.grant_queue(3) may do something with
---      the tasks of a queue; and members of pgq_admin. (A transaction that has pushed before, and is still open, may
---      push once more.) Other queues are open: to pgq_writer for inserting, to
---      pgq_reader for the rest. The error queue is another queue; created when a task first goes there, it
---      begins restricted like this one.
+--      Restricts a queue: from the commit on only members of pgq_admin, and roles with rights from
+--      pgq_task.grant_queue(3), may act on its tasks. (A transaction that has pushed before, and is still open, may
+--      push once more.) Other queues are open: to pgq_writer for inserting, to pgq_reader for the rest. The error queue
+--      is a separate queue. It is created when the first task goes there, with the restrictions of this one.
 --
 -- Parameters:
 --      queue       - its name
---      restricted  - false opens it again; what was granted is kept
+--      restricted  - false opens it again; the grants are kept
 -- Errors:
 --      PQ070 no such queue, PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
 -- Tables:
@@ -29,7 +28,7 @@ begin
         -- An old snapshot would not show which others are restricted.
         perform pgq.require_read_committed('opening a task queue');
     end if;
-    -- The row before the lock of pgq_task.settle_inbox(0), as drop_queue() has it.
+    -- Lock the row before the lock of pgq_task.settle_inbox(0), like drop_queue().
     update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue returning queue_id into v_id;
     if not found then
         perform pgq_task.raise_queue_not_found(queue);
@@ -46,11 +45,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.settle_inbox(0)
 --
---      Lets pgq_writer put tasks into pgq_task.inbox, which knows nothing of rights on queues, as long as there is no
---      queue that is restricted. Pushes take the longer way while it is closed. Internal.
+--      Lets pgq_writer insert into pgq_task.inbox, which does not check rights on queues, only while no queue is
+--      restricted. Pushes take a slower path while it is closed. Internal.
 -- ----------------------------------------------------------------------
 begin
-    -- One after the other, also with those who have not committed yet.
+    -- One session at a time, including those that have not committed yet.
     perform pg_advisory_xact_lock(1886875927);
     if exists (select from pgq_task.queue where queue_restricted) then
         revoke insert on pgq_task.inbox from pgq_writer;
@@ -68,8 +67,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.grant_queue(3)
 --
---      Lets a role and its members do something with the tasks of a queue once that is restricted. To call
---      the functions at all they must be members of pgq_writer (push) or pgq_reader (the rest), too.
+--      Grants a role and its members rights on the tasks of a restricted queue. To call the functions at all they must
+--      also be members of pgq_writer (push) or pgq_reader (the rest).
 --
 -- Parameters:
 --      queue   - its name
@@ -109,12 +108,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.revoke_queue(3)
 --
---      Takes back what pgq_task.grant_queue(3) has granted to the role. What it may do as a member of another
---      role is not changed.
+--      Revokes rights that pgq_task.grant_queue(3) has granted to a role. Its rights as a member of other roles do not
+--      change.
 --
 -- Parameters:
 --      queue   - its name
---      actions - the same as there
+--      actions - as for pgq_task.grant_queue(3)
 --      role    - name of the role
 -- Errors:
 --      PQ070 no such queue, PQ072 no such role or action
@@ -146,7 +145,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.restrict_as(2)
 --
---      Restricts a queue to the roles that may do something in another one. Internal.
+--      Restricts a queue to the roles that have rights on another one. Internal.
 -- ----------------------------------------------------------------------
     select pgq_task.restrict_queue(i_queue);
     insert into pgq_task.queue_grant (queue_id, grantee, actions)
@@ -164,15 +163,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_queue_grants(1)
 --
---      What was granted on task queues.
+--      Returns the grants on task queues.
 --
 -- Parameters:
 --      queue       - name of a queue, null for all
 -- Returns:
 --      queue_name  - its name
---      restricted  - false: the grants have no effect
---      role        - who may; null if nobody was granted anything on a restricted queue
---      actions     - what
+--      restricted  - if false, the grants have no effect
+--      role        - the role; null for a restricted queue without grants
+--      actions     - the granted actions
 -- Errors:
 --      PQ070 no such queue
 -- Tables:
@@ -201,7 +200,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.actions(0)
 --
---      What can be granted. Internal.
+--      Returns the actions that can be granted. Internal.
 -- ----------------------------------------------------------------------
     select '{insert,claim,change,delete,read}'::text[];
 $$;
@@ -215,13 +214,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.has_right(3)
 --
---      Whether the caller may do something with the tasks of a queue that is restricted. The caller is the role of
---      SET ROLE, or else of the session; within this function current_user would be its owner. Internal.
+--      Returns whether the caller has a right on the tasks of a restricted queue. The caller is the role of SET ROLE,
+--      or else of the session; within this function current_user would be its owner. Internal.
 --
 -- Parameters:
---      i_user  - current_user where the caller knows it, as a view does: that role must have the right, too. Without
---                it the right is refused where the session is not the one that asks, see
---                pgq_task.runs_for_another(0).
+--      i_user  - current_user if the caller knows it, as a view does: that role must have the right, too. Without it
+--                the right is refused if PostgreSQL runs the code for another role, see pgq_task.runs_for_another(0).
 -- ----------------------------------------------------------------------
 begin
     return pgq_task.role_has_right(coalesce(nullif(current_setting('role'), 'none')::name, session_user), i_queue_id, i_action)
@@ -239,7 +237,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.role_has_right(3)
 --
---      Whether a role may do something with the tasks of a queue that is restricted. Internal.
+--      Returns whether a role has a right on the tasks of a restricted queue. Internal.
 -- ----------------------------------------------------------------------
     select pg_has_role(i_role, 'pgq_admin', 'usage')
         or exists (select from pgq_task.queue_grant g
@@ -255,10 +253,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.runs_for_another(0)
 --
---      Whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression of an
---      index while autovacuum, ANALYZE, REINDEX or CREATE INDEX look at it, in the query of a materialized view while
---      it is refreshed. These are its security-restricted operations. It does not say so, but refuses a few statements in
---      them, of which UNLISTEN costs least, and is allowed on a standby. Internal.
+--      Returns whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression
+--      of an index during autovacuum, ANALYZE, REINDEX or CREATE INDEX, or in the query of a materialized view during a
+--      refresh. These are PostgreSQL's security-restricted operations. PostgreSQL does not expose this state, but
+--      refuses a few statements in it, of which UNLISTEN is the cheapest, and allowed on a standby. Internal.
 -- ----------------------------------------------------------------------
 begin
     unlisten pgq_task_no_channel;
@@ -277,8 +275,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_right(2)
 --
---      True; or raises 42501, if the caller may not do this with the tasks of a queue that is restricted.
---      Internal.
+--      Returns true, or raises 42501 if the caller may not do this with the tasks of a restricted queue. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_queue text;
@@ -307,7 +304,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_role(1)
 --
---      The role of that name; raises PQ072 if there is none. Internal.
+--      Returns the role of this name; raises PQ072 if there is none. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_role  constant oid := (select oid from pg_roles where rolname = i_role);

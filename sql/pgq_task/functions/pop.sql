@@ -6,18 +6,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.pop(3)
 --
---      Takes available tasks out of a queue, those that have been available for longest first. When the
---      transaction commits they are gone: they are done at most once. A rollback puts them back.
+--      Removes available tasks from a queue, those that have been available for longest first. When the transaction
+--      commits they are gone: they are processed at most once. A rollback puts them back.
 --
 -- Parameters:
 --      queue       - its name
---      max_tasks   - at most so many
---      claimant    - who takes them, for the history
+--      max_tasks   - maximum number of tasks
+--      claimant    - name of the claimant, for the history
 -- Returns:
 --      The tasks, those of the highest priority first. No row if none is available, or the queue is paused.
 -- Errors:
---      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit that is not positive, a claimant
---      without name
+--      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit that is not positive, an empty claimant
 -- Tables:
 --      deletes from pgq_task.task
 -- ----------------------------------------------------------------------

@@ -6,9 +6,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.position_of(1)
 --
---      The place in a lane of a task that is available from a time on: 256 positions a microsecond, so
---      that those that come at once still have an order. Simple enough to be inlined. The operators of these
---      functions fit the types exactly: a view calls them with whatever search_path. Internal.
+--      Returns the position in a lane of a task that is available from a time on: 256 positions per microsecond, so
+--      that tasks of one microsecond still have an order. Simple enough to be inlined. The operators of these functions
+--      fit the types exactly: a view calls them with any search_path. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.int8(pg_catalog.date_part('epoch', i_time) * 1000000::double precision) * 256;
 $$;
@@ -20,7 +20,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.position_now(0)
 --
---      The place of a task that is available at once. The transaction has an id before the clock is read:
+--      Returns the position of a task that is available at once. The transaction has an id before the clock is read:
 --      pgq_task.sweep() relies on that. Inlined. Internal.
 -- ----------------------------------------------------------------------
     select case when pg_catalog.pg_current_xact_id() is not null
@@ -35,7 +35,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.time_of(1)
 --
---      The time that a position stands for; infinity for a task that is stopped. Internal.
+--      Returns the time of a position; infinity for a stopped task. Internal.
 -- ----------------------------------------------------------------------
     select case when i_pos = 9223372036854775807 then 'infinity'::pg_catalog.timestamptz
                 else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
@@ -50,8 +50,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.position_at(2)
 --
---      The place of a task that shall be available at a time, or after a delay. A time in the past is now. One that is
---      farther away than places go is the year 2500.
+--      Returns the position of a task that is to be available at a time, or after a delay. A time in the past is now.
+--      One that is farther away than places go is the year 2500.
 -- Errors:
 --      PQ072 both given, a time that is infinity, a delay that is negative or of more than 200 years
 --      Internal.
@@ -87,7 +87,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.is_parked(1)
 --
---      Whether a position is one of pgq_task.parking_of(1), and not a time. Inlined. Internal.
+--      Returns whether a position is one of pgq_task.parking_of(1), and not a time. Inlined. Internal.
 -- ----------------------------------------------------------------------
     select i_pos between 4611686018427387904 and 9223372036854775806;
 $$;

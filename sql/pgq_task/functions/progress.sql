@@ -9,18 +9,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.attend(6)
 --
---      A worker says how far its tasks are, and asks which of them shall end.
+--      Reports the progress of a worker's tasks, and returns those of them that were cancelled.
 --
 -- Parameters:
 --      claimant        - the worker
 --      ids             - the tasks that it works on
---      progress_ids    - those that have gone on; of one that is named twice the last counts
---      done, total, notes  - how far they are, one for each: so many, of how many, of what; total and notes may be left out
+--      progress_ids    - the tasks with progress; if one is named twice, the last entry counts
+--      done, total, notes  - their progress, one for each: number done, total number, and a note; total and notes may
+--                            be left out
 -- Returns:
---      The tasks that were cancelled, and why. Tasks of queues that the caller may not claim from are left out, as are those
---      that the worker does not have.
+--      The tasks that were cancelled, and the reasons. Tasks of queues that the caller may not claim from are left out,
+--      as are tasks that the worker does not have.
 -- Errors:
---      PQ072 lists of different length, a task that has gone on and does not say how far
+--      PQ072 lists of different length, a task with progress but without done
 -- Tables:
 --      inserts into or updates pgq_task.progress, reads pgq_task.cancellation
 -- ----------------------------------------------------------------------
@@ -41,7 +42,7 @@ begin
          order by t.id, n.nr desc
         on conflict (id) do update
            set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
-        -- now and then, those of tasks that are gone
+        -- from time to time, remove the progress of tasks that are gone
         if random() < 0.01 then
             delete from pgq_task.progress p
              where p.id = any (array(select o.id from pgq_task.progress o
@@ -68,13 +69,14 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_progress(2)
 --
---      How far tasks are that somebody works on, of those that have said so, or were cancelled.
+--      Returns the progress of claimed tasks that have reported it, or were cancelled.
 --
 -- Parameters:
 --      queue_name  - only those of this queue; null for all that the caller may read
 --      ids         - only these
 -- Returns:
---      The tasks; done of total, a note, when that was said; why it was cancelled, null if it was not.
+--      The tasks, with done, total, note and the time of the report; and the reason of the cancellation, null if not
+--      cancelled.
 -- Errors:
 --      PQ070 no such queue, 42501 no right to read it
 -- Tables:

@@ -1,5 +1,5 @@
--- Every instruction counts in this one, as in pgq.insert_event(3): it runs as the caller, without a search_path of its
--- own, so every name is written in full; and what it reads is sequences. See docs/decisions.md.
+-- Every instruction counts in this function, as in pgq.insert_event(3): it runs as the caller, without a search_path of
+-- its own, so every name is schema-qualified; and it reads sequences only. See docs/decisions.md.
 
 create or replace function pgq_task.push(
     queue text, payload jsonb, at timestamptz default null, delay interval default null,
@@ -15,27 +15,27 @@ as $$
 --
 -- Parameters:
 --      queue       - name of the queue
---      payload     - what is to be done, JSON
---      at          - not before this time; one in the past is now, one after the year 2500 counts as its beginning
---      delay       - not before so long from now
+--      payload     - description of the work, JSON
+--      at          - earliest time to claim it; one in the past is now, one after the year 2500 counts as its beginning
+--      delay       - minimum time from now until it can be claimed
 --      priority    - higher ones are claimed first; a smallint
---      headers     - what is to be known of it besides, a JSON object
+--      headers     - metadata, a JSON object
 --      unique_key  - while a task with the same key waits in the queue, this one is not inserted: see
 --                    pgq_task.push_unique(11)
---      order_key   - tasks with the same key are worked off one after the other, in the order of their ids
+--      order_key   - tasks with the same key are processed one after the other, in the order of their ids
 -- Returns:
 --      The task's id; of the task that waits already, if that has the unique_key.
 -- Errors:
---      PQ070 no such queue, 42501 no right to insert into it, PQ072 a time, priority, headers or key that make no sense
+--      PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers or key
 -- Tables:
 --      inserts into pgq_task.task
 -- ----------------------------------------------------------------------
 declare
     v_id    bigint;
     v_seq   constant pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)));
-    -- The queue's sequence is locked until the transaction ends: pgq_task.drop_queue() waits for that. If that was
-    -- waited for here, v_queue is negative. Behind that lock an open transaction knows whether the inbox is closed;
-    -- a restricted queue's sequence could not be drawn from.
+    -- The queue's sequence is locked until the transaction ends: pgq_task.drop_queue() waits for that. If this call has
+    -- waited for drop_queue(), v_queue is negative. Holding that lock, an open transaction knows whether the inbox is
+    -- closed; it could not draw from a restricted queue's sequence.
     v_queue constant integer := case
         when push.at is null and push.delay is null and pg_catalog.int4eq(push.priority, 0)
              and push.headers is null and push.unique_key is null and push.order_key is null
@@ -66,8 +66,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.push_slowly(8)
 --
---      As pgq_task.push(8): for tasks of which more is given than a payload, for queues whose names are too long for
---      a sequence's, for those that do not exist, and while there are queues that are restricted. Internal.
+--      Does the work of pgq_task.push(8) for tasks with more than a payload, for queues whose names are too long for a
+--      sequence name or that do not exist, and while there are restricted queues. Internal.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -129,24 +129,23 @@ as $$
 --      Puts a task with a unique_key into a queue, unless another one stands for it.
 --
 -- Parameters:
---      unique_while    - waiting: a task with the same key stands for this one while it waits to be claimed, also for its
---                        next attempt. One that a worker has may not know what is new: this one is inserted, and has the
---                        key from then on.
---                        running: also while a worker has it
+--      unique_while    - waiting: a task with the same key stands for this one while it waits to be claimed, also for
+--                        its next attempt. One that a worker has may not know what is new: this one is inserted, and
+--                        has the key from then on. running: also while a worker has it
 --      unique_for      - also after it is done: no other one for so long after this push
---      replace         - what waits gets the payload, headers, priority and time of this one, and no attempts; its order_key
---                        stays
+--      replace         - what waits gets the payload, headers, priority and time of this one, and no attempts; its
+--                        order_key stays
 --      others          - as in pgq_task.push(8)
 -- Returns:
 --      id              - of the task; if it was not inserted, of the one that stands for it
 --      inserted        - whether it was
 -- Errors:
---      PQ070 no such queue, 42501 no right to insert into it, PQ072 a time, priority, headers, key or mode that make no sense
+--      PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers, key or mode
 -- Tables:
 --      inserts into or updates pgq_task.task, inserts into or updates pgq_task.unique_period
 -- Notes:
---      The task that stands for this one is claimed only after this transaction has ended, so that it sees what that has
---      done.
+--      The task that stands for this one is claimed only after this transaction has ended, so that it sees what that
+--      has done.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -202,7 +201,7 @@ begin
          where t.queue_id = v_queue and t.unique_key = push_unique.unique_key
            for share;
         if not found then
-            -- It was finished in between; a snapshot of before would show neither.
+            -- It was finished in between; an earlier snapshot would show neither.
             perform pgq.require_read_committed('push() with a unique_key that was finished meanwhile');
         elsif h.running and push_unique.unique_while = 'waiting' then
             update pgq_task.task t set unique_key = null where t.id = h.id;
@@ -226,7 +225,7 @@ begin
     if inserted and push_unique.order_key is not null then
         perform pgq_task.hold_back_all(array[push_unique.id]);
     end if;
-    -- In the order in which drop_queue() has it.
+    -- In the order in which drop_queue() locks it.
     if inserted then
         perform pgq_task.count_up('pushed', v_queue);
     end if;
@@ -260,7 +259,8 @@ as $$
 -- Returns:
 --      The tasks' ids, in the order of their payloads.
 -- Errors:
---      PQ070 no such queue, 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; a time, priority, headers or key that make no sense
+--      PQ070 no such queue, 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; an
+--      invalid time, priority, headers or key
 -- Tables:
 --      inserts into pgq_task.task
 -- ----------------------------------------------------------------------
@@ -286,11 +286,10 @@ begin
     perform pgq_task.require_priority(priority);
     perform pgq_task.require_attributes(headers, null, (
         select k from unnest(order_keys) k where octet_length(k) not between 1 and 1000 limit 1));
-    -- The first one has the place of now, the others stand behind it: a microsecond for 255, see
-    -- pgq_task.is_slot(1).
+    -- The first task has the position of now, the others follow it: 255 per microsecond, see pgq_task.is_slot(1).
     v_pos := pgq_task.position_at(at, delay) - 1;
     if order_keys is not null and at is null and delay is null then
-        -- Held back are those that have an earlier one with their key, in the queue or among these.
+        -- Hold back tasks that have an earlier one with their key, in the queue or among these.
         v_first := array(select min(k.nr)
                            from unnest(order_keys) with ordinality k (key, nr)
                           group by k.key
@@ -305,7 +304,7 @@ begin
           left join unnest(v_first) f (nr) on f.nr = p.nr
          order by p.nr
         returning id;
-    -- In the order in which drop_queue() has it.
+    -- In the order in which drop_queue() locks it.
     perform pgq_task.count_up('pushed', v_queue, v_tasks);
     perform pgq_task.wake_workers(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
     if priority <> 0 and v_tasks > 0 then

@@ -67,8 +67,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.grant_sequences(1)
 --
---      What pgq_task.push(8) needs of a queue's sequences to run as its caller; nothing if the queue is restricted.
---      Internal.
+--      Grants the rights on a queue's sequences that pgq_task.push(8) needs to run as its caller; none if the queue is
+--      restricted. Internal.
 -- ----------------------------------------------------------------------
 declare
     q   pgq_task.queue;
@@ -91,16 +91,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.add_pushed(2)
 --
---      Makes the sequence queue_pushed of a queue. Internal.
+--      Creates the sequence queue_pushed of a queue. Internal.
 -- ----------------------------------------------------------------------
 declare
-    -- PostgreSQL cuts names, so that two might become one.
+    -- PostgreSQL truncates names, so two might become the same.
     v_by_name   constant boolean := octet_length(i_queue) < 60 and i_queue_id < 8388608;
     v_name      constant text := case when v_by_name then format('pgq_task_queues.%I', i_queue)
                                       else format('pgq_task.pushed_%s', i_queue_id) end;
     v_first     constant bigint := case when v_by_name then i_queue_id::bigint << 40 else 0 end;
 begin
-    -- Somebody may have dropped the schema pgq_task without the other one.
+    -- The schema pgq_task may have been dropped without the other one.
     if to_regclass(v_name) is not null then
         execute format('drop sequence %s', v_name);
     end if;
@@ -118,10 +118,10 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.retire_pushed(2)
 --
---      Takes the sequence queue_pushed from a queue that is being dropped. Waits for transactions that have
---      pushed. Those that wait meanwhile to push draw a negative number from it, and know; if it was dropped they would
---      fail with an internal error. So it is left over, until a queue is dropped when nobody can know it any
---      more. Internal.
+--      Takes the sequence queue_pushed from a queue that is being dropped. It waits for transactions that have pushed.
+--      Transactions that wait meanwhile to push draw a negative number from it, which tells them; if it were dropped,
+--      they would fail with an internal error. So it is kept, until another queue is dropped when no session can refer
+--      to it any more. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_name  text;
@@ -152,12 +152,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.add_lane(2)
 --
---      Makes the lane for a priority unless the queue has it. Internal.
+--      Creates the lane for a priority unless the queue has it. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_lane  constant text := pg_catalog.format('%s_%s', i_queue_id, pg_catalog.replace(i_priority::text, '-', 'm'));
 begin
-    -- Whatever the caller's snapshot is: sequences are looked up in the newest one.
+    -- This does not depend on the caller's snapshot: sequences are looked up in the newest one.
     if pg_catalog.to_regclass('pgq_task.low_' || v_lane) is null then
         perform pgq_task.create_lane(i_queue_id, i_priority, v_lane);
     end if;
@@ -172,7 +172,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.create_lane(3)
 --
---      Makes the lane for a priority. Waits for a transaction that makes the same one. Internal.
+--      Creates the lane for a priority. It waits for a transaction that creates the same lane. Internal.
 -- ----------------------------------------------------------------------
 begin
     perform pg_advisory_xact_lock(1886875923, hashtext(i_lane));
@@ -188,7 +188,7 @@ begin
            from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority;
     exception
         when duplicate_table then
-            null; -- The transaction that was waited for has made it, and the snapshot is older.
+            null; -- The other transaction has created it, and the snapshot is older.
         when foreign_key_violation then
             raise exception using
                 errcode = 'PQ070',
@@ -206,19 +206,19 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.drop_queue(2)
 --
---      Drops a task queue. Waits for open transactions that have used it; pushes behind it fail. If its payloads are
---      indexed, it waits for all that have used any tasks, and others wait behind it: drop the index first, when
---      there is little to do.
+--      Drops a task queue. It waits for open transactions that have used the queue; later pushes fail. If its payloads
+--      are indexed, it waits for all transactions that have used any tasks, and others wait behind it: drop the index
+--      first, at a quiet time.
 --
 -- Parameters:
 --      queue   - its name
---      force   - also if it has tasks, which are lost
+--      force   - drop it even if it has tasks, which are then lost
 -- Returns:
 --      1
 -- Errors:
 --      PQ070 no such queue, PQ073 it has tasks, PQ012 not in READ COMMITTED
 -- Tables:
---      deletes from pgq_task.queue, pgq_task.lane, pgq_task.task; drops the queue's sequences and what it keeps
+--      deletes from pgq_task.queue, pgq_task.lane, pgq_task.task; drops the queue's sequences and its tables
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -229,7 +229,7 @@ declare
     s               regclass;
 begin
     perform pgq.require_read_committed('pgq_task.drop_queue()');
-    -- Claims that look at its limits are over before these are dropped, or find that they are gone.
+    -- Claims that read the queue's limits end before these are dropped, or find that they are gone.
     perform pg_advisory_xact_lock(1886875922, q.queue_id) from pgq_task.queue q where q.queue_name = drop_queue.queue and q.queue_limited;
     select q.queue_id, q.queue_pushed into v_id, v_pushed
       from pgq_task.queue q where q.queue_name = drop_queue.queue for no key update;
@@ -237,11 +237,11 @@ begin
         perform pgq_task.raise_queue_not_found(queue);
     end if;
     perform pgq_task.drop_payload_index_of(v_id);
-    -- Waits for transactions that have pushed; those that push later miss them: see pgq_task.wake_workers(). In the
-    -- order in which they take them.
+    -- This waits for transactions that have pushed; later pushes do not find the sequences: see
+    -- pgq_task.wake_workers(). Lock them in the order in which pushes do.
     perform pgq_task.retire_pushed(v_pushed, v_id);
     execute format('drop sequence pgq_task.waiting_%s', v_id);
-    -- Not before: who adds a lane to it waits for that.
+    -- Not earlier: a session that adds a lane waits for that.
     delete from pgq_task.queue where queue_id = v_id returning queue_restricted into v_restricted;
     if v_restricted then
         perform pgq_task.settle_inbox();
@@ -255,7 +255,7 @@ begin
             hint = 'Finish or move them, or drop it with force => true, which deletes them.';
     end if;
     delete from pgq_task.task t where t.queue_id = v_id;
-    -- Lanes as those look at them who claim, and first: whoever has looked at one does what is counted besides.
+    -- Lock lanes in the order of claims, and first: a session that has read a lane also uses the counters.
     for s in
         select c.oid from pg_class c
          where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'S'
@@ -340,7 +340,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_end_of_errors(1)
 --
---      Raises PQ072 if tasks that fail come back to the queue by its error queue, or that one's. Internal.
+--      Raises PQ072 if failed tasks would come back to the queue through its error queue, or through that queue's error
+--      queue. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_queue text := i_queue;
@@ -351,7 +352,7 @@ begin
     loop
         v_seen := v_seen || v_queue;
         select q.queue_error_queue into v_error from pgq_task.queue q where q.queue_name = v_queue;
-        -- One that is not there may be created. What a name is too long for cannot.
+        -- A missing queue may be created, unless its name would be too long.
         exit when not found and octet_length(v_queue) > 248;
         v_queue := coalesce(v_error, v_queue || '.failed');
         perform pgq_task.require_queue_name('error queue', v_queue);
@@ -371,8 +372,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.pause_queue(1)
 --
---      From its commit on nobody gets tasks of the queue. Those that are claimed are finished as usual, and
---      tasks are pushed as usual.
+--      Pauses a queue: from the commit on its tasks cannot be claimed. Claimed tasks are finished as usual, and tasks
+--      are pushed as usual.
 --
 -- Parameters:
 --      queue   - its name
@@ -397,7 +398,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.resume_queue(1)
 --
---      Ends a pause.
+--      Ends the pause of a queue.
 --
 -- Parameters:
 --      queue   - its name

@@ -22,9 +22,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.raise_conflict(2)
 --
---      Raises PQ071: nothing was changed, because some tasks are not as their changer knows them. The
---      detail is JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision.
---      Internal.
+--      Raises PQ071: nothing was changed, because some tasks are not in the state that the caller expects. The detail
+--      is JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision. Internal.
 -- ----------------------------------------------------------------------
 begin
     raise exception using
@@ -43,7 +42,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.raise_invalid(2)
 --
---      Raises PQ072: an argument that makes no sense. Internal.
+--      Raises PQ072: an invalid argument. Internal.
 -- ----------------------------------------------------------------------
 begin
     raise exception using errcode = 'PQ072', message = i_message, hint = i_hint;
@@ -57,7 +56,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_attributes(3)
 --
---      Raises PQ072 for headers that are no JSON object, and for keys that are empty or too long. Internal.
+--      Raises PQ072 for headers that are not a JSON object, and for keys that are empty or too long. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_bad   constant text := case

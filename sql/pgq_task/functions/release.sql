@@ -7,19 +7,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.release(4)
 --
---      The claimant gives tasks back as if it had not claimed them: the attempt does not count. Those that were
---      cancelled meanwhile go to the error queue.
+--      Gives tasks back as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
+--      meanwhile go to the error queue.
 --
 -- Parameters:
---      claimant    - who claimed them
+--      claimant    - the claimant of the tasks
 --      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
---      delays      - one for each, or null: how long until it is available again; null for where it was
+--      delays      - one for each, or null: time until the task is available again; null for its previous position
 -- Returns:
---      The ids of those that were not given back, because somebody else has them, or had them and finished
---      them.
+--      The ids of the tasks that were not given back, because another claimant has them, or has finished them.
 -- Errors:
---      PQ072 lists of different length, a delay that is negative
+--      PQ072 lists of different length, a negative delay
 -- Tables:
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
@@ -57,7 +56,7 @@ begin
           from given
          where t.id = given.id
         returning t.id, t.queue_id, t.priority, t.pos),
-    -- Claims are to look for them where they are.
+    -- Claims must look for the tasks at their positions.
     ahead as (
         select setval(l.lane_ahead, b.pos)
           from (select queue_id, priority, min(pos) as pos from back where pos <= v_now group by queue_id, priority) b

@@ -9,24 +9,25 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.replay(8)
 --
---      Pushes finished tasks that are kept again, as new tasks, in the order in which they were finished. They
---      have payload, priority and keys of those that they repeat, and headers that say which: origin (the
---      queue), replay_of (the id) and finished_at.
+--      Pushes kept finished tasks again, as new tasks, in the order in which they were finished. The new tasks have the
+--      payload, priority and keys of the old ones, and headers that identify these: origin (the queue), replay_of (the
+--      id) and finished_at.
 --
 -- Parameters:
---      queue       - the queue whose tasks are to be repeated
+--      queue       - the queue whose finished tasks to push
 --      target      - the queue to push to; null for the same one
---      others      - which, as in pgq_task.finished_tasks(7): of more than max_tasks those finished last; null for all
+--      others      - the tasks, as in pgq_task.finished_tasks(7); if there are more than max_tasks, those finished
+--                    last; null for all
 -- Returns:
---      The ids of the new tasks. Where the target has a task with the same unique_key already, that one's.
+--      The ids of the new tasks. If the target already has a task with the same unique_key, the id of that task.
 -- Errors:
---      PQ070 no such queue, 42501 no right to read the one or insert into the other, PQ072 a limit or an outcome
---      that makes no sense
+--      PQ070 no such queue, 42501 no right to read the queue or insert into the target, PQ072 an invalid limit or
+--      outcome
 -- Tables:
 --      inserts into pgq_task.task
 -- ----------------------------------------------------------------------
 begin
-    -- Also if there is nothing to push.
+    -- Check this even if there is nothing to push.
     if target is not null then
         perform pgq_task.require_insert(array[target]);
     end if;

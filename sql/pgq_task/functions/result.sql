@@ -8,17 +8,17 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_result(1)
 --
---      What became of a task.
+--      Returns the status and the result of a task.
 --
 -- Parameters:
 --      task_id - its id
 -- Returns:
---      queue   - where it is, or was
---      status  - uncommitted: pushed or changed by the caller's own transaction; waiting, claimed; failed: it lies in an error queue; finished, popped, deleted: its queue keeps
---                finished tasks
---      result  - what it was finished with
---      error   - why it failed, or its last attempt did
---      No row if there is no such task any more, and nothing of it was kept.
+--      queue   - queue of the task, now or at its end
+--      status  - uncommitted: pushed or changed by the caller's own transaction; waiting, claimed; failed: it lies in
+--                an error queue; finished, popped, deleted: its queue keeps finished tasks
+--      result  - its result
+--      error   - the error of the task, or of its last attempt
+--      No row if the task does not exist (any more) and was not kept.
 -- Errors:
 --      42501 no right to read the queue
 -- Tables:
@@ -43,7 +43,7 @@ begin
     for q in
         select u.queue_id, u.queue_name, u.queue_keep, u.queue_restricted from pgq_task.queue u where u.queue_keep > interval '0'
     loop
-        -- Tables that are looked at are locked, and locks are limited: what is rolled back gives them back.
+        -- Tables that are read are locked, and locks are limited: a rollback to a savepoint releases them.
         begin
             execute format('select f.outcome, f.result, f.error from (%s) f where f.id = $1 and f.finished > $2'
                            ' order by f.finished desc limit 1', pgq_task.finished_sql(q.queue_id))

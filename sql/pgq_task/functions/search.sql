@@ -6,15 +6,15 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.index_payload(1)
 --
---      Makes an index for one queue, with which filters by "payload" find tasks quickly. Claims do not touch
---      it; pushing into this queue costs more from then on. While it is made nobody can push, claim or finish,
---      whichever the queue: with many tasks let a superuser, or a member of pgq_owner, run the statement that
---      pgq_task.payload_index_sql(1) returns, which does not stop anybody.
+--      Creates an index for one queue, with which filters by "payload" find tasks quickly. Claims do not touch it;
+--      pushing into this queue costs more from then on. While it is created, no session can push, claim or finish in
+--      any queue. If there are many tasks, let a superuser, or a member of pgq_owner, run the statement that
+--      pgq_task.payload_index_sql(1) returns, which does not block other sessions.
 --
 -- Parameters:
 --      queue   - its name
 -- Returns:
---      1 if it was made, 0 if there is one.
+--      1 if it was created, 0 if it existed.
 -- Errors:
 --      PQ070 no such queue
 -- ----------------------------------------------------------------------
@@ -24,7 +24,7 @@ begin
     if pgq_task.has_payload_index(v_id) then
         return 0;
     end if;
-    -- one that a statement with CONCURRENTLY has left unfinished
+    -- an index that a statement with CONCURRENTLY has left unfinished
     perform pgq_task.drop_payload_index(queue);
     execute replace(pgq_task.payload_index_sql(queue), ' concurrently ', ' ');
     return 1;
@@ -40,8 +40,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.payload_index_sql(1)
 --
---      The statement that makes the index of pgq_task.index_payload(1) beside running workers. It cannot run
---      in a transaction. If it fails, call pgq_task.drop_payload_index(1) before it is run again.
+--      Returns the statement that creates the index of pgq_task.index_payload(1) without blocking workers. It cannot
+--      run in a transaction. If it fails, call pgq_task.drop_payload_index(1) before running it again.
 --
 -- Parameters:
 --      queue   - its name
@@ -66,8 +66,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.drop_payload_index(1)
 --
---      Drops the index that pgq_task.index_payload(1) has made. Waits for all open transactions that have
---      used tasks, and nobody can use any until it is committed: do it when there is little to do.
+--      Drops the index that pgq_task.index_payload(1) has created. It waits for all open transactions that have used
+--      tasks, and no session can use tasks until it is committed: do it at a quiet time.
 --
 -- Parameters:
 --      queue   - its name
@@ -111,7 +111,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.has_payload_index(1)
 --
---      Whether payloads of the queue are indexed. Internal.
+--      Returns whether payloads of the queue are indexed. Internal.
 -- ----------------------------------------------------------------------
     select exists (select from pg_index where indexrelid = to_regclass(format('pgq_task.task_payload_%s_idx', i_queue_id)) and indisvalid);
 $$;
@@ -125,7 +125,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.id_of_queue(1)
 --
---      The id of the queue; raises PQ070 if there is none. Internal.
+--      Returns the id of the queue; raises PQ070 if there is none. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_id    constant int4 := (select queue_id from pgq_task.queue where queue_name = i_queue);

@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.add_counters(1)
 --
---      Makes the sequences that count what is done with a queue's tasks, but for queue_pushed. A sequence adds
---      one at a time, so what often comes in hundreds has a second one, for sixteens. Internal.
+--      Creates the sequences that count the operations on a queue's tasks, except queue_pushed. A sequence adds one at
+--      a time, so operations that often come in hundreds have a second sequence, for sixteens. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_name  text;
@@ -27,7 +27,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.sequence_of(1)
 --
---      A queue's sequence, by its name in pgq_task; as pgq_task.living(1). Internal.
+--      Returns a queue's sequence, by its name in pgq_task; see pgq_task.living(1). Internal.
 -- ----------------------------------------------------------------------
 begin
     return pgq_task.living(pg_catalog.to_regclass('pgq_task.' || i_name));
@@ -41,8 +41,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.living(1)
 --
---      A queue's sequence; null if the queue is gone. Waits for who is dropping it: whoever goes on to use the
---      sequence would, too, and then fail with an internal error. Internal.
+--      Returns a queue's sequence; null if the queue is gone. It waits for a session that is dropping the queue: a
+--      session that used the sequence would wait too, and then fail with an internal error. Internal.
 -- ----------------------------------------------------------------------
 begin
     if pg_catalog.pg_relation_is_updatable(i_seq, false) is not null and pg_catalog.pg_relation_filenode(i_seq) is not null then
@@ -59,7 +59,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.count_up(3)
 --
---      Counts what was done with so many tasks. Internal.
+--      Counts an operation on a number of tasks. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_left      bigint := i_tasks;
@@ -83,7 +83,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.count_each(2)
 --
---      Counts what was done with tasks of these queues, each named as often as it was. Internal.
+--      Counts operations on tasks of these queues; each queue is named once per operation. Internal.
 -- ----------------------------------------------------------------------
 begin
     perform pgq_task.count_up(i_what, q.id, q.tasks)
@@ -99,8 +99,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.counters_of(1)
 --
---      What has been counted of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is looked at
---      is locked, and locks are limited: what is rolled back gives them back. Internal.
+--      Returns the counts of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is read is locked,
+--      and locks are limited: a rollback to a savepoint releases them. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_counted   bigint[];
@@ -116,7 +116,7 @@ begin
                     unnest('{pushed,claimed,finished,popped,failed,buried,released,moved,deleted}'::text[])
                     with ordinality c (what, nr)
               where q.queue_id = i_queue_id
-                -- Gone, and known to an old snapshot only: there is no such relation.
+                -- The queue is gone, and visible to an old snapshot only: there is no such relation.
                 and q.queue_pushed::text !~ '^\d+$')
        into v_counted;
     raise no_data_found;
@@ -138,7 +138,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.get_statistics(1)
 --
---      How often each thing was done with tasks of a queue since the queue was created.
+--      Returns the number of operations of each kind on tasks of a queue since the queue was created.
 --
 -- Parameters:
 --      queue       - its name; null for all queues that the caller may read
@@ -148,14 +148,14 @@ as $$
 --      claimed     - attempts: claims, and pops
 --      finished    - by finish()
 --      popped      - by pop()
---      failed      - attempts that failed, the last ones included
+--      failed      - failed attempts, including the last ones
 --      buried      - tasks that went to the error queue: their attempts were used up, or were not to be repeated
---      released    - tasks that were given back untried
---      moved       - tasks moved to another queue by modify() and what uses it
+--      released    - tasks that were given back without an attempt
+--      moved       - tasks moved to another queue by modify() and the functions that use it
 --      deleted     - by modify() and remove_tasks()
---      The counters are sequences: nobody waits for them and they leave nothing to vacuum. So they also count
---      what was rolled back; and a crash of the server makes them jump ahead, by up to 32 (pushed, claimed and
---      finished: 544).
+--      The counters are sequences: sessions do not wait for each other to count, and there is nothing to vacuum. So
+--      they also count operations that were rolled back, and a crash of the server makes them jump ahead, by up to 32
+--      (pushed, claimed and finished: 544).
 -- Errors:
 --      PQ070 no such queue, 42501 no right to read it
 -- ----------------------------------------------------------------------

@@ -8,31 +8,31 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.sweep(0)
 --
---      Moves the lanes' marks low over what is dead, and takes out of the way what stands before them:
---      claims that last stand at the end of their lease from then on, tasks held back by an earlier one
---      with the same order_key stand nowhere until that is gone, and tasks whose attempts are used up go
---      to the error queue. Workers call it when they have nothing to do, and about once a second when they
---      have; and the ticker. What came to light behind the marks can be claimed after it.
+--      Moves the lanes' marks low past dead rows, and moves away the tasks before them: active claims move to the end
+--      of their lease, tasks held back by an earlier one with the same order_key leave the lane until that one is gone,
+--      and tasks whose attempts are used up go to the error queue. Workers call it when they are idle, and about once a
+--      second when they are busy; and so does the ticker. Afterwards tasks that became visible behind the marks can be
+--      claimed.
 --
---      A mark must not pass a task that comes to light later. So it stays behind the time of the sweep
---      before this one. Who writes a position draws a transaction id first and reads the clock then; so
---      does each sweep. What stands before the last sweep's time and is not visible yet therefore belongs
---      to a transaction with a lower id than that sweep's, which this one's snapshot shows as running.
---      Those are remembered; when one has ended, the lanes are walked again from where it may have been at
---      work. Tasks that somebody has locked are passed, too, and their holders remembered in the same way.
+--      A mark must not pass a task that becomes visible later. So it stays before the time of the previous sweep. A
+--      session that writes a position draws a transaction id first and then reads the clock; so does each sweep. So a
+--      task before the last sweep's time that is not visible yet belongs to a transaction with a lower id than that
+--      sweep's, which this sweep's snapshot shows as running. These transactions are remembered; when one has ended,
+--      the lanes are walked again from the position where it may have written. Locked tasks are passed too, and the
+--      transactions that hold the locks are remembered in the same way.
 --
---      A task whose lease has ended stands behind all that was pushed before that. Where tasks wait it is put
---      before them; only once, as it may be what brings workers down.
+--      A task whose lease has ended is behind all tasks that were pushed before that. If tasks are waiting it is moved
+--      before them; only once, as it may be the task that crashes workers.
 --
---      Marks change at once, what is remembered does when the sweep commits. So each sweep draws its number
---      first: if the one before left no row, then it did not commit, or the server has crashed, or the
---      database was restored, and all marks begin anew.
+--      Marks change at once, remembered transactions only when the sweep commits. So each sweep draws its number first:
+--      if the previous sweep left no row, then it did not commit, or the server has crashed, or the database was
+--      restored, and all marks start again.
 --
---      To look at a mark takes a lock, and locks are limited. So a call sees to 500 lanes at most, and the
---      next one goes on from there; "a sweep" above is a round of calls.
+--      Reading a mark takes a lock, and locks are limited. So a call processes at most 500 lanes, and the next call
+--      continues from there; "a sweep" above is a round of calls.
 --
 -- Returns:
---      False if another sweep is under way, or there was one just before.
+--      False if another sweep is running, or there was one just before.
 -- Errors:
 --      PQ012 not in READ COMMITTED
 -- Tables:
@@ -71,7 +71,7 @@ begin
     end if;
     v_now := clock_timestamp();
     select * into p from pgq_task.sweep order by sweep_id desc limit 1;
-    -- Thousands of lanes take their time: not all of it.
+    -- Thousands of lanes take long: do not use all of the time for them.
     if v_now >= p.sweep_time
             and v_now < p.sweep_time + least(greatest(interval '100 milliseconds', 10 * p.sweep_took), interval '1 second') then
         return false;
@@ -123,7 +123,7 @@ begin
             v_was_low := pg_sequence_last_value(l.lane_low);
             v_ahead := pg_sequence_last_value(l.lane_ahead);
         exception when lock_not_available or undefined_table or internal_error then
-            -- The queue is being dropped, or was just now. Should that be undone, the next round has to catch up.
+            -- The queue is being dropped, or was just dropped. If that is rolled back, the next round has to catch up.
             v_open := v_open || v_xid;
             v_open_pos := v_open_pos || coalesce(v_from, v_bound);
             continue;
@@ -159,8 +159,8 @@ begin
             v_free := c.lease is null or c.again;
             exit when v_free and c.order_key is null and not c.touched;
             if c.lease > v_now and c.last_attempt between v_now - interval '1 second' and v_now then
-                -- Claimed just now, it may be gone soon. The next one with its key will be claimed just now then:
-                -- those are to be held back.
+                -- A task claimed just now may be gone soon, and then the next one with its key will be claimed just
+                -- now: hold the others back.
                 exit when c.order_key is null;
                 v_stop := coalesce(v_stop, c.pos);
                 v_low := v_bound;
@@ -177,7 +177,7 @@ begin
                     v_held := v_held || v_holders;
                 end if;
             elsif t.pos is distinct from c.pos or t.queue_id <> l.queue_id or t.priority <> l.priority then
-                null; -- it stands somewhere else by now
+                null; -- it has another position by now
             elsif t.lease > v_now then
                 update pgq_task.task k set pos = pgq_task.position_of(k.lease) where k.id = t.id;
             elsif t.lease is not null and not pgq_task.comes_again(t, l.max_attempts) then
@@ -191,7 +191,8 @@ begin
                      order by k.queue_id, k.priority, k.pos
                      limit at_once * 20
                        for no key update skip locked));
-                -- It is not to take long, and most are held back when they are pushed: the next sweep goes on here.
+                -- This must not take long, and most tasks are held back when they are pushed: the next sweep continues
+                -- here.
                 exit when clock_timestamp() > v_now + interval '200 milliseconds';
             else
                 v_free := true;
@@ -215,7 +216,7 @@ begin
     values (v_id, v_now, greatest(clock_timestamp() - v_now, '0'), v_began, v_bound, v_from,
             case when v_lanes = at_once then l.queue_id end, case when v_lanes = at_once then l.priority end,
             v_open, v_open_pos, v_pushed, v_busy, case when v_anew then v_now else p.sweep_anew end);
-    -- Not from the beginning, where the dead are.
+    -- Not from the beginning, where the dead rows are.
     delete from pgq_task.sweep s
      where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
     if v_id % 20 = 0 then
@@ -235,8 +236,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.holders_of(1)
 --
---      The running transactions that have locked a task; null if it does not exist any more. An xmax is 32
---      bits of a transaction id, or the number of a multixact, and does not say which of them. Internal.
+--      Returns the running transactions that have locked a task; null if it does not exist any more. An xmax is either
+--      32 bits of a transaction id or the number of a multixact, and does not say which. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_xmax      xid;
@@ -280,8 +281,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.full_xid(2)
 --
---      Of the transaction ids with these 32 bits the one nearest to i_next, before or behind it: without it
---      nearest to now. Internal.
+--      Returns the transaction id with these 32 bits that is nearest to i_next, before or after it; without i_next,
+--      nearest to the present one. Internal.
 -- ----------------------------------------------------------------------
     select greatest(n.next + ((i_xid::text::bigint - n.next + 2147483648) & 4294967295) - 2147483648, 0)::text::xid8
       from (select coalesce(i_next, pg_snapshot_xmax(pg_current_snapshot()))::text::bigint as next) n;
@@ -295,8 +296,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.set_clock_back(1)
 --
---      The server's clock has gone back: tasks that were available are so again, and leases end as long after
---      their claims as they should. Tasks that are locked are left alone. Internal.
+--      Adapts positions after the server's clock was set back: available tasks are available again, and leases end at
+--      the right time after their claims. Locked tasks are skipped. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_now   constant timestamptz := clock_timestamp();

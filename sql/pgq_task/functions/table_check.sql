@@ -7,7 +7,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.column_names(1)
 --
---      The names of all five columns, with some of them given. Internal.
+--      Returns the names of all five columns, with some of them given. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_names constant jsonb := jsonb_object(array['status', 'next_attempt', 'attempts', 'last_attempt', 'last_error'],
@@ -46,7 +46,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_key(1)
 --
---      Raises PQ078 for what is no table, a partition, has children, or no primary key. Internal.
+--      Raises PQ078 for a relation that is not a table, is a partition, has children, or has no primary key. Internal.
 -- ----------------------------------------------------------------------
 declare
     c   pg_class;
@@ -81,7 +81,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_types(2)
 --
---      Raises PQ078 if a column of one of these names has a type that will not do. Internal.
+--      Raises PQ078 if a column of one of these names has an unsuitable type. Internal.
 -- ----------------------------------------------------------------------
 declare
     a   record;
@@ -116,7 +116,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.has_index(2)
 --
---      Whether a table has an index that begins with a column. Internal.
+--      Returns whether a table has an index that begins with a column. Internal.
 -- ----------------------------------------------------------------------
     select exists (
         select from pg_index i

@@ -8,7 +8,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.add_columns(5)
 --
---      Makes a table that an application already has a queue of its rows, by five columns and an index:
+--      Turns an existing table of an application into a queue of its rows, by adding five columns and an index:
 --
 --      status          text, how the last attempt ended: new (there was none), succeeded or failed
 --      next_attempt    timestamptz, from when on the row is to be processed; null: not at all
@@ -16,21 +16,21 @@ as $$
 --      last_attempt    timestamptz, when it was tried last
 --      last_error      text, why the last attempt that failed did
 --
---      Columns that are there with the right type are kept. No row is rewritten, but for a moment the table
---      is locked against everybody: set lock_timeout. Call it as owner of the table.
+--      Existing columns with the right type are kept. No row is rewritten, but the table is locked exclusively for a
+--      moment: set lock_timeout. Call it as the owner of the table.
 --
 -- Parameters:
 --      i_table         - table with a primary key; of a partitioned table the whole
 --      names           - other names for some columns: {"status": "mail_status"}
---      queue_new       - rows inserted from now on are due at once, unless they say otherwise
---      queue_existing  - rows that are there are due at once; only if next_attempt is not there yet
---      create_index    - create the index on next_attempt, which locks out writers while it is built. For a
---                        large table say false, and run what pgq_task.table_index_sql() returns
+--      queue_new       - rows inserted from now on are due at once, unless they set next_attempt
+--      queue_existing  - existing rows are due at once; only if next_attempt does not exist yet
+--      create_index    - create the index on next_attempt, which blocks writers while it is built. For a large table
+--                        pass false, and run the statement that pgq_task.table_index_sql() returns
 -- Returns:
---      How many columns were added.
+--      Number of columns added.
 -- Errors:
---      PQ072 names that make no sense, PQ078 not a table with a primary key, or a column of that name is
---      something else, 42501 not the owner
+--      PQ072 invalid names, PQ078 not a table with a primary key, or a column of that name has another type, 42501 not
+--      the owner
 -- ----------------------------------------------------------------------
 declare
     v_names     constant jsonb := pgq_task.column_names(names);
@@ -87,18 +87,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.remove_columns(3)
 --
---      Undoes pgq_task.add_columns(5): drops the columns, and with them the index and what
+--      Undoes pgq_task.add_columns(5): drops the columns, and with them the index and the objects that
 --      pgq_task.notify_workers(2) added.
 --
 -- Parameters:
 --      i_table     - table
---      names       - as given to pgq_task.add_columns(5)
---      force       - also if rows wait to be processed
+--      names       - the names given to pgq_task.add_columns(5)
+--      force       - drop them even if rows wait to be processed
 -- Returns:
---      How many columns were dropped; those that are not there are left out.
+--      Number of columns dropped; missing ones are skipped.
 -- Errors:
---      PQ073 rows wait to be processed, PQ072 names that make no sense, PQ078 a column of that name is
---      something else, 42501 not the owner
+--      PQ073 rows wait to be processed, PQ072 invalid names, PQ078 a column of that name has another type, 42501 not
+--      the owner
 -- ----------------------------------------------------------------------
 declare
     v_names     constant jsonb := pgq_task.column_names(names);
@@ -136,9 +136,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.table_index_sql(3)
 --
---      The statement that creates the index of a table's next_attempt. Online: writers go on, but no
---      function and no transaction can do it: run it by itself. Rows that are not to be processed are not in
---      the index. For partitioned tables PostgreSQL has no such way: say false.
+--      Returns the statement that creates the index on a table's next_attempt. With online = true it does not block
+--      writers, but cannot run in a function or a transaction: run it by itself. Rows that are not to be processed are
+--      not in the index. PostgreSQL cannot do this online for partitioned tables: pass false.
 -- ----------------------------------------------------------------------
     select format('create index %1$son %2$s (%3$I) where %3$I is not null',
                   case when online then 'concurrently ' else '' end,
@@ -154,13 +154,13 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.describe_table(2)
 --
---      What whoever processes the rows of a table has to know of it.
+--      Returns what a worker needs to know to process the rows of a table.
 --
 -- Returns:
---      The table's name as SQL has it, the columns of its primary key and their types, whether next_attempt
---      has an index, and what the channel pgq_task_table says of it, null if nothing.
+--      The table's name in SQL, the columns of its primary key and their types, whether next_attempt has an index, and
+--      the payload on the channel pgq_task_table for this table, null if there is none.
 -- Errors:
---      PQ072 names that make no sense, PQ078 not a table with a primary key, or without the columns
+--      PQ072 invalid names, PQ078 not a table with a primary key, or without the columns
 -- ----------------------------------------------------------------------
 declare
     v_names     constant jsonb := pgq_task.column_names(names);
@@ -197,11 +197,11 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.table_sizes(2)
 --
---      How many rows of a table there are of each status. It reads the whole table, with the caller's rights.
+--      Counts the rows of a table by status. It reads the whole table, with the caller's rights.
 --
 -- Returns:
---      For each status that there is: how many are not to be processed (any more), are due now, and are due
---      later; the most attempts that one of them had; for how long the oldest is due.
+--      For each existing status: the numbers of rows that are not to be processed (any more), due now, and due later;
+--      the highest number of attempts; and how long the oldest has been due.
 -- Errors:
 --      as pgq_task.describe_table(2)
 -- ----------------------------------------------------------------------

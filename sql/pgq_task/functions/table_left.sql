@@ -7,11 +7,12 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.was_left(2)
 --
---      Whether the transaction that had a row last did not commit. PostgreSQL leaves the number of whoever
---      locks or changes a row in it, so this says of a row of an application's table that a worker began with
---      it and came to no end, also if its process was killed, and nothing had to be written for that.
+--      Returns whether the last transaction that locked or changed a row did not commit. PostgreSQL stores the id of
+--      such a transaction in the row. So this shows, for a row of an application's table, that a worker began with it
+--      and did not finish, even if its process was killed, without any extra write.
 --
---      It may be wrong: true only makes the row go alone, and false is looked at again when that too ends badly.
+--      It may be wrong: true only makes the row be processed alone, and a wrong false is checked again after the next
+--      failure.
 --
 -- Parameters:
 --      i_xmin      - the row's xmin
@@ -24,14 +25,13 @@ begin
     if i_xmax = '0' then
         return false;
     elsif age(i_xmax) > age(i_xmin) then
-        -- Nobody can have locked it before it was there: this is the number of a MultiXact, of several who
-        -- had it at once.
+        -- A row cannot have been locked before it existed, so this is the number of a MultiXact: several transactions
+        -- had the row at once.
         return true;
     end if;
     v_ago := (v_next - i_xmax::text::bigint) & 4294967295;
-    -- What is yet to come is a number that was drawn since.
-    -- This is asked before the row is locked. Where it can be locked then, whoever is in progress now, or has begun
-    -- since this statement did, has left it.
+    -- A number that is still in the future was drawn since. This is asked before the row is locked. If the row can be
+    -- locked afterwards, a transaction that is in progress now, or has begun since this statement started, has left it.
     return v_ago not between 1 and 2147483647 or coalesce(pg_xact_status((v_next - v_ago)::text::xid8) <> 'committed', false);
 end;
 $$;

@@ -6,10 +6,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.notify_workers(2)
 --
---      Adds triggers to a table that tell the workers which process its rows when there is something to do.
---      Without them workers look once a second. Nobody is told while workers are looking anyway: a
---      sequence that belongs to next_attempt says until when. Inserts into a single partition do not tell.
---      Call it as owner of the table.
+--      Adds triggers to a table that notify workers when there are rows to process. Without them workers look once a
+--      second. There are no notifications while workers are looking anyway: a sequence that belongs to next_attempt
+--      says until when. Inserts directly into a partition do not notify. Call it as the owner of the table.
 --
 -- Parameters:
 --      i_table     - table with the columns of pgq_task.add_columns(5)
@@ -41,7 +40,7 @@ begin
         'create trigger %I after insert on %s'
         ' for each statement execute function pgq_task.notify_of_table(%L)',
         'pgq_task_insert_' || v_suffix, i_table, v_next);
-    -- What workers write when a row is done tells nobody anything.
+    -- The changes that workers make when a row is done need no notification.
     execute format(
         'create trigger %1$I after update of %2$I on %3$s'
         ' for each row when (new.%2$I is not null and new.%2$I is distinct from old.%2$I)'
@@ -59,8 +58,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.drop_notify_triggers(2)
 --
---      Drops what pgq_task.notify_workers(2) has added, but for the sequence, which goes with the column.
---      Internal.
+--      Drops the objects that pgq_task.notify_workers(2) has added, except the sequence, which is dropped with the
+--      column. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_name  text;
@@ -83,9 +82,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.notify_of_table(0)
 --
---      Trigger of pgq_task.notify_workers(2): notifies the channel pgq_task_table, with the table's
---      signal as payload, unless the workers want quiet. A transaction does so once, and does if it changes
---      many rows: it may commit long after the workers looked.
+--      Trigger of pgq_task.notify_workers(2): notifies the channel pgq_task_table, with the table's signal as payload,
+--      unless the workers want quiet. A transaction notifies once, and always if it changes many rows: it may commit
+--      long after the workers looked.
 -- ----------------------------------------------------------------------
 declare
     v_key       constant text := tg_relid || ' ' || tg_argv[0];
@@ -102,7 +101,7 @@ begin
     if tg_op = 'INSERT' or v_told is distinct from 'quiet ' || v_key then
         v_until := pg_sequence_last_value(pgq_task.quiet_sequence(v_table, tg_argv[0]));
     end if;
-    -- Later than anybody asks for: the clock has gone back.
+    -- Later than any worker asks for: the clock was set back.
     if v_until between v_now and v_now + 1000 then
         perform set_config('pgq_task.told_of_table', 'quiet ' || v_key, true);
     else
@@ -121,8 +120,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.want_quiet(2)
 --
---      A worker is about to look what there is to do, and will look again in 50 milliseconds: until then it
---      need not be told of anything.
+--      Suppresses notifications: a worker is about to look for rows, and will look again in 50 milliseconds, so until
+--      then it needs no notification.
 --
 -- Parameters:
 --      i_table     - table
@@ -150,7 +149,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.quiet_sequence(2)
 --
---      The sequence that belongs to a table's column next_attempt, if there is one. Internal.
+--      Returns the sequence that belongs to a table's column next_attempt, if there is one. Internal.
 -- ----------------------------------------------------------------------
     select d.objid::regclass
       from pg_depend d
@@ -169,7 +168,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.table_signal(2)
 --
---      What the channel pgq_task_table says of a table. Internal.
+--      Returns the payload on the channel pgq_task_table for a table. Internal.
 -- ----------------------------------------------------------------------
     select i_table::oid || ' ' || i_next;
 $$;

@@ -6,8 +6,8 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.wake(3)
 --
---      pgq_task.wake_workers(3) for pgq_task.push(8), which runs as its caller. So it can be called by every writer, and
---      asks for the right to insert. Internal.
+--      Does the work of pgq_task.wake_workers(3) for pgq_task.push(8), which runs as its caller. So every writer can
+--      call it, and it checks the right to insert. Internal.
 -- ----------------------------------------------------------------------
 begin
     perform pgq_task.require_right(i_queue_id, 'insert')
@@ -24,18 +24,18 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.wake_workers(3)
 --
---      Notifies the channel pgq_task, with the queue's name, if a worker waits that was not told yet. Who has
---      put a task into a queue calls it: looking at the sequence holds up drop_queue() until the task has
---      come to light, and after drop_queue() it is gone, whichever snapshot the caller has.
+--      Notifies the channel pgq_task, with the queue's name, if a worker waits that was not notified yet. A session
+--      that has put a task into a queue calls it: reading the sequence makes drop_queue() wait until the task is
+--      visible, and after drop_queue() the sequence is gone, whatever snapshot the caller has.
 --
---      The sequence says 0 if nobody waits, 1 if somebody does, or else the transaction that has notified
---      those who wait. What it has told they know when it has committed, and not before; if it rolls back,
---      never. Who sees that it has committed makes it 0. When they find nothing left to do they say that they
---      wait, and it is 1 again.
+--      The sequence is 0 if no worker waits, 1 if a worker waits, or else the id of the transaction that has notified
+--      the waiting workers. They receive the notification when that transaction commits; if it rolls back, never. A
+--      session that sees that it has committed sets the sequence to 0. When workers find no more tasks, they declare
+--      that they wait, and it is 1 again.
 --
 -- Parameters:
---      i_id    - a task that the caller has just inserted. Where it belongs to a subtransaction, or is not
---                given, others notify again: it could be rolled back alone, and what it notified with it.
+--      i_id    - a task that the caller has just inserted. If it belongs to a subtransaction, or is not given, others
+--                notify again: the subtransaction could be rolled back alone, and its notification with it.
 -- Returns:
 --      the same
 --      Internal.
@@ -52,14 +52,14 @@ begin
     end if;
     v_own := pg_current_xact_id()::text::bigint;
     if v_waiting > 1 and v_waiting < v_own and pg_xact_status(v_waiting::text::xid8) = 'committed' then
-        -- Unless somebody says meanwhile that he waits: a lock of a moment, in one expression, so that no cancel
-        -- comes in between and leaves it behind. Where it is taken, whoever pushes next does it.
+        -- Unless a worker declares meanwhile that it waits: a short lock, in one expression, so that a cancel cannot
+        -- come in between and leave it behind. If the lock is taken, the next push does this.
         perform current_setting('transaction_read_only') = 'off' and pg_try_advisory_lock(1886875926)
                 and case when pg_sequence_last_value(v_seq) = v_waiting then setval(v_seq, 0) else 0 end = 0
                 and pg_advisory_unlock(1886875926);
         return i_id;
     end if;
-    -- By the name that the number has: pgq_task.wake(3) is called with whatever arguments.
+    -- Use the name that belongs to the number: pgq_task.wake(3) can be called with any arguments.
     perform pg_notify('pgq_task', coalesce((select q.queue_name from pgq_task.queue q where q.queue_id = i_queue_id), i_queue));
     if i_id is not null
        and exists (select from pgq_task.task t
@@ -79,16 +79,16 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.set_waiting(1)
 --
---      Says that a worker waits for tasks: the next push notifies the channel pgq_task, with the queue's name
---      as payload; pushes behind that do not until a worker says again that it waits. Who is going to wait
---      listens, says so, in a transaction of its own, then claims once more, then waits: what is pushed after
---      that claim is notified. Transactions that had pushed before and commit later are not, so a worker
---      looks again soon, and then from time to time; and when the next task is due.
+--      Declares that a worker waits for tasks: the next push notifies the channel pgq_task, with the queue's name as
+--      payload; later pushes do not, until a worker declares again that it waits. Before it waits, a worker must
+--      LISTEN, call this function in a transaction of its own, then claim once more: tasks pushed after that claim are
+--      notified. Transactions that had pushed before and commit later are not notified, so a worker should look again
+--      soon, then from time to time, and when the next task is due.
 --
 -- Parameters:
 --      queues  - names of the queues
 -- Returns:
---      How long until the next task of these queues is due, or the rate of one allows claims again; null for neither.
+--      Time until the next task of these queues is due, or the rate of one allows claims again; null for neither.
 -- Errors:
 --      PQ070 no such queue, PQ072 no queues at all, 42501 no right to claim from one of them
 -- Tables:
@@ -101,7 +101,7 @@ begin
     perform pgq_task.require_queues(queues);
     perform pgq_task.require_right(q.queue_id, 'claim')
        from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
-    -- See pgq_task.wake_workers(3), which takes it for microseconds. Anybody could, and for ever.
+    -- See pgq_task.wake_workers(3), which holds this lock for microseconds. Any role could hold it, and for ever.
     for n in 1 .. 100 loop
         exit when pg_try_advisory_xact_lock_shared(1886875926);
         perform pg_sleep(0.001);

@@ -1,7 +1,7 @@
--- Finished tasks of the queues that keep them, each in tables of its queue's own: finished_<queue_id>_0 to
--- _4, made when the queue's settings ask for it. The time says which of them is written, a third of
--- queue_keep each, and before one's turn comes again it is emptied as a whole, see
--- pgq_task.expire_finished(). Nothing is written here but by appending, nothing but whole tables goes.
+-- Finished tasks of the queues that keep them, in separate tables for each queue: finished_<queue_id>_0 to _4, created
+-- when the queue's settings require it. The time determines which of them is written, a third of queue_keep each, and
+-- before its turn comes again a table is truncated, see pgq_task.expire_finished(). Rows are only appended, and only
+-- whole tables are removed.
 
 create table pgq_task.finished (
     queue_id            int4            not null,
@@ -15,7 +15,7 @@ create table pgq_task.finished (
     attempts            int4            not null,
     last_attempt        timestamptz,
     result              jsonb,
-    -- of the last attempt that failed, if one did; or why its result is not kept
+    -- of the last failed attempt, if any; or why its result is not kept
     error               text,
     payload             jsonb,
     headers             jsonb,

@@ -1,5 +1,5 @@
--- Tasks that are pushed again and again. Who computes when they are due is a program beside: cron
--- expressions and time zones are not PostgreSQL's. That each run is pushed once is ensured here.
+-- Tasks that are pushed periodically. A separate program computes when they are due: PostgreSQL does not evaluate cron
+-- expressions. This table ensures that each run is pushed once.
 create table pgq_task.periodic (
     periodic_name       text            not null,
     queue_id            int4            not null references pgq_task.queue on delete cascade,
@@ -10,11 +10,11 @@ create table pgq_task.periodic (
     headers             jsonb,
     unique_key          text,
     order_key           text,
-    -- of runs that were due while nobody was there: last, all, skip
+    -- the runs to push of those that were due while no worker was running: last, all, skip
     missed              text            not null,
-    -- The last run that was pushed, or left out; before the first, since when it is known.
+    -- The last run that was pushed or skipped; before the first run, the time of registration.
     last_due            timestamptz     not null,
-    -- since when it is not pushed
+    -- start of the pause; null if not paused
     paused              timestamptz,
     constraint periodic_pkey primary key (periodic_name)
 );

@@ -1,5 +1,4 @@
--- Who may do what with the tasks of a restricted queue. Of a role that is dropped a row may stay, which
--- allows nobody anything.
+-- Rights of roles on the tasks of a restricted queue. The row of a dropped role may stay; it grants nothing.
 create table pgq_task.queue_grant (
     queue_id            int4            not null references pgq_task.queue on delete cascade,
     grantee             regrole         not null,

@@ -2,25 +2,25 @@ create table pgq_task.queue (
     queue_id            int4            not null generated always as identity,
     queue_name          text            not null,
     queue_created       timestamptz     not null default now(),
-    -- since when nobody gets a task of it; null while it runs
+    -- start of the pause, during which its tasks cannot be claimed; null if not paused
     queue_paused        timestamptz,
-    -- how long a claim holds unless it says otherwise
+    -- default duration of a lease
     queue_lease         interval        not null default '30 seconds',
-    -- A task that was tried so often goes to the error queue; null: never.
+    -- Number of attempts after which a task goes to the error queue; null: never.
     queue_max_attempts  int4,
     queue_error_queue   text,
-    -- Finished tasks are kept so long in pgq_task.finished.
+    -- Time for which finished tasks are kept in pgq_task.finished.
     queue_keep          interval        not null default '0',
-    -- Only roles that were granted it may do something with its tasks: see pgq_task.queue_grant.
+    -- Only roles with grants may act on its tasks: see pgq_task.queue_grant.
     queue_restricted    boolean         not null default false,
     -- Claims are limited: see pgq_task.queue_limit.
     queue_limited       boolean         not null default false,
-    -- Its sequences that are used most: to look one up by name costs more than to draw from it. Null only
-    -- while the queue is being created.
+    -- Its most used sequences: looking one up by name costs more than drawing from it. Null only while the queue is
+    -- being created.
     queue_waiting       regclass,
-    -- Its lower 40 bits count. It is called pgq_task_queues.<queue>, and its upper bits are queue_id, so that
-    -- pgq_task.push(8) needs no row. Where the name is too long, or the id, it is pgq_task.pushed_<id> instead,
-    -- and the upper bits are 0.
+    -- Its lower 40 bits count. It is named pgq_task_queues.<queue>, and its upper bits are queue_id, so that
+    -- pgq_task.push(8) reads no row. If the name or the id is too long, it is pgq_task.pushed_<id> instead, and the
+    -- upper bits are 0.
     queue_pushed        regclass,
     queue_claimed       regclass,
     queue_finished      regclass,
@@ -28,10 +28,10 @@ create table pgq_task.queue (
     constraint queue_name_key unique (queue_name)
 );
 
--- A lane holds the tasks of one queue and priority, in the order of their positions. What stands before
--- its mark low is dead, claimed long ago and not to be looked at: see pgq_task.sweep(). Claims begin at
--- its mark ahead, which is a guess; what it leaves out is found from low on. Marks are sequences
--- because these have one version only, whichever transactions are open.
+-- A lane holds the tasks of one queue and priority, in the order of their positions. Rows before its mark low are dead
+-- or were claimed long ago, and need not be read: see pgq_task.sweep(). Claims begin at its mark ahead, which is a
+-- guess; tasks that it skips are found from low on. Marks are sequences because these have one version only, whichever
+-- transactions are open.
 create table pgq_task.lane (
     queue_id            int4            not null references pgq_task.queue on delete cascade,
     priority            int2            not null,

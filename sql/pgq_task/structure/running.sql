@@ -1,5 +1,5 @@
--- What workers say of tasks they have, and people of tasks that shall end. Both are forgotten when the task
--- is gone: by pgq_task.attend(), and by pgq_task.forget_cancelled().
+-- Progress reported by workers, and cancellations of tasks. Both are removed when the task is gone: by
+-- pgq_task.attend(), and by pgq_task.forget_cancelled().
 create unlogged table pgq_task.progress (
     id                  bigint          not null,
     claimant            text            not null,
@@ -12,7 +12,7 @@ create unlogged table pgq_task.progress (
 
 create table pgq_task.cancellation (
     id                  bigint          not null,
-    -- Where it was, and which one of that id: when it is somewhere else, or gone, that was it.
+    -- The queue of the task, and which task of that id: if it is in another queue, or gone, the cancellation is over.
     queue_id            int4            not null,
     created             timestamptz     not null,
     reason              text            not null,

@@ -1,22 +1,22 @@
--- A claim changes no column that is indexed, so that it is a heap-only update: a task costs one row and its
--- index entries, one row for the claim without any, and a delete.
+-- A claim changes no indexed column, so that it is a heap-only update: a task costs one row with its index entries, one
+-- row without index entries for the claim, and a delete.
 
 create sequence pgq_task.task_id_seq;
 
 create table pgq_task.task (
     id                  bigint          not null default nextval('pgq_task.task_id_seq'),
-    -- Counts the changes, claims and renewals included. Who changes a task names the version it knows.
+    -- Counts the changes, including claims and renewals. A change must name the version that it applies to.
     version             int4            not null default 1,
     queue_id            int4            not null,
     priority            int2            not null default 0,
-    -- how many of the latest attempts ended without a word, one after the other: the lease did, as when the worker dies
+    -- number of the latest attempts in a row that ended without a report: the lease ended, as when the worker dies
     lost                int4            not null default 0,
-    -- The place in the lane: when the task is available, see pgq_task.position_of(); at once, unless it is
-    -- given. Of a claim that lasts it becomes the end of the lease. Null: held back by an earlier task with
-    -- the same order_key. The largest number: stopped. The default is pgq_task.position_now().
+    -- The position in the lane: the time when the task is available, see pgq_task.position_of(); by default now. During
+    -- a claim it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The largest
+    -- number: stopped. The default is pgq_task.position_now().
     pos                 bigint          default case when pg_current_xact_id() is not null
                                                 then int8(date_part('epoch', clock_timestamp()) * 1000000) * 256 end,
-    -- until when the claimant has it
+    -- end of the claimant's lease
     lease               timestamptz,
     claimant            text,
     -- claims since it was inserted, moved or replayed
@@ -27,9 +27,10 @@ create table pgq_task.task (
     headers             jsonb,
     -- of the last attempt that failed
     error               text,
-    -- At most one task of a queue has it at a time. One that a worker has gives it away: see pgq_task.push_unique(11).
+    -- Unique among the tasks of a queue. A task that a worker has gives it up for a new one: see
+    -- pgq_task.push_unique(11).
     unique_key          text,
-    -- tasks of a queue with the same one are worked off in the order of their ids
+    -- tasks of a queue with the same key are processed in the order of their ids
     order_key           text,
     constraint task_pkey primary key (id)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
@@ -50,9 +51,9 @@ create table pgq_task.unique_period (
 );
 create index unique_period_until_idx on pgq_task.unique_period (until);
 
--- Where pgq_task.push(8) puts tasks with its caller's rights; as long as no queue is restricted, see
--- pgq_task.settle_inbox(0). The condition is for those who put them there themselves: it is a queue's number, and
--- the lock on its sequence holds up pgq_task.drop_queue(2).
+-- The view into which pgq_task.push(8) inserts with its caller's rights, as long as no queue is restricted, see
+-- pgq_task.settle_inbox(0). The condition is for sessions that insert here directly: it checks a queue's number, and
+-- the lock on its sequence makes pgq_task.drop_queue(2) wait.
 create view pgq_task.inbox as
 select queue_id, payload
   from pgq_task.task
@@ -61,27 +62,27 @@ select queue_id, payload
 
 create sequence pgq_task.sweep_id_seq;
 
--- One row a sweep, read from the newest end. Nothing is looked for at the other one, where the old are
--- deleted.
+-- One row per sweep, read from the newest end, so the dead rows at the other end, where old ones are deleted, are not
+-- read.
 create table pgq_task.sweep (
     sweep_id            bigint          not null,
     sweep_time          timestamptz     not null,
     sweep_took          interval        not null,
-    -- Of the round that this is a part of: when it began, the position that no mark low is set beyond, and the
-    -- one from which on the lanes are walked if that is before their marks.
+    -- The round of which this is a part: its start, the position that no mark low may pass, and the position from which
+    -- the lanes are walked if that is before their marks.
     sweep_began         timestamptz     not null,
     sweep_bound         bigint          not null,
     sweep_from          bigint,
-    -- the last lane that was seen to, if more are to come
+    -- the last lane that was processed, if more are to come
     sweep_queue         int4,
     sweep_priority      int2,
-    -- Open transactions that may bring tasks to light before low, each with the position from which on.
+    -- Open transactions whose tasks may become visible before low, each with the position from which on.
     sweep_open          xid8[]          not null,
     sweep_open_pos      bigint[]        not null,
-    -- where the tasks' sequence stood, and when it was last found somewhere else, as a position
+    -- last value of the tasks' sequence, and when it last differed, as a position
     sweep_pushed        bigint,
     sweep_busy          bigint          not null,
-    -- when the lanes were last walked from their beginning, whatever the marks said
+    -- time when the lanes were last walked from their beginning, independently of the marks
     sweep_anew          timestamptz     not null,
     constraint sweep_pkey primary key (sweep_id)
 );
