@@ -45,10 +45,10 @@ class KeyOrder:
         """Make one place."""
 
     def begin(self, event_id: int, key: str) -> None:
-        """It is the event's turn."""
+        """Do nothing: it is the event's turn."""
 
     def leave(self) -> None:
-        """The place is free."""
+        """Do nothing: the place is free."""
 
     def end(self, event_id: int) -> None:
-        """It is the next one's turn."""
+        """Do nothing: events run one after the other."""

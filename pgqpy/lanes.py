@@ -1,8 +1,8 @@
-"""Several events of a batch at once, for asyncio; in threads there is one after the other.
+"""Concurrent events of a batch, for asyncio; threads process one after the other.
 
-The events share the connection of the batch's transaction. From its first statement on it an event
-has the connection for itself until it is done: nobody else's statements come in between, savepoints
-nest, and what a failed event has written can be told from what others have.
+The events share the connection of the batch's transaction. From its first statement on, an event
+has the connection for itself until it is done: no other event's statements come in between,
+savepoints nest, and the writes of a failed event can be told from those of others.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pgqpy.event import Event
 
 
 class Failed(Protocol):
-    """Called for an event that fails; ``spoiled``: its effects are in the transaction."""
+    """Called for an event that fails; ``spoiled``: its writes are in the transaction."""
 
     def __call__(self, event: Event, error: Exception, *, spoiled: bool) -> Awaitable[None]: ...
 
 
 class AsyncLanes:
-    """Runs events at once, at most so many; as many, and one that waits for a lane, are in memory.
+    """Runs at most ``lanes`` events at once; these, and one that waits for a lane, are in memory.
 
-    With ``savepoints`` what a failed event has written is undone when ``failed`` is called.
+    With ``savepoints`` the writes of a failed event are undone when ``failed`` is called.
     """
 
     def __init__(self, conn: AsyncConnection, lanes: int, *, savepoints: bool) -> None:
@@ -42,7 +42,7 @@ class AsyncLanes:
 
     @staticmethod
     def check(lanes: int) -> None:
-        """Raise InvalidConsumer unless that is possible."""
+        """Raise InvalidConsumer if this number of lanes is not possible."""
         if lanes < 1:
             raise InvalidConsumer(f"concurrency is {lanes}; it must be at least 1")
 
@@ -52,7 +52,7 @@ class AsyncLanes:
         process: Callable[[Event], Awaitable[None]],
         failed: Failed,
     ) -> None:
-        """Process all. The first error that ``failed`` raises ends it, and cancels the others.
+        """Process all events. The first error from ``failed`` ends it, and cancels the others.
 
         Not a TaskGroup: that would cancel the reading of events, too, in the middle of a message.
         """
@@ -95,14 +95,14 @@ class AsyncLanes:
 
 
 class Lanes:
-    """The same for threads: there is one lane, and it needs no help."""
+    """Lanes for threads: there is one lane, and it needs no help."""
 
     def __init__(self, conn: Any, lanes: int, *, savepoints: bool) -> None:
         raise NotImplementedError
 
     @staticmethod
     def check(lanes: int) -> None:
-        """Raise InvalidConsumer unless that is possible."""
+        """Raise InvalidConsumer if this number of lanes is not possible."""
         if lanes != 1:
             raise InvalidConsumer(
                 f"concurrency is {lanes}; only AsyncConsumer can process several events at once"
@@ -141,7 +141,7 @@ class _Turn:
                     _turn.reset(token)
 
     async def __aenter__(self) -> None:
-        """It begins when the connection is used."""
+        """Do nothing: the turn begins when the connection is used."""
 
     async def __aexit__(
         self,
@@ -153,7 +153,7 @@ class _Turn:
         _turn.set(None)
         if error is None or self._savepoint:
             await self._held.__aexit__(kind, error, traceback)
-        # Else nobody gets the connection any more: there is nothing to be done but to roll back.
+        # Otherwise no event gets the connection any more: all that is left is to roll back.
 
 
 _turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
@@ -170,7 +170,7 @@ class _TurnLock(asyncio.Lock):
 
 
 async def _uncancelled(process: Awaitable[None]) -> None:
-    """A task that ends cancelled counts as done; unless we cancel it, its event has failed."""
+    """Run an event; a cancelled task counts as done, so if it was not cancelled here, it failed."""
     try:
         await process
     except asyncio.CancelledError as error:

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/listener_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Hearing of ticks and tasks: LISTEN, on a connection that does nothing else."""
+"""Notifications of ticks and tasks: LISTEN, on a connection that does nothing else."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from pgqpy.connection import Connection, connect
 from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
-#: The payload of what concerns all consumers of a queue and is no tick: see pgq.tick_channel().
+#: The payload for a change that concerns all consumers of a queue: see pgq.tick_channel().
 _CHANGED = "changed"
 
 
 class Subscriber:
-    """Who hears of something by LISTEN, where that is possible.
+    """A receiver of notifications by LISTEN, if that is possible.
 
-    It is not on a standby, nor behind a PgBouncer in transaction mode (which may even pretend):
-    nobody may rely on it, so who waits also looks from time to time.
+    It is not on a standby, nor behind a PgBouncer in transaction mode (where it may even seem to
+    work). So a receiver must not rely on it, and also polls from time to time.
     """
 
-    #: A notice that tells nobody anything, to see whether notices come.
+    #: The payload of a notification without meaning, which tests whether notifications arrive.
     probe = "0"
-    #: For the log.
+    #: The word for the log.
     subject = "ticks"
 
     def __init__(self, dsn: str, queue: str) -> None:
@@ -45,34 +45,34 @@ class Subscriber:
         self._forget()
 
     def _forget(self) -> None:
-        """What was heard was heard on a connection that is gone."""
+        """Forget what was received: its connection is gone."""
 
     def channel(self, cursor: Cursor[Any]) -> str:
-        """The channel to listen to; ``cursor`` is for whoever has to ask."""
+        """Return the channel to listen to; ``cursor`` is for queries that this needs."""
         raise NotImplementedError
 
     def hear(self, payload: str) -> None:
-        """There is a notice. Anybody may notify, with anything."""
+        """Receive a notification. Any role may send one, with any payload."""
         raise NotImplementedError
 
     def _news(self) -> bool:
-        """Whether something was heard that nobody has looked after yet."""
+        """Whether there are unprocessed notifications."""
         raise NotImplementedError
 
     @property
     def works(self) -> bool:
-        """Whether notices are known to be heard: LISTEN may only seem to work."""
+        """Whether notifications are known to arrive: LISTEN may only seem to work."""
         return self.listening and self._listener.works
 
     def open(self) -> bool:
-        """Start to listen, unless that was impossible a short while ago; True if this is new."""
+        """Start to listen, unless that failed a short while ago; True if this is new."""
         if self.listening:
             return False
         self.listening = self._listener.add(self)
         return self.listening
 
     def wait(self, waker: Waker, seconds: float) -> None:
-        """Wait for news, for ``waker``, or so long."""
+        """Wait for a notification, for ``waker``, or until the timeout."""
         if not self._news():
             self._waker = waker
             try:
@@ -89,7 +89,7 @@ class Subscriber:
             self._listener.remove(self)
 
     def lose(self) -> None:
-        """The connection is gone."""
+        """Forget the connection: it is gone."""
         self.listening = False
         self._forget()
         self._wake()
@@ -100,10 +100,10 @@ class Subscriber:
 
 
 class Subscription(Subscriber):
-    """What a consumer hears of its queue's ticks."""
+    """A consumer's notifications of ticks in its queue."""
 
     def _forget(self) -> None:
-        #: The newest tick heard of since it listens; 0: none.
+        #: The newest tick received since it listens; 0: none.
         self.newest = 0
         self._known = 0
         #: Whether the queue may have another channel: it was dropped, and perhaps created again.
@@ -134,11 +134,11 @@ class Subscription(Subscriber):
         return self._changed or self.newest != self._known
 
     def ask(self) -> None:
-        """The server is about to be asked for all ticks heard of so far."""
+        """Note that the server is about to be asked for all ticks received so far."""
         self._known = self.newest
 
     def up_to_date(self, tick: int) -> bool:
-        """Whether there is known to be nothing after ``tick``, for having listened since."""
+        """Whether no tick after ``tick`` is known to exist: it has listened since."""
         self._listener.drain()
         if not 0 < self.newest <= tick:
             return False
@@ -149,7 +149,7 @@ class Subscription(Subscriber):
 class Listener:
     """The connection of subscriptions.
 
-    At each commit that notifies anybody PostgreSQL wakes all sessions that listen to anything. So
+    At each commit that notifies, PostgreSQL wakes all sessions that listen to any channel. So
     asyncio's consumers share one in each event loop; others have one each.
     """
 
@@ -161,16 +161,17 @@ class Listener:
         self._channels: dict[str, set[Subscriber]] = {}
         self._pause = Backoff(1, 60)
         self._not_before = 0.0
-        #: Whether the present connection is known to hear what comes unasked.
+        #: Whether the present connection is known to receive unsolicited notifications.
         self.works = False
 
     @property
     def fileno(self) -> int | None:
-        """The socket that who waits must watch; None if there is none or the event loop does."""
+        """The socket to watch while waiting; None if there is none, or the event loop watches
+        it."""
         return None if self._watch is None else self._watch.fileno
 
     def add(self, subscription: Subscriber) -> bool:
-        """Listen for it. False if that is impossible, or was a short while ago."""
+        """Listen for it. False if that is impossible, or failed a short while ago."""
         with self._lock:
             if monotonic() < self._not_before:
                 return False
@@ -205,7 +206,7 @@ class Listener:
                     self._unlisten(channel)
 
     def drain(self) -> None:
-        """Take what has arrived; it does not wait."""
+        """Take the notifications that have arrived, without waiting."""
         if self._conn is None or self._watch is None:
             return
         pgconn = self._conn.pgconn
@@ -213,7 +214,7 @@ class Listener:
             pgconn.consume_input()
             while notice := pgconn.notifies():
                 self._hear(notice.relname.decode(), notice.extra.decode(errors="replace"))
-                # Nobody had asked anything.
+                # No query was under way.
                 self.works = True
         except psycopg.OperationalError:
             self._lose()
@@ -224,7 +225,7 @@ class Listener:
             autocommit=True,
             prepare_threshold=None,
             application_name="pgqpy listen",
-            # Whoever waits here could be polling.
+            # A consumer that waits here could be polling.
             connect_timeout=3,
         )
         conn.add_notify_handler(self._on_notify)
@@ -234,7 +235,7 @@ class Listener:
         with conn.cursor(row_factory=tuple_row) as cursor:
             channel = subscription.channel(cursor)
             cursor.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
-            # Heartbeats notify nobody, so an idle queue would never prove that this works.
+            # Heartbeats send no notification, so an idle queue would never prove that this works.
             cursor.execute("select pg_notify(%s, %s)", (channel, subscription.probe))
         return channel
 
@@ -252,7 +253,7 @@ class Listener:
 
     @contextmanager
     def _speaking(self, conn: Connection) -> Iterator[None]:
-        """While statements are sent psycopg watches the socket, and hands on what it hears."""
+        """Let psycopg watch the socket while statements are sent, and take its notifications."""
         self._unwatch()
         try:
             yield
@@ -263,7 +264,8 @@ class Listener:
                 self._watch = Watch(conn.fileno(), self.drain)
 
     def _on_notify(self, notice: Notify) -> None:
-        """A pooler hands on what comes with an answer, and may keep what comes later."""
+        """Receive a notification; a pooler passes on those with an answer, and may keep later
+        ones."""
         self._hear(notice.channel, notice.payload)
         if self._conn is not None and notice.pid == self._conn.info.backend_pid:
             self.works = True
@@ -273,7 +275,7 @@ class Listener:
             subscription.hear(payload)
 
     def _lose(self) -> None:
-        """Close the connection. Not waiting: this is called by the event loop."""
+        """Close the connection, without waiting: the event loop calls this."""
         self._unwatch()
         conn, self._conn = self._conn, None
         if conn is not None:

@@ -1,4 +1,4 @@
-"""Log lines with fields: readable in a terminal, logfmt or JSON where a machine reads them."""
+"""Log lines with fields: readable on a terminal, logfmt or JSON for programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime
 
 
 def setup(name: str, level: str, form: str, stream: IO[str] | None = None) -> logging.Handler:
-    """Send the lines of the logger ``name`` to ``stream``, which is stderr if not given.
+    """Send the lines of the logger ``name`` to ``stream``, by default stderr.
 
     ``form`` is auto, text, logfmt or json. Returns the handler.
     """
@@ -32,7 +32,7 @@ def setup(name: str, level: str, form: str, stream: IO[str] | None = None) -> lo
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
-    """What a line carries beside its message."""
+    """Return the fields of a line, without its message."""
     return {k: v for k, v in record.__dict__.items() if k not in _STANDARD and v is not None}
 
 
@@ -85,7 +85,7 @@ _FORMATTERS: dict[str, type[logging.Formatter]] = {
 
 
 def logfmt(value: object) -> str:
-    """A value as logfmt has it: bare if that is unambiguous, else quoted as JSON quotes."""
+    """Format a value as logfmt: bare if that is unambiguous, else quoted like JSON."""
     if isinstance(value, float):
         return f"{value:.3f}"
     text = str(value)

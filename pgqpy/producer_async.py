@@ -1,4 +1,4 @@
-"""Producing: events go into a queue in the transaction of whoever calls."""
+"""Producing: events are inserted into a queue in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
 class AsyncProducer:
     """Writes events into one queue.
 
-    It has no connection of its own: each call names one, and the events are in its transaction.
-    They are delivered once that commits, and never if it rolls back.
+    It has no connection of its own: each call takes one, and the events are part of its
+    transaction. They are delivered after it commits, and never if it rolls back.
 
     Events with a time (``at``) or a delay (``after``, in seconds or as a timedelta) are delivered
     when they are due, to the consumers that are registered then; a time in the past means at once.
-    Events with a ``key`` are inserted unless one with this key was, within the queue's key_window:
-    then the first one's id is the answer. While another transaction is inserting one, the call
-    waits for its end.
+    An event with a ``key`` is inserted unless one with this key was, within the queue's key_window:
+    then the first one's id is returned. While another transaction inserts one with this key, the
+    call waits for its end.
 
     All methods raise QueueNotFound, InsertDisabled, PermissionDenied and, for the events
-    themselves, InvalidPayload (NUL characters) and PayloadTooLarge (a gigabyte). Those that take
-    times and keys raise ValueError for a time without zone, and NoKeyWindow and InvalidKey; all
-    raise TypeError for what is no text.
+    themselves, InvalidPayload (NUL characters) and PayloadTooLarge (a gigabyte). Methods with times
+    and keys raise ValueError for a time without zone, and NoKeyWindow and InvalidKey; all raise
+    TypeError if a field is not a text.
     """
 
     def __init__(self, queue_name: str) -> None:
@@ -68,7 +68,7 @@ class AsyncProducer:
                 return int((await cursor.fetchall())[0][0])
 
     async def cancel_event(self, conn: AsyncConnection, event_id: int) -> bool:
-        """Take back an event that waits for its time (pgq.cancel_event).
+        """Cancel a delayed event (pgq.cancel_event).
 
         True if it will never be delivered, once the transaction commits; False if it was
         delivered or cancelled before. In REPEATABLE READ and SERIALIZABLE it raises
@@ -88,11 +88,11 @@ class AsyncProducer:
         after: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
-        """Write any number of events by COPY; returns how many were given.
+        """Write any number of events by COPY; returns their number.
 
         The fastest way for more than a few. The events are streamed: memory does not grow with
-        their number. All are written or, after an error, none. While it runs, whatever yields
-        the events must not use the same connection.
+        their number. All are written or, after an error, none. While it runs, the iterator of the
+        events must not use the same connection.
 
         With ``at``, ``after`` or ``key``, of which the first and the last may be functions of an
         event, they go in statements of 10,000 events each.
@@ -100,7 +100,7 @@ class AsyncProducer:
         delivery = Delivery(at=at, after=after, key=key)
         with translate_errors():
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
-                # Begins the caller's transaction: without, ours would be one, and commit.
+                # Begin the caller's transaction: without it, ours would be one, and commit.
                 await conn.execute(b"")
             async with conn.transaction():
                 if delivery.plain:
@@ -119,7 +119,7 @@ class AsyncProducer:
         """Write some events in one statement (pgq.insert_events, .._at, .._once); returns their
         ids, in order.
 
-        They are held in memory; for very many use `insert_events`.
+        They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
@@ -156,8 +156,8 @@ class AsyncProducer:
     ) -> int:
         count = 0
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            # Asked for in the transaction that writes: so a rotation between the two is noticed,
-            # and the events are looked for in this table.
+            # Read in the transaction that writes: so a rotation between the two is noticed, and the
+            # events are looked for in this table.
             await cursor.execute(_CURRENT_TABLE, checked([self.queue_name]))
             table = str((await cursor.fetchall())[0][0])
             async with cursor.copy(copy_in(table), writer=_AsyncWriter(cursor)) as copy:
@@ -179,7 +179,7 @@ class AsyncProducer:
 
 
 class _AsyncWriter(AsyncLibpqWriter):
-    """Refuses what could be stored, field by field, but never be read again as a row."""
+    """Refuses a row that could be stored, field by field, but never be read again."""
 
     async def write(self, data: Buffer) -> None:
         if len(data) > MAX_EVENT_BYTES:

@@ -1,7 +1,7 @@
-"""Fixtures for the tests of whoever uses pgqpy; see docs/testing.md.
+"""Fixtures for tests of applications that use pgqpy; see docs/testing.md.
 
-Pytest loads this wherever pgqpy is installed, so it imports little, and starts nothing before a
-test asks for it.
+Pytest loads this wherever pgqpy is installed, so it imports little, and starts nothing until a
+test needs it.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def pgqpy_server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def pgqpy_prepare() -> Prepare | None:
-    """Override it to have your tables in every test's database: a function of a DSN."""
+    """Override it to create your tables in every test's database: a function of a DSN."""
     return None
 
 
 @pytest.fixture(scope="session")
 def pgqpy_template(pgqpy_server: str) -> Iterator[Callable[[Prepare | None], str]]:
-    """``pgqpy_template(prepare)`` names the database that tests get copies of.
+    """``pgqpy_template(prepare)`` returns the name of the database that tests get copies of.
 
     A directory or module may override `pgqpy_prepare`, so there is one for each.
     """
@@ -89,7 +89,7 @@ def pgqpy_template(pgqpy_server: str) -> Iterator[Callable[[Prepare | None], str
 
 
 def _make_template(server: str, name: str, prepare: Prepare | None) -> None:
-    """A database with the schema, and what the user wants in it."""
+    """Create a database with the schema, and the user's objects."""
     from pgqpy.schema import migrate
     from pgqpy.testing.databases import create_database, dsn_of
 

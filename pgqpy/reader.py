@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/reader_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Reading a batch's events: streamed, on a connection of its own."""
+"""Reading a batch's events: streamed, on a separate connection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
 
-#: Seconds that asking the server to cancel may take before the connection is given up.
+#: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
 
 
 class CopyReader:
-    """One COPY TO STDOUT, as it comes.
+    """One COPY TO STDOUT, streamed.
 
     The server sends as fast as the messages are taken: memory holds a block of them (256 kB, or
     one row if that is larger).
@@ -41,7 +41,7 @@ class CopyReader:
         self._active = True
 
     def messages(self) -> list[bytes]:
-        """The next messages, at least one; an empty list is the end. Raises PgqError."""
+        """Return the next messages, at least one; an empty list is the end. Raises PgqError."""
         if not self._active:
             return []
         with translate_errors():
@@ -50,8 +50,8 @@ class CopyReader:
         return messages
 
     def close(self) -> None:
-        """Stop reading. What was not read is not sent: the server is told to cancel."""
-        # The event loop closes generators that nobody has any more, whenever it likes.
+        """Stop reading. The server is told to cancel, so it does not send the rest."""
+        # The event loop closes generators without references at any time.
         with self._closing:
             if not self._active:
                 return
@@ -69,8 +69,8 @@ class CopyReader:
 class Reader(CopyReader):
     """One COPY of one batch.
 
-    The batch is the same set of rows on any connection, so the one in whose transaction it is
-    processed stays free for that.
+    The batch is the same set of rows on any connection, so the connection of its transaction stays
+    free for processing.
     """
 
     def __init__(self, conn: Connection) -> None:
@@ -82,12 +82,12 @@ class Reader(CopyReader):
         self.begin(copy_out(batch_sql, event_types).as_bytes(None))
 
     def read(self, retries: Retries | None) -> list[Event]:
-        """The next events, at least one; an empty list is the end. Raises PgqError."""
+        """Return the next events, at least one; an empty list is the end. Raises PgqError."""
         rows: list[bytes] = []
         while self._active and not rows:
             rows = self.messages()
             if rows and self._header:
-                # It comes in one message with the first row.
+                # The header comes in one message with the first row.
                 rows[0] = rows[0].removeprefix(self._header)
                 self._header = b""
             if rows and rows[-1] == TRAILER:
@@ -96,15 +96,15 @@ class Reader(CopyReader):
 
 
 class RowsReader:
-    """The same for a small batch, whose events came with it."""
+    """Reader of a small batch, whose events came with it."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self._rows = rows
 
     def read(self, retries: Retries | None) -> list[Event]:
-        """The events, then an empty list. Raises PgqError."""
+        """Return the events, then an empty list. Raises PgqError."""
         rows, self._rows = self._rows, ()
         return decode_events(copied(rows), retries)
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is nothing to stop."""

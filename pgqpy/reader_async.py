@@ -1,4 +1,4 @@
-"""Reading a batch's events: streamed, on a connection of its own."""
+"""Reading a batch's events: streamed, on a separate connection."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 from pgqpy.retries import Retries
 
-#: Seconds that asking the server to cancel may take before the connection is given up.
+#: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0
 
 
 class AsyncCopyReader:
-    """One COPY TO STDOUT, as it comes.
+    """One COPY TO STDOUT, streamed.
 
     The server sends as fast as the messages are taken: memory holds a block of them (256 kB, or
     one row if that is larger).
@@ -38,7 +38,7 @@ class AsyncCopyReader:
         self._active = True
 
     async def messages(self) -> list[bytes]:
-        """The next messages, at least one; an empty list is the end. Raises PgqError."""
+        """Return the next messages, at least one; an empty list is the end. Raises PgqError."""
         if not self._active:
             return []
         with translate_errors():
@@ -47,8 +47,8 @@ class AsyncCopyReader:
         return messages
 
     async def close(self) -> None:
-        """Stop reading. What was not read is not sent: the server is told to cancel."""
-        # The event loop closes generators that nobody has any more, whenever it likes.
+        """Stop reading. The server is told to cancel, so it does not send the rest."""
+        # The event loop closes generators without references at any time.
         async with self._closing:
             if not self._active:
                 return
@@ -66,8 +66,8 @@ class AsyncCopyReader:
 class AsyncReader(AsyncCopyReader):
     """One COPY of one batch.
 
-    The batch is the same set of rows on any connection, so the one in whose transaction it is
-    processed stays free for that.
+    The batch is the same set of rows on any connection, so the connection of its transaction stays
+    free for processing.
     """
 
     def __init__(self, conn: AsyncConnection) -> None:
@@ -79,12 +79,12 @@ class AsyncReader(AsyncCopyReader):
         await self.begin(copy_out(batch_sql, event_types).as_bytes(None))
 
     async def read(self, retries: Retries | None) -> list[Event]:
-        """The next events, at least one; an empty list is the end. Raises PgqError."""
+        """Return the next events, at least one; an empty list is the end. Raises PgqError."""
         rows: list[bytes] = []
         while self._active and not rows:
             rows = await self.messages()
             if rows and self._header:
-                # It comes in one message with the first row.
+                # The header comes in one message with the first row.
                 rows[0] = rows[0].removeprefix(self._header)
                 self._header = b""
             if rows and rows[-1] == TRAILER:
@@ -93,15 +93,15 @@ class AsyncReader(AsyncCopyReader):
 
 
 class AsyncRowsReader:
-    """The same for a small batch, whose events came with it."""
+    """Reader of a small batch, whose events came with it."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self._rows = rows
 
     async def read(self, retries: Retries | None) -> list[Event]:
-        """The events, then an empty list. Raises PgqError."""
+        """Return the events, then an empty list. Raises PgqError."""
         rows, self._rows = self._rows, ()
         return decode_events(copied(rows), retries)
 
     async def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing: there is nothing to stop."""

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/remote_consumer_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Consumers whose effects are in another database, where each batch is applied exactly once."""
+"""Consumers with effects in another database, which get each batch exactly once."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class RemoteConsumer(TargetConsumer):
             def process_remote_batch(self, conn, batch, target):
                 ...
 
-    Each batch is one transaction of the target, in which the target also remembers that it has the
-    batch (schema ``pgq_ext``, installed by ``pgqpy migrate``). Then the batch is finished where
-    the queue is. Whatever is killed in between, the batch comes again, and is left out.
+    Each batch is one transaction of the target, in which the target also records the batch (schema
+    ``pgq_ext``, installed by ``pgqpy migrate``). Then the batch is finished in the queue's
+    database. If anything is killed in between, the batch is opened again, and skipped.
 
-    What is written on ``conn``, in the queue's database, is lost if the process dies between the
-    two commits: read there, and write on ``target``.
+    Writes on ``conn``, in the queue's database, are lost if the process dies between the two
+    commits: read there, and write on ``target``.
 
-    A batch that does not follow on what the target has done raises TargetBehind or TargetAhead,
-    out of `run`: one of the databases was restored from a backup, or the consumer was moved.
-    Heartbeats of an idle queue are batches here, without events.
+    A batch that does not follow the target's position raises TargetBehind or TargetAhead, out of
+    `run`: one of the databases was restored from a backup, or the consumer was moved. Heartbeats of
+    an idle queue are batches here, without events.
     """
 
     _prepared = False
-    #: Whether source and target are known to agree on what was done.
+    #: Whether source and target are known to agree on the position.
     _started = False
-    #: Whether the queue is one of pgqpy's, not of PgQ itself.
+    #: Whether the queue is pgqpy's, not of PgQ itself.
     _source_is_ours = True
 
     # --- to be overridden
 
     def prepare_target(self, target: Connection) -> None:
-        """Look whether the target has what is needed, or make it: called once, before any batch.
+        """Check the target's objects, or create them: called once, before any batch.
 
         ``target`` is in autocommit.
         """
@@ -67,7 +67,7 @@ class RemoteConsumer(TargetConsumer):
         """Apply a batch inside a transaction of ``target``, which must be left open.
 
         ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
-        each event, and does as ``retry_policy`` says.
+        each event, and applies ``retry_policy``.
         """
         each = EventByEvent(
             target,
@@ -85,7 +85,7 @@ class RemoteConsumer(TargetConsumer):
     # --- the life of a consumer
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:
-        """Apply the batch in the target, unless it has it; not to be overridden."""
+        """Apply the batch in the target, unless it has it; do not override."""
         target = self._working_target()
         with target.batch():
             if not self._begin(target, batch):
@@ -97,7 +97,7 @@ class RemoteConsumer(TargetConsumer):
             with translate_errors():
                 conn.execute(_SETTLE, (batch.id,))
 
-    # --- how
+    # --- helpers
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -132,9 +132,9 @@ class RemoteConsumer(TargetConsumer):
         super()._batch_failed(session, batch, error)
 
     def _start(self, conn: Connection) -> None:
-        """Tell the target where the consumer stands, if it knows nothing and that is no wonder.
+        """Tell the target the consumer's position, if it knows none and that is no error.
 
-        And see to it that a batch comes again that only the target knows to be done.
+        Also reopens a batch that only the target records as done.
         """
         with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
             if self.batch_size is None:
@@ -145,7 +145,7 @@ class RemoteConsumer(TargetConsumer):
             cursor.execute(statement, (self.queue_name, self.consumer_name))
             position = cursor.fetchone()
         if position is None:
-            # Not registered; asking for a batch says so.
+            # Not registered; opening a batch will raise that.
             return
         target = self._working_target()
         with comes_from(self.target_dsn), translate_errors():
@@ -225,14 +225,14 @@ class RemoteConsumer(TargetConsumer):
             )
 
     def _next_batch(self) -> tuple[bytes, list[Any]]:
-        # Heartbeats that are passed over the target would not hear of.
+        # The target would not be told of heartbeats that are skipped.
         return next_batch_and_tick(
             self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
         )
 
 
 _POSITION = b"select * from pgq.get_consumer_start(%s, %s)"
-#: With nothing that PgQ does not have; what it remembers does not tell whether that is the start.
+#: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
 _POSITION_OF_PGQ = b"""
 select s.sub_last_tick as tick_id, t.tick_time, true as fresh
   from pgq.subscription s

@@ -1,4 +1,4 @@
-"""Consumers whose effects are in another database, where each batch is applied exactly once."""
+"""Consumers with effects in another database, which get each batch exactly once."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
             async def process_remote_batch(self, conn, batch, target):
                 ...
 
-    Each batch is one transaction of the target, in which the target also remembers that it has the
-    batch (schema ``pgq_ext``, installed by ``pgqpy migrate``). Then the batch is finished where
-    the queue is. Whatever is killed in between, the batch comes again, and is left out.
+    Each batch is one transaction of the target, in which the target also records the batch (schema
+    ``pgq_ext``, installed by ``pgqpy migrate``). Then the batch is finished in the queue's
+    database. If anything is killed in between, the batch is opened again, and skipped.
 
-    What is written on ``conn``, in the queue's database, is lost if the process dies between the
-    two commits: read there, and write on ``target``.
+    Writes on ``conn``, in the queue's database, are lost if the process dies between the two
+    commits: read there, and write on ``target``.
 
-    A batch that does not follow on what the target has done raises TargetBehind or TargetAhead,
-    out of `run`: one of the databases was restored from a backup, or the consumer was moved.
-    Heartbeats of an idle queue are batches here, without events.
+    A batch that does not follow the target's position raises TargetBehind or TargetAhead, out of
+    `run`: one of the databases was restored from a backup, or the consumer was moved. Heartbeats of
+    an idle queue are batches here, without events.
     """
 
     _prepared = False
-    #: Whether source and target are known to agree on what was done.
+    #: Whether source and target are known to agree on the position.
     _started = False
-    #: Whether the queue is one of pgqpy's, not of PgQ itself.
+    #: Whether the queue is pgqpy's, not of PgQ itself.
     _source_is_ours = True
 
     # --- to be overridden
 
     async def prepare_target(self, target: AsyncConnection) -> None:
-        """Look whether the target has what is needed, or make it: called once, before any batch.
+        """Check the target's objects, or create them: called once, before any batch.
 
         ``target`` is in autocommit.
         """
@@ -66,7 +66,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         """Apply a batch inside a transaction of ``target``, which must be left open.
 
         ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
-        each event, and does as ``retry_policy`` says.
+        each event, and applies ``retry_policy``.
         """
         each = AsyncEventByEvent(
             target,
@@ -84,7 +84,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     # --- the life of a consumer
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
-        """Apply the batch in the target, unless it has it; not to be overridden."""
+        """Apply the batch in the target, unless it has it; do not override."""
         target = await self._working_target()
         async with target.batch():
             if not await self._begin(target, batch):
@@ -96,7 +96,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
             with translate_errors():
                 await conn.execute(_SETTLE, (batch.id,))
 
-    # --- how
+    # --- helpers
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
@@ -133,9 +133,9 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         await super()._batch_failed(session, batch, error)
 
     async def _start(self, conn: AsyncConnection) -> None:
-        """Tell the target where the consumer stands, if it knows nothing and that is no wonder.
+        """Tell the target the consumer's position, if it knows none and that is no error.
 
-        And see to it that a batch comes again that only the target knows to be done.
+        Also reopens a batch that only the target records as done.
         """
         with translate_errors():
             async with conn.cursor(row_factory=dict_row) as cursor:
@@ -147,7 +147,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
                 await cursor.execute(statement, (self.queue_name, self.consumer_name))
                 position = await cursor.fetchone()
         if position is None:
-            # Not registered; asking for a batch says so.
+            # Not registered; opening a batch will raise that.
             return
         target = await self._working_target()
         with comes_from(self.target_dsn), translate_errors():
@@ -231,14 +231,14 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
             )
 
     def _next_batch(self) -> tuple[bytes, list[Any]]:
-        # Heartbeats that are passed over the target would not hear of.
+        # The target would not be told of heartbeats that are skipped.
         return next_batch_and_tick(
             self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
         )
 
 
 _POSITION = b"select * from pgq.get_consumer_start(%s, %s)"
-#: With nothing that PgQ does not have; what it remembers does not tell whether that is the start.
+#: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
 _POSITION_OF_PGQ = b"""
 select s.sub_last_tick as tick_id, t.tick_time, true as fresh
   from pgq.subscription s

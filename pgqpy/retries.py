@@ -1,4 +1,4 @@
-"""Events of a batch that are not done with it: those that shall come again, and dead letters."""
+"""Unfinished events of a batch: retries and dead letters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-#: The texts of a dead letter are cut to so many characters.
+#: The maximum characters of a dead letter's reason, and of its traceback.
 MAX_REASON = 2000
 MAX_TRACEBACK = 4000
 
@@ -21,7 +21,7 @@ Letters = tuple[list[int], list[str], list[str | None]]
 
 
 def interval(value: float | timedelta, what: str) -> timedelta:
-    """Seconds, or an interval, as an interval; ``what`` names it if it is neither."""
+    """Return seconds, or an interval, as an interval; ``what`` names it in errors."""
     if isinstance(value, timedelta):
         return value
     try:
@@ -35,13 +35,13 @@ def interval(value: float | timedelta, what: str) -> timedelta:
 class Retries:
     """Collects them while the batch is processed; all are sent together when it is finished.
 
-    Its length is the number of events that shall come again.
+    Its length is the number of retries.
     """
 
     def __init__(self) -> None:
         self._after: dict[int, timedelta | datetime] = {}
         self._letters: dict[int, tuple[str, str | None]] = {}
-        # Those who failed at the same place have the same.
+        # Errors at the same place share one.
         self._tracebacks: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -59,7 +59,7 @@ class Retries:
         return len(self._letters)
 
     def add(self, event_id: int, after: float | timedelta | datetime) -> None:
-        """Note an event to come again; of several calls for one event the last wins."""
+        """Add a retry of an event; of several calls for one event the last wins."""
         if isinstance(after, datetime):
             if after.tzinfo is None:
                 raise ValueError("the time to retry at needs a time zone")
@@ -71,32 +71,33 @@ class Retries:
         self._after[event_id] = after
 
     def bury(self, event_id: int, reason: str, error: BaseException | None = None) -> None:
-        """Note an event as a dead letter, with the traceback of an error; the last call wins."""
+        """Add a dead letter, with the traceback of an error; the last call wins."""
         where = None
         if error is not None:
-            # Causes and groups included; what is most telling stands at the end.
+            # With causes and groups; the most important part is at the end.
             text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK:]
             where = self._tracebacks.setdefault(text, text)
         self.forget([event_id])
         self._letters[event_id] = (reason[:MAX_REASON], where)
 
     def forget(self, event_ids: Iterable[int]) -> None:
-        """Forget what is noted of some events: they are processed again."""
+        """Remove the entries of some events: they are processed again."""
         for event_id in event_ids:
             self._after.pop(event_id, None)
             self._letters.pop(event_id, None)
 
     def take(self, event_id: int) -> timedelta | datetime | None:
-        """Forget that an event shall come again, and say when; None if it shall not."""
+        """Remove an event's retry and return its time or delay; None if it has none."""
         return self._after.pop(event_id, None)
 
     def clear(self) -> None:
-        """Forget all: the batch starts over."""
+        """Remove all entries: the batch starts over."""
         self._after.clear()
         self._letters.clear()
 
     def columns(self) -> tuple[list[int], list[datetime | None], list[timedelta | None]]:
-        """Event ids, times and delays, as arrays of one length; of the latter two one is set."""
+        """Return event ids, times and delays, as arrays of one length; one of the latter two is
+        set."""
         whens = self._after.values()
         return (
             list(self._after),
@@ -105,9 +106,9 @@ class Retries:
         )
 
     def letters(self, encoding: str) -> Iterator[Letters]:
-        """Event ids, reasons and tracebacks, as arrays of one length, in pieces.
+        """Yield event ids, reasons and tracebacks, as arrays of one length, in pieces.
 
-        Errors quote anything; what a database of that encoding cannot store is escaped.
+        Errors quote any text; characters that the database's encoding lacks are escaped.
         """
         items = iter(self._letters.items())
         while piece := list(islice(items, PIECE)):
@@ -118,7 +119,7 @@ class Retries:
             )
 
     def dump(self, encoding: str) -> dict[str, Any]:
-        """All that is noted, as JSON has it, for a database of that encoding."""
+        """Return all entries as JSON, for a database of that encoding."""
         return {
             "retries": [
                 (event_id, after.isoformat() if isinstance(after, datetime) else after / SECOND)
@@ -130,7 +131,7 @@ class Retries:
         }
 
     def load(self, dumped: dict[str, Any]) -> None:
-        """Note what was dumped, and nothing else."""
+        """Replace all entries by dumped ones."""
         self.clear()
         for event_id, after in dumped.get("retries", ()):
             self.add(event_id, datetime.fromisoformat(after) if isinstance(after, str) else after)
@@ -139,6 +140,6 @@ class Retries:
 
 
 def storable(text: str, encoding: str) -> str:
-    """What a database of that encoding can store of a text; the rest is escaped."""
+    """Escape the characters of a text that a database of that encoding cannot store."""
     codec = "utf-8" if encoding == "UTF8" else "ascii"
     return text.replace("\0", "\\x00").encode(codec, "backslashreplace").decode(codec)

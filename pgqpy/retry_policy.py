@@ -1,4 +1,4 @@
-"""What becomes of an event that failed: when it comes again, and when it is given up."""
+"""Policies for failed events: when they are retried, and when they are given up."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TypeAlias
 
 from pgqpy.errors import InvalidConsumer
 
-#: How long an event waits after its attempt of that number (from 1) failed with that error, in
-#: seconds or as an interval; None: never again, it becomes a dead letter.
+#: Returns the delay of an event after the attempt of that number (from 1) failed with that error,
+#: in seconds or as an interval; None: no retry, it becomes a dead letter.
 RetryPolicy: TypeAlias = Callable[[int, Exception], float | timedelta | None]
 
 
 class Retry(Exception):
-    """Raise it in `process_event` to have the event again later, whatever its attempts.
+    """Raise it in `process_event` to retry the event later, whatever its attempts.
 
-    What was written for the event is rolled back; `Event.retry`, called, keeps it.
+    Writes for the event are rolled back; calling `Event.retry` keeps them.
     """
 
     def __init__(self, after: float | timedelta) -> None:
@@ -31,9 +31,9 @@ class Retry(Exception):
 class DeadLetter(Exception):
     """Raise it in `process_event` to give the event up at once.
 
-    It becomes a dead letter with this reason, and what was written for it is rolled back;
-    `Event.dead_letter` keeps it. With ``from error`` the dead letter has that one's traceback; an
-    error as the reason is its own.
+    It becomes a dead letter with this reason, and writes for it are rolled back;
+    `Event.dead_letter` keeps them. With ``from error`` the dead letter has the traceback of that
+    error; if the reason is an error, of the reason.
     """
 
     def __init__(self, reason: str | Exception) -> None:
@@ -46,7 +46,7 @@ class DeadLetter(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FixedDelay:
-    """Again after so many seconds, up to so many attempts in all (None: without end)."""
+    """Retries after ``delay`` seconds, up to ``attempts`` attempts in all (None: without end)."""
 
     seconds: float
     attempts: int | None = 10
@@ -60,11 +60,11 @@ class FixedDelay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialBackoff:
-    """Again after ``first`` seconds, then each time ``factor`` times as long, up to ``cap``.
+    """Retries after ``first`` seconds, then each time ``factor`` times as long, up to ``cap``.
 
-    Up to so many attempts in all (None: without end). Each delay is shortened by up to the share
-    ``jitter`` at random, so that events which failed together do not come back together. As it
-    stands the last of the 10 attempts is about 17 minutes after the first.
+    At most ``attempts`` attempts in all (None: without end). Each delay is shortened by up to the
+    share ``jitter`` at random, so that events that failed together are not retried together. By
+    default the last of the 10 attempts is about 17 minutes after the first.
     """
 
     first: float = 2.0
@@ -91,7 +91,7 @@ class ExponentialBackoff:
 
 
 def check_policy(policy: RetryPolicy) -> None:
-    """Raise InvalidConsumer for what cannot be called as a policy is."""
+    """Raise InvalidConsumer if it cannot be called like a policy."""
     try:
         inspect.signature(policy).bind(1, Exception())
     except TypeError as error:
@@ -102,7 +102,7 @@ def check_policy(policy: RetryPolicy) -> None:
 
 
 def in_short(error: Exception) -> str:
-    """An error in one line, as logs and dead letters have it."""
+    """Return an error in one line, for logs and dead letters."""
     if isinstance(error, Retry | DeadLetter):
         return str(error)
     try:

@@ -14,7 +14,7 @@ _NAMES = tuple(OPERATIONS.values())
 
 
 def decode_urlencoded(data: str) -> dict[str, str | None]:
-    """``id=7&name=J%C3%B5e&note`` as a dict. A column without ``=`` is NULL."""
+    """Decode ``id=7&name=J%C3%B5e&note`` as a dict. A column without ``=`` is NULL."""
     row: dict[str, str | None] = {}
     for pair in data.split("&"):
         if pair:
@@ -24,13 +24,13 @@ def decode_urlencoded(data: str) -> dict[str, str | None]:
 
 
 def decode_json(data: str) -> Any:
-    """JSON that PostgreSQL wrote, without loss: numbers with a fraction or exponent are Decimal."""
+    """Decode PostgreSQL's JSON without loss: numbers with a fraction or exponent are Decimal."""
     try:
         return _decode(data)
     except json.JSONDecodeError:
         raise
     except ValueError:
-        # A whole number of more digits than Python makes an int of.
+        # A whole number with more digits than Python allows for an int.
         return _decode_long(data)
 
 
@@ -46,9 +46,9 @@ _decode_long = json.JSONDecoder(parse_float=Decimal, parse_int=_whole).decode
 
 
 def decode_row(data: str) -> dict[str, Any]:
-    """A row in either format; what starts with a brace is JSON, see `decode_json`.
+    """Decode a row in either format; text that starts with a brace is JSON, see `decode_json`.
 
-    Raises ValueError when it is neither: for instance the SQL that sqltriga writes.
+    Raises ValueError if it is neither: for instance the SQL that sqltriga writes.
     """
     if data.startswith("{"):
         row: dict[str, Any] = decode_json(data)
@@ -62,7 +62,7 @@ def decode_row(data: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def operation_and_key(event_type: str | None) -> tuple[str | None, tuple[str, ...]]:
-    """What a trigger's ev_type says: the operation's name, and the columns of the key.
+    """Parse a trigger's ev_type: the operation's name, and the columns of the key.
 
     ``I:id`` (logutriga), ``I`` (sqltriga) and ``{"op":"INSERT","pkey":["id"],...}`` (jsontriga)
     are understood; any other type, an application's own, gives ``(None, ())``.

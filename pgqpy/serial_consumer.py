@@ -14,7 +14,7 @@ from pgqpy.remote_consumer import RemoteConsumer
 class SerialConsumer(RemoteConsumer):
     """A RemoteConsumer for effects whose order matters: no event is left for later.
 
-    An event that is put back, or given up, fails the batch, which comes again as a whole.
+    An event that is retried, or given up, fails the batch, which is retried as a whole.
     """
 
     def _end(self, target: Connection, batch: Batch) -> None:

@@ -11,7 +11,7 @@ from pgqpy.remote_consumer_async import AsyncRemoteConsumer
 class AsyncSerialConsumer(AsyncRemoteConsumer):
     """A RemoteConsumer for effects whose order matters: no event is left for later.
 
-    An event that is put back, or given up, fails the batch, which comes again as a whole.
+    An event that is retried, or given up, fails the batch, which is retried as a whole.
     """
 
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:

@@ -1,4 +1,4 @@
-"""A consumer's connections, opened when needed and again after they broke."""
+"""A consumer's connections, opened when needed and reopened after they broke."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pgqpy.batch_connection_async import AsyncBatchConnection
 from pgqpy.connection_async import AsyncConnection, C, async_connect_as
 from pgqpy.listener_async import AsyncSubscription
 
-#: Polls are so much rarer while ticks are known to be heard.
+#: The factor by which polls are rarer while notifications of ticks are known to arrive.
 _TRUST = 100
 
 
 class AsyncSession:
-    """Two connections, for the transactions and to read events, and what is heard of ticks."""
+    """Two connections, for the transactions and to read events, and the notifications of ticks."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class AsyncSession:
         self._reading: AsyncConnection | None = None
 
     async def working(self) -> AsyncBatchConnection:
-        """The connection for the consumer's transactions (autocommit outside of them)."""
+        """Return the connection for the consumer's transactions (autocommit outside of them)."""
         if self._working is None or self._working.closed:
             self._working = await self._connect(AsyncBatchConnection)
             await self._working.set_isolation_level(self._isolation_level)
         return self._working
 
     async def reading(self) -> AsyncConnection:
-        """The connection for the events."""
+        """Return the connection for the events."""
         if self._reading is None or self._reading.closed:
             self._reading = await self._connect(psycopg.AsyncConnection[tuple[Any, ...]])
             if self._reading.info.parameter_status("server_encoding") == "SQL_ASCII":
-                # The server would refuse to send what is not UTF-8; see `UnreadableEvent`.
+                # The server would refuse to send text that is not UTF-8; see `UnreadableEvent`.
                 await self._reading.execute(b"set client_encoding to SQL_ASCII", prepare=False)
         return self._reading
 
@@ -59,27 +59,27 @@ class AsyncSession:
         return any(conn is not None and conn.closed for conn in (self._working, self._reading))
 
     async def asking(self) -> AsyncConnection:
-        """The same, to ask for the next batch on: what is heard from now on is news."""
+        """Return `working`'s connection for opening the next batch; later notifications are new."""
         conn = await self.working()
         if self._subscription is not None:
             self._subscription.ask()
         return conn
 
     async def listen(self) -> bool:
-        """Start to listen, unless that was impossible a short while ago; True if this is new."""
+        """Start to listen, unless that failed a short while ago; True if this is new."""
         return self._subscription is not None and await self._subscription.open()
 
     def up_to_date(self, tick: int) -> bool:
-        """Whether there is known to be nothing after ``tick``, for having listened since."""
+        """Whether no tick after ``tick`` is known to exist: it has listened since."""
         return self._subscription is not None and self._subscription.up_to_date(tick)
 
     async def wait(
         self, waker: AsyncWaker, seconds: float, *, for_tick: bool, at_most: float = math.inf
     ) -> None:
-        """Wait for a tick, for `waker`, or so long.
+        """Wait for a tick, for `waker`, or ``seconds``.
 
-        A hundred times as long, up to ``at_most``, if only a tick can end the wait and LISTEN is
-        known to work: then polling is for the case that the connection dies unnoticed.
+        It waits a hundred times as long, up to ``at_most``, if only a tick can end the wait and
+        LISTEN is known to work: then polling only covers a connection that dies unnoticed.
         """
         if self._subscription is None:
             await waker.wait(seconds)
@@ -89,7 +89,7 @@ class AsyncSession:
         await self._subscription.wait(waker, seconds)
 
     async def close(self) -> None:
-        """Close all; the next use opens them again."""
+        """Close all connections; the next use opens them again."""
         for conn in (self._working, self._reading):
             if conn is not None:
                 await conn.close()

@@ -1,23 +1,23 @@
-"""The settings that a session of ours relies on: a role or a database may have others.
+"""The settings that our sessions rely on: a role or a database may have others.
 
-All that open a connection set these. On a connection that a user gave us nothing may depend on
-them, nor behind a pooler, which lends sessions that others have set up: there, arrays go in binary
-(see `pgqpy.arrays`).
+Every connection that we open sets these. Code must not depend on them on a user's connection,
+nor behind a pooler, which lends sessions that others have set up: there, arrays are sent in
+binary (see `pgqpy.arrays`).
 """
 
 from __future__ import annotations
 
-#: By name. What libpq must know when it connects is client_encoding alone: see `ENCODING`.
+#: Settings by name. libpq itself needs only client_encoding when it connects: see `ENCODING`.
 SETTINGS = {
-    # A NULL in the text of an array is no text.
+    # If off, a NULL in the text of an array is a string.
     "array_nulls": "on",
     "bytea_output": "hex",
-    # What psycopg reads: of dates any order of ISO's style.
+    # psycopg reads dates of the ISO style, in any order.
     "DateStyle": "ISO",
     "IntervalStyle": "postgres",
-    # Of numbers all digits.
+    # All digits of numbers.
     "extra_float_digits": "1",
-    # What is quoted here is quoted as the server reads it.
+    # Literals quoted here must mean the same to the server.
     "standard_conforming_strings": "on",
     "quote_all_identifiers": "off",
     "transform_null_equals": "off",

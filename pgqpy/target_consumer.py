@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/target_consumer_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""What consumers have in common whose effects are in another database, the target."""
+"""Common parts of consumers with effects in another database, the target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TargetConsumer(Consumer):
     """A consumer with a connection to a target; see its subclasses."""
 
     target_isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    """Of the transactions in the target."""
+    """The isolation level of the transactions in the target."""
 
     def __init__(
         self,
@@ -40,7 +40,8 @@ class TargetConsumer(Consumer):
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` is the queue's database, ``target_dsn`` the other; the rest as for Consumer.
+        """``dsn`` is the queue's database, ``target_dsn`` the other; for the rest see
+        Consumer.
 
         ``prepare_threshold`` is for both.
         """
@@ -51,7 +52,7 @@ class TargetConsumer(Consumer):
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
-        # Empty is libpq's environment, which is the target's only if it is the queue's as well.
+        # Empty means libpq's environment, which is the target's only if it is the queue's as well.
         if not target_dsn and self.dsn:
             raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
         self.target_dsn = dsns.resolve(target_dsn)
@@ -62,7 +63,7 @@ class TargetConsumer(Consumer):
     _target_failed = False
 
     def unregister(self) -> bool:
-        """Give up the position, what waits to be retried, and what the target remembers.
+        """Delete the position, the pending retries, and the target's records.
 
         False if there was no position.
         """
@@ -97,13 +98,13 @@ class TargetConsumer(Consumer):
     def _process(self, session: Session, batch: Batch) -> BatchStats:
         stats = super()._process(session, batch)
         if self.target_isolation_level != IsolationLevel.READ_COMMITTED:
-            # The batch is finished; whatever fails here, the next one notices it.
+            # The batch is finished; if this fails, the next one notices.
             with suppress(psycopg.Error, PgqError):
                 self._rotate(self._working_target())
         return stats
 
     def _rotate(self, target: BatchConnection) -> None:
-        """Keep small what the target remembers; transactions with old snapshots cannot."""
+        """Remove old records in the target; transactions with old snapshots cannot."""
         target.set_isolation_level(IsolationLevel.READ_COMMITTED)
         try:
             with target.transaction():

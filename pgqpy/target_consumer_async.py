@@ -1,4 +1,4 @@
-"""What consumers have in common whose effects are in another database, the target."""
+"""Common parts of consumers with effects in another database, the target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AsyncTargetConsumer(AsyncConsumer):
     """A consumer with a connection to a target; see its subclasses."""
 
     target_isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
-    """Of the transactions in the target."""
+    """The isolation level of the transactions in the target."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class AsyncTargetConsumer(AsyncConsumer):
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` is the queue's database, ``target_dsn`` the other; the rest as for AsyncConsumer.
+        """``dsn`` is the queue's database, ``target_dsn`` the other; for the rest see
+        AsyncConsumer.
 
         ``prepare_threshold`` is for both.
         """
@@ -48,7 +49,7 @@ class AsyncTargetConsumer(AsyncConsumer):
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
-        # Empty is libpq's environment, which is the target's only if it is the queue's as well.
+        # Empty means libpq's environment, which is the target's only if it is the queue's as well.
         if not target_dsn and self.dsn:
             raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
         self.target_dsn = dsns.resolve(target_dsn)
@@ -59,7 +60,7 @@ class AsyncTargetConsumer(AsyncConsumer):
     _target_failed = False
 
     async def unregister(self) -> bool:
-        """Give up the position, what waits to be retried, and what the target remembers.
+        """Delete the position, the pending retries, and the target's records.
 
         False if there was no position.
         """
@@ -95,13 +96,13 @@ class AsyncTargetConsumer(AsyncConsumer):
     async def _process(self, session: AsyncSession, batch: AsyncBatch) -> BatchStats:
         stats = await super()._process(session, batch)
         if self.target_isolation_level != IsolationLevel.READ_COMMITTED:
-            # The batch is finished; whatever fails here, the next one notices it.
+            # The batch is finished; if this fails, the next one notices.
             with suppress(psycopg.Error, PgqError):
                 await self._rotate(await self._working_target())
         return stats
 
     async def _rotate(self, target: AsyncBatchConnection) -> None:
-        """Keep small what the target remembers; transactions with old snapshots cannot."""
+        """Remove old records in the target; transactions with old snapshots cannot."""
         await target.set_isolation_level(IsolationLevel.READ_COMMITTED)
         try:
             async with target.transaction():

@@ -1,4 +1,4 @@
-"""Consumers whose effects cannot be rolled back: a mail that was sent stays sent."""
+"""Consumers with effects that cannot be rolled back: a mail that was sent stays sent."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pgqpy.event import Event
 from pgqpy.session_async import AsyncSession
 from pgqpy.target_consumer_async import AsyncTargetConsumer
 
-#: Batches of about so many events are read before the first is processed. A reader that waits for
-#: slow effects would hold back the horizon of the queue's database.
+#: Batches of up to about this many events are read before the first is processed. A reader that
+#: waits for slow effects would hold back the horizon of the queue's database.
 _READ_AHEAD = 10_000
 
 
 class AsyncTrackedConsumer(AsyncTargetConsumer):
-    """Processes event by event, and remembers each that is done.
+    """Processes event by event, and records each finished one.
 
-    For effects that no transaction undoes::
+    For effects that no transaction can undo::
 
         class Mailer(AsyncTrackedConsumer):
             queue_name = "mails"
@@ -34,16 +34,16 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
                 await send(event.data)
 
     Each event is one transaction of the target, which is the queue's own database unless
-    ``target_dsn`` says otherwise: it locks the consumer's name there, looks whether the event is
-    done (schema ``pgq_ext``), processes it, and remembers that. When the process dies the batch
-    comes again, without the events that are done. So at most one event is processed twice: the
-    one whose effect had happened and was not yet remembered.
+    ``target_dsn`` says otherwise: it locks the consumer's name there, checks whether the event is
+    done (schema ``pgq_ext``), processes it, and records it. If the process dies the batch is opened
+    again, without the finished events. So at most one event is processed twice: the one whose
+    effect had happened and was not yet recorded.
 
-    A batch that begins before the events that the target remembers raises TargetAhead, out of
+    A batch that begins before the events that the target has recorded raises TargetAhead, out of
     `run`: the queue's database was restored from a backup, or the consumer was moved back.
 
-    An event that fails is treated as ``retry_policy`` says; one that shall come again is not done.
-    `stop` ends `run` after the event at hand.
+    ``retry_policy`` applies to an event that fails; an event that is retried is not done. `stop`
+    ends `run` after the current event.
     """
 
     batch_size: int | None = 1_000
@@ -58,7 +58,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """As for AsyncRemoteConsumer; without ``target_dsn`` it is the queue's database."""
+        """See AsyncRemoteConsumer; without ``target_dsn`` it is the queue's database."""
         super().__init__(
             dsn,
             target_dsn=dsns.resolve(dsn) if target_dsn is None else target_dsn,
@@ -73,14 +73,14 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
     async def process_tracked_event(self, target: AsyncConnection, event: Event) -> None:
         """Process an event inside its own transaction of ``target``, which must be left open.
 
-        What is written there commits together with the note that the event is done.
+        Writes there commit together with the record that the event is done.
         """
         raise NotImplementedError
 
-    # --- how
+    # --- helpers
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
-        """Process the events that are not done yet; not to be overridden."""
+        """Process the events that are not done yet; do not override."""
         async for event in self._events(batch):
             if self._stopping:
                 raise Stopped
@@ -115,11 +115,11 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
             await self.fail_event(batch, event, error)
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> bool:
-        """Lock the consumer's name until the transaction ends; whether the event is done."""
+        """Lock the consumer's name until the transaction ends; return whether the event is done."""
         return await self._tell(target, _BEGIN, batch, event)
 
     async def _set_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> None:
-        """Remember that the event is done."""
+        """Record that the event is done."""
         await self._tell(target, _DONE, batch, event)
 
     async def _tell(
@@ -153,7 +153,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         try:
             return await super()._next(session, tolerant=tolerant)
         except Stopped:
-            # The batch stays open; its events that are done are known.
+            # The batch stays open; its finished events are recorded.
             return False
 
 

@@ -1,4 +1,4 @@
-"""What the information functions return, and what consumers report, as values.
+"""Results of the information functions, and reports of consumers, as values.
 
 Fields have the names of PgQ's result columns.
 """
@@ -21,7 +21,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo(_Row):
-    """A queue: its settings and how it is doing (pgq.get_queue_info).
+    """A queue: its settings and state (pgq.get_queue_info).
 
     ``ticker_lag`` is the age of the last tick, ``ev_per_sec`` the rate between recent ticks,
     ``ev_new`` the number of events since the last tick.
@@ -48,7 +48,7 @@ class ConsumerInfo(_Row):
     """A consumer on a queue (pgq.get_consumer_info).
 
     ``lag`` is the age of its position, ``last_seen`` the time since it last took or finished a
-    batch, ``pending_events`` an estimate of what it has not seen.
+    batch, ``pending_events`` an estimate of the events that it has not read.
     """
 
     queue_name: str
@@ -97,9 +97,9 @@ class NextBatch(_Row):
 class GroupInfo(_Row):
     """A consumer group (pgq.get_group_info).
 
-    ``workers`` counts its members; ``lag`` and ``pending_events`` are those of the partition that
-    is farthest behind. While it is resized ``resize_to`` is the number of partitions that it gets,
-    and ``resize_tick`` the tick that all have to reach before.
+    ``workers`` counts its members; ``lag`` and ``pending_events`` are those of the slowest
+    partition. While it is resized ``resize_to`` is the future number of partitions, and
+    ``resize_tick`` the tick that all must reach before.
     """
 
     queue_name: str
@@ -122,8 +122,8 @@ class GroupPartition(_Row):
     """A partition of a consumer group (pgq.get_group_partitions).
 
     ``worker`` is its owner's name, None if it is free; ``last_seen`` the time since the owner's
-    last sign of life. ``pending_events`` estimates the events of all keys behind ``last_tick``.
-    One that ``is_full`` takes no batches: too much is parked.
+    last heartbeat. ``pending_events`` estimates the events of all keys behind ``last_tick``. A
+    partition that ``is_full`` takes no batches: too many events are parked.
     """
 
     partition: int
@@ -141,10 +141,10 @@ class GroupPartition(_Row):
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey(_Row):
-    """A key whose events are put aside (pgq.get_parked_keys).
+    """A key whose events are parked (pgq.get_parked_keys).
 
     ``first_event`` is the id of the first; it has failed ``attempts`` times, the last time because
-    of ``error``, and is tried again at ``next_attempt`` (None: when somebody says so).
+    of ``error``, and is retried at ``next_attempt`` (None: when it is unparked).
     """
 
     key: str
@@ -161,8 +161,8 @@ class ParkedKey(_Row):
 class BatchStats:
     """A batch that a consumer has finished.
 
-    ``events`` counts those that were read, ``retried`` those put back, ``dead_letters`` those
-    given up; ``seconds`` is from opening to commit; ``lag`` the age of the batch's end when it was
+    ``events`` counts the events read, ``retried`` the retries, ``dead_letters`` those given up;
+    ``seconds`` is the time from opening to commit; ``lag`` the age of the batch's end when it was
     opened.
     """
 

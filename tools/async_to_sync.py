@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def convert(source: Path, target: Path) -> str:
-    """The text of a sync module."""
+    """Return the text of a sync module."""
     text = source.read_text()
     for pattern, replacement in PATTERNS:
         text = pattern.sub(replacement, text)

@@ -1,6 +1,6 @@
-"""Pages of the documentation site that no file of docs/ is: the README and the SQL reference.
+"""Pages of the documentation site without a file in docs/: the README and the SQL reference.
 
-A hook of MkDocs (mkdocs.yml). The SQL reference is made of the headers of the functions in sql/.
+A hook of MkDocs (mkdocs.yml). The SQL reference is made of the function headers in sql/.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Function:
 
 
 def functions(sql: str) -> Iterator[Function]:
-    """The functions of one file that are for users: not those whose header says "Internal."."""
+    """Yield the public functions of a file: those whose header does not say "Internal."."""
     for match in FUNCTION.finditer(sql):
         header = HEADER.search(match["body"])
         if header is None or "Internal." in header["text"]:
@@ -135,7 +135,7 @@ def functions(sql: str) -> Iterator[Function]:
 
 
 def _text(lines: list[str]) -> str:
-    """A header as Markdown: prose as it is, what stands in columns as code."""
+    """Return a header as Markdown: prose unchanged, columns as code."""
     blocks: list[tuple[str, list[str]]] = [("", [])]
     for line in lines:
         heading = re.fullmatch(r" ([A-Z][\w, ]*):", line)
@@ -156,7 +156,7 @@ def _block(heading: str, text: str) -> str:
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put the pages of the SQL reference where the navigation says ``reference/sql``."""
+    """Put the pages of the SQL reference in the place of ``reference/sql`` in the navigation."""
     for group in config.nav or ():
         for item in group.get("Reference", ()):
             if isinstance(item, dict) and item.get("SQL") == "reference/sql":
@@ -172,20 +172,20 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Links to programs, which the site has not, become their names."""
+    """Replace links to programs, which the site lacks, by their names."""
     return re.sub(
         r"\[[^]]+\]\((?:\.\./)?((?:examples|tests)/[^)]*|CONTRIBUTING.md)\)", r"`\1`", markdown
     )
 
 
 def page(title: str) -> str:
-    """A page of the SQL reference: the functions of a section."""
+    """Return a page of the SQL reference: the functions of a section."""
     found = [function for stem in SECTIONS[title] for function in functions(source(stem))]
     return "\n\n".join([f"# {title}", *(function.markdown().rstrip() for function in found)]) + "\n"
 
 
 def source(stem: str) -> str:
-    """Of files with the same name that of pgq is meant, unless the schema is given."""
+    """Return the text of a SQL file; of two with one name, pgq's, unless a schema is given."""
     schema, _, name = stem.rpartition("/")
     found = sorted((ROOT / "sql").glob(f"{schema or '*'}/[ft]*/{name}.sql"))
     if not found:

@@ -1,4 +1,4 @@
-"""Our schemas in PostgreSQL: install, upgrade, downgrade, and print them as SQL.
+"""The pgq schemas in PostgreSQL: install, upgrade, downgrade, and print them as SQL.
 
 The source is ``sql/``, readable files in install order (`Manifest`). From it
 come a database kept current by migrations (`migrate`, `downgrade`,

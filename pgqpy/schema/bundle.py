@@ -1,4 +1,4 @@
-"""The whole schema as files, for those who install without Python."""
+"""The whole schema as files, for installation without Python."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ end;
 $$;
 """
 
-# What CREATE EXTENSION itself does not create again has to be in a dump. Rows
-# that it does create would be there twice, so tables that it fills are left out.
+# A dump must hold the rows that CREATE EXTENSION does not create. Rows that it does create would be
+# duplicated, so the tables that it fills are left out.
 DUMP_DATA = f"""\
 do $$
 declare
@@ -47,7 +47,7 @@ $$;
 
 
 def schema_sql() -> str:
-    """Everything a fresh installation needs, to be run in one transaction.
+    """Return all SQL of a fresh installation, to be run in one transaction.
 
     It leaves the database at the newest revision, for `migrate` to go on from.
     """
@@ -62,7 +62,7 @@ def schema_sql() -> str:
 
 
 def single_file() -> str:
-    """``pgq.sql``: install with ``psql -f pgq.sql``, all or nothing."""
+    """Return ``pgq.sql``: install with ``psql -f pgq.sql``, all or nothing."""
     return "\n".join(
         (
             f"-- pgqpy {pgqpy.__version__}: the schema in one file, generated from sql/.",
@@ -79,7 +79,7 @@ def single_file() -> str:
 
 
 def extension_files() -> dict[str, str]:
-    """Name and content of what belongs into the server's ``extension`` directory."""
+    """Return names and contents of the files for the server's ``extension`` directory."""
     version = pgqpy.__version__
     control = (
         "comment = 'PgQ for Python and Spark: transactional event queues'\n"
@@ -99,7 +99,7 @@ def extension_files() -> dict[str, str]:
 
 
 def _version_table() -> str:
-    """Alembic's own table, at the newest revision."""
+    """Return Alembic's own table, at the newest revision."""
     impl = MigrationContext.configure(dialect_name="postgresql").impl
     table = impl.version_table_impl(
         version_table=VERSION_TABLE,

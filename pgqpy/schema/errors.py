@@ -1,4 +1,4 @@
-"""What can go wrong with the schema itself."""
+"""Errors of the schema itself."""
 
 from __future__ import annotations
 

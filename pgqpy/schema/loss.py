@@ -1,4 +1,4 @@
-"""What users would lose if the schema were removed."""
+"""The loss if the schema were removed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MOST = 100_000
 
 @dataclass(frozen=True)
 class Held:
-    """Rows of a table that users care for."""
+    """Rows of a table that matter to users."""
 
     noun: str
     source: LiteralString | None = None
     """A view that has these rows; None: all rows of the table."""
     name: LiteralString | None = None
-    """An expression that names a row; None: a number says enough."""
+    """An expression that names a row; None: a number is enough."""
 
 
 HELD: dict[str, Held] = {
@@ -49,7 +49,7 @@ HELD: dict[str, Held] = {
     "pgq_task.finished": Held("finished task"),
     "pgq_task.periodic": Held("periodic task", name="periodic_name"),
 }
-"""Tables with what users have put into them or rely on."""
+"""Tables of which users have filled or use the rows."""
 
 OURS = re.compile(
     r"""
@@ -69,18 +69,18 @@ OURS = re.compile(
     """,
     re.VERBOSE,
 )
-"""Tables that are no loss by themselves."""
+"""Tables whose rows are no loss by themselves."""
 
 
 def what_is_lost_with(connection: sa.Connection) -> str | None:
-    """What users have in our schemas, and what outside of them goes with it; None if it is nothing.
+    """Describe users' data in our schemas, and dependent objects outside; None if there is none.
 
-    If it is nothing, nothing can be added until the transaction ends.
+    In that case none can be added until the transaction ends.
     """
     driver = driver_of(connection)
     lost = "; ".join(_lost(driver))
     if not lost:
-        # Something may be written just now.
+        # A concurrent transaction may be writing.
         for table in _tables(driver):
             driver.execute(sql.SQL("lock table {}").format(_quoted(table)))
         lost = "; ".join(_lost(driver))

@@ -1,4 +1,4 @@
-"""Where the SQL is, and in which order it goes in.
+"""The SQL files, in install order.
 
 This module alone knows where ``sql/`` and ``migrations/`` are: inside the
 package in a wheel, beside it in a checkout.
@@ -23,15 +23,14 @@ MIGRATIONS_DIR = _shipped("migrations")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What ``sql/manifest.txt`` lists, by section, each in install order.
+    """The files that ``sql/manifest.txt`` lists, by section, each in install order.
 
     Attributes:
         base: roles and schemas. Harmless to repeat, and ends with the owner's
             role set.
-        structure: tables, sequences, views: what a migration changes.
-        functions: functions and trigger functions, replaced at each upgrade.
-        grants: privileges, repeated at each upgrade.
-        end: the installer's own role again, without what it needed.
+        structure: tables, sequences, views: the objects of migrations. functions: functions and
+        trigger functions, replaced at each upgrade. grants: privileges, repeated at each upgrade.
+        end: sets the installer's own role again, and revokes what it needed.
     """
 
     root: Path
@@ -46,7 +45,7 @@ class Manifest:
         """Read the manifest: ``[section]`` lines, paths, ``#`` comments.
 
         Raises:
-            ValueError: a line makes no sense, or names a file that is not there.
+            ValueError: a line is invalid, or names a file that does not exist.
         """
         files: dict[str, list[Path]] = {name: [] for name in SECTIONS}
         section = None
@@ -67,7 +66,7 @@ class Manifest:
         return cls(root, *(tuple(files[name]) for name in SECTIONS))
 
     def sql(self, *sections: str) -> str:
-        """The text of these sections' files, each under its name."""
+        """Return the text of these sections' files, each under its name."""
         return "\n".join(
             f"-- {path.relative_to(self.root).as_posix()}\n\n{path.read_text(encoding='utf-8')}"
             for section in sections

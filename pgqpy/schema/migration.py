@@ -1,12 +1,12 @@
 """Migrations, by Alembic: bring a database's schema to a revision of ``migrations/versions``.
 
-A revision changes structure only: tables, sequences, views. Functions and
-grants have no history; an upgrade to the newest revision replaces them by
-those of ``sql/``. All of an upgrade is one transaction under an advisory lock,
-so that two at once are one after the other, and an interrupted one never was.
+A revision changes structure only: tables, sequences, views. Functions and grants have no history;
+an upgrade to the newest revision replaces them by those of ``sql/``. An upgrade is one transaction
+under an advisory lock: two at once run one after the other, and an interrupted one leaves nothing
+behind.
 
-Which revision a database is at stands in a table inside our own schema, so
-that an application's own Alembic version table never meets ours.
+A table inside our own schema holds the database's revision, so that it cannot clash with an
+application's own Alembic version table.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from pgqpy.schema.revisions import history, path_to, resolve
 from pgqpy.schema.session import LOCK, driver_of, transaction, undisturbed
 from pgqpy.schema.state import ALL_SCHEMAS, refuse_foreign_schema, revision_of
 
-# What env.py and the revisions know of their surroundings is global in Alembic.
+# Alembic's context for env.py and the revisions is global.
 _ALEMBIC = threading.Lock()
 
-# Nothing could be written to tables that stay captured, and they are not pgq_owner's.
+# Tables that stayed captured could not be written to; and pgq_owner does not own them.
 DROP_SCHEMAS = (
     "set local role none;\n"
     "select pgq.release_table(capture_table)"
@@ -43,8 +43,7 @@ def migrate(dsn: str, revision: str = "head") -> str:
     """Install the schema, or upgrade it; harmless when it is there already.
 
     Args:
-        dsn: libpq connection string or URI.
-        revision: up to which revision; the newest by default.
+        dsn: libpq connection string or URI. revision: the target revision; the newest by default.
 
     Returns:
         The revision that the database is at now.
@@ -65,15 +64,14 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
     Roles stay: other databases of the cluster may use them.
 
     Args:
-        dsn: libpq connection string or URI.
-        revision: down to which revision.
-        force: remove the schema though it holds something.
+        dsn: libpq connection string or URI. revision: the target revision. force: remove the schema
+        even if it holds data.
 
     Returns:
         The revision that the database is at now.
 
     Raises:
-        SchemaError: what users have in it would be lost, the database holds something else,
+        SchemaError: users' data in it would be lost, the database holds something else,
             or rights are missing.
     """
     target = resolve(revision)
@@ -82,13 +80,13 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
 
 
 def current(dsn: str) -> str | None:
-    """The revision that the database is at; None when the schema is not installed."""
+    """Return the database's revision; None if the schema is not installed."""
     with transaction(dsn) as connection:
         return revision_of(connection)
 
 
 def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
-    """The SQL of an upgrade from ``start`` (nothing by default), without a connection."""
+    """Return the SQL of an upgrade from ``start`` (nothing by default), without a connection."""
     target = resolve(revision)
     if target is None:
         raise SchemaError("base is not above anything", hint="use downgrade")
@@ -101,7 +99,7 @@ def upgrade_sql(revision: str = "head", *, start: str | None = None) -> str:
 
 
 def downgrade_sql(start: str, revision: str) -> str:
-    """The SQL of a downgrade from ``start``, without a connection."""
+    """Return the SQL of a downgrade from ``start``, without a connection."""
     target = resolve(revision)
     buffer = io.StringIO()
     config = _config(None, before=_base(), after="" if target else DROP_SCHEMAS, output=buffer)
@@ -111,16 +109,15 @@ def downgrade_sql(start: str, revision: str) -> str:
 
 
 def what_downgrade_loses(dsn: str) -> str | None:
-    """What would be gone with the schema, in words; None when that is nothing."""
+    """Describe what would be lost with the schema; None if that is nothing."""
     with transaction(dsn) as connection:
         return None if revision_of(connection) is None else _lost_with(connection)
 
 
 def execute_script(context: MigrationContext, script: str) -> None:
-    """Run, or print, many statements exactly as they stand.
+    """Run, or print, many statements exactly as they are.
 
-    SQLAlchemy would take ``%`` and ``:name`` for placeholders, of which
-    PL/pgSQL is full.
+    SQLAlchemy would interpret ``%`` and ``:name``, which PL/pgSQL often contains, as placeholders.
     """
     if context.as_sql:
         context.impl.static_output(script)
@@ -176,7 +173,7 @@ def _config(
     output: io.StringIO | None = None,
 ) -> Config:
     config = Config(output_buffer=output) if output is not None else Config()
-    # A percent sign is ConfigParser's own.
+    # ConfigParser interprets percent signs.
     config.set_main_option("script_location", str(MIGRATIONS_DIR).replace("%", "%%"))
     after = "\n".join(filter(None, (after, Manifest.load().sql("end"))))
     config.attributes.update(connection=connection, before=before, after=after)
@@ -196,7 +193,7 @@ def _base() -> str:
 
 
 def _functions_of(target: str) -> str:
-    """Functions and grants go with the newest structure only."""
+    """Return functions and grants, which only the newest structure gets."""
     if target != history()[-1].id:
         return ""
     return Manifest.load().sql("functions", "grants")

@@ -1,4 +1,4 @@
-"""The revisions of ``migrations/versions``, and how one is named."""
+"""The revisions of ``migrations/versions``, and their names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pgqpy.schema.manifest import MIGRATIONS_DIR
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A state that the schema has had in a release."""
+    """A state of the schema in a release."""
 
     id: str
     description: str
@@ -21,7 +21,7 @@ class Revision:
 
 
 def history() -> list[Revision]:
-    """All revisions, the oldest first."""
+    """Return all revisions, the oldest first."""
     script = _script()
     return [
         Revision(step.revision, step.doc.partition("\n")[0], step.is_head)
@@ -30,7 +30,7 @@ def history() -> list[Revision]:
 
 
 def resolve(revision: str) -> str | None:
-    """The full id of a revision; None for ``base``."""
+    """Return the full id of a revision; None for ``base``."""
     if revision == "base":
         return None
     try:
@@ -42,7 +42,7 @@ def resolve(revision: str) -> str | None:
 
 
 def path_to(revision: str) -> set[str]:
-    """The revision and all below it."""
+    """Return the revision and all below it."""
     return {step.revision for step in _script().iterate_revisions(revision, "base")}
 
 

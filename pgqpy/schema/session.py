@@ -1,4 +1,4 @@
-"""The transaction that changes a schema: alone, all or nothing, and repeated when disturbed."""
+"""The transaction that changes a schema: alone, all or nothing, and repeated on conflicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgqpy.connection import connect
 from pgqpy.errors import PgqError, from_psycopg
 from pgqpy.schema.errors import SchemaError
 
-# Any number will do, as long as it is always the same: "pgqpy" in ASCII.
+# Any constant number: "pgqpy" in ASCII.
 LOCK = f"select pg_catalog.pg_advisory_xact_lock({int.from_bytes(b'pgqpy')})"
 
 # Internal error ("tuple concurrently updated"), serialization failure, deadlock.
@@ -30,10 +30,10 @@ NEEDED_RIGHTS = (
 
 @contextmanager
 def transaction(dsn: str) -> Iterator[sa.Connection]:
-    """A connection in a transaction in which nobody else migrates this database."""
+    """Open a transaction in which no other session migrates this database."""
     with _errors_of_ours():
-        # READ COMMITTED, whatever the user's default: we must see what the one
-        # has done who held the lock before us.
+        # READ COMMITTED, whatever the user's default: the changes of the previous holder of the
+        # lock must be visible.
         engine = sa.create_engine(
             "postgresql+psycopg://",
             creator=lambda: connect(dsn),
@@ -41,17 +41,18 @@ def transaction(dsn: str) -> Iterator[sa.Connection]:
             isolation_level="READ COMMITTED",
         )
         with engine.begin() as connection:
-            # What others have put on the user's path is not called with the user's rights.
+            # Foreign objects on the user's path must not be called with the user's rights.
             connection.exec_driver_sql("set local search_path = pg_catalog, pg_temp")
             connection.exec_driver_sql(LOCK)
             yield connection
 
 
 def undisturbed(change: Callable[[], None]) -> None:
-    """Repeat a change that met another session's: it was one transaction, so nothing is half done.
+    """Repeat a change that conflicts with another session's: it is one transaction, so nothing is
+    half done.
 
-    GRANT and CREATE OR REPLACE lock nothing; who changes the same catalog row
-    at the same time makes them fail with an internal error.
+    GRANT and CREATE OR REPLACE lock nothing: if another session changes the same catalog row at the
+    same time, they fail with an internal error.
     """
     for _ in range(MEETINGS):
         try:
@@ -70,7 +71,7 @@ def driver_of(connection: sa.Connection) -> psycopg.Connection[Any]:
 
 @contextmanager
 def _errors_of_ours() -> Iterator[None]:
-    """As `pgqpy.errors.translate_errors`, which knows nothing of SQLAlchemy's wrappers."""
+    """Translate errors like `pgqpy.errors.translate_errors`, also in SQLAlchemy's wrappers."""
     try:
         yield
     except (psycopg.Error, sa.exc.DBAPIError) as error:

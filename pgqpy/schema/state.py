@@ -1,4 +1,4 @@
-"""What a database holds: which revision, and somebody else's schema."""
+"""The state of a database: its revision, and foreign schemas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pgqpy.schema.revisions import history
 from pgqpy.schema.session import driver_of
 
 SCHEMAS = ("pgq", "pgq_ext", "pgq_coop", "pgq_task")
-"""Those that clients know. PgQ installs extensions with these names."""
+"""The schemas that clients use. PgQ installs extensions with these names."""
 ALL_SCHEMAS = (
     *SCHEMAS,
     "pgq_ids",
@@ -22,7 +22,7 @@ VERSION_SCHEMA = "pgq"
 VERSION_TABLE = "alembic_version"
 
 
-# A table of this name that belongs to another role may be a view, which runs what that role likes.
+# A table of this name owned by another role may be a view, which runs that role's code.
 _TRUSTED = "relkind = 'r' and pg_catalog.pg_get_userbyid(relowner) = 'pgq_owner'"
 
 
@@ -52,7 +52,7 @@ def revision_of(connection: sa.Connection) -> str | None:
 
 
 def refuse_foreign_schema(connection: sa.Connection) -> None:
-    """Never touch a schema that is not ours, or that something else takes care of."""
+    """Refuse a schema that is not ours, or that something else manages."""
     driver = driver_of(connection)
     extension = driver.execute(
         """

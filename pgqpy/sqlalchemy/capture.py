@@ -1,4 +1,4 @@
-"""How a table is captured: the options of pgq.capture_table, as a value."""
+"""The options of pgq.capture_table, as a value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTS = ("operations", "columns", "exclude", "key")
 class Capture:
     """Captures a table into a queue; the options are pgq.capture_table's (docs/capture.md).
 
-    Raises InvalidParameter for options that make no sense without looking at the table.
+    Raises InvalidParameter for options that are invalid for any table.
     """
 
     queue: str
@@ -53,7 +53,7 @@ class Capture:
         object.__setattr__(self, "operations", given)
 
     def options(self) -> dict[str, Any]:
-        """The options that are not the defaults; lists are lists."""
+        """Return the options that are not the defaults; lists are lists."""
         chosen = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -62,5 +62,5 @@ class Capture:
         return chosen
 
     def column_names(self) -> set[str]:
-        """All columns that the options name."""
+        """Return all columns that the options name."""
         return {*(self.columns or ()), *(self.exclude or ()), *(self.key or ())}

@@ -1,4 +1,4 @@
-"""What models declare: ``__pgq_queue__`` of a mapped class, `declare_capture` for a Table."""
+"""Declarations of models: ``__pgq_queue__`` of a mapped class, `declare_capture` for a Table."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pgqpy.errors import InvalidParameter
 from pgqpy.sqlalchemy.capture import Capture
 
 ATTRIBUTE = "__pgq_queue__"
-# In the info of the MetaData: what is in a Table's own, Alembic writes into migrations.
+# In the info of the MetaData: Alembic writes a Table's own info into migrations.
 INFO_KEY = "pgq_captures"
 
 
 def declare_capture(table: sa.Table, *captures: str | Capture) -> None:
-    """Declare that a table which no class is mapped to is captured: ``__pgq_queue__`` of Core."""
+    """Declare the capture of a table without a mapped class: ``__pgq_queue__`` for Core."""
     declared = table.metadata.info.setdefault(INFO_KEY, {})
     declared[table.key] = [*declared.get(table.key, ()), *captures]
 
 
 def captures_of(table: sa.Table) -> list[Capture]:
-    """How a table is declared to be captured, one `Capture` for each queue; empty for not at all.
+    """Return a table's declared captures, one `Capture` for each queue.
 
-    Raises InvalidParameter for a declaration that is none, or that contradicts another.
+    Raises InvalidParameter for a declaration that is invalid, or that contradicts another.
     """
     captures: dict[str, Capture] = {}
     for where, declaration in _declarations(table):
@@ -41,10 +41,10 @@ def captures_of(table: sa.Table) -> list[Capture]:
 
 
 def _declarations(table: sa.Table) -> Iterator[tuple[str, Any]]:
-    """What is declared for a table, and where.
+    """Yield a table's declarations, and their places.
 
-    Looked up when it is needed, so it does not matter what was imported first. SQLAlchemy has no
-    public way to enumerate mappings.
+    Looked up when needed, so the order of imports does not matter. SQLAlchemy has no public way to
+    enumerate mappings.
     """
     declared = table.metadata.info.get(INFO_KEY, {})
     yield f"declare_capture() of table {table.fullname}", declared.get(table.key)

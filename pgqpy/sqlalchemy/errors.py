@@ -1,4 +1,4 @@
-"""SQLAlchemy's errors, as ours."""
+"""SQLAlchemy's errors, translated to ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgqpy.errors import ConnectionFailed, PgqError, from_psycopg, of_sqlstate
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Raise what a driver raises inside the block as a `PgqError`, with its error as the cause."""
+    """Raise a driver's errors inside the block as `PgqError`, with the original as the cause."""
     try:
         yield
     except sa.exc.DBAPIError as error:
@@ -24,7 +24,7 @@ def translate_errors() -> Iterator[None]:
 def _from_driver(error: sa.exc.DBAPIError) -> PgqError:
     if isinstance(error.orig, psycopg.Error):
         return from_psycopg(error.orig)
-    # Around asyncpg's error is one of SQLAlchemy's; psycopg2 keeps what the server said in diag.
+    # asyncpg's error is wrapped by one of SQLAlchemy's; psycopg2's diag holds the server's report.
     source: Any = error.orig.__cause__ or error.orig if error.orig is not None else error
     if error.connection_invalidated:
         return ConnectionFailed(str(source).strip())

@@ -1,4 +1,4 @@
-"""Sessions inside a transaction of psycopg's, which they can neither commit nor roll back."""
+"""Sessions inside a psycopg transaction, which they can neither commit nor roll back."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _async_engines: WeakKeyDictionary[AsyncConnection, AsyncEngine] = WeakKeyDiction
 
 @contextmanager
 def joined_session(conn: Connection) -> Iterator[Session]:
-    """A session in a savepoint of the transaction; what it has not flushed is flushed at the end.
+    """Open a session in a savepoint of the transaction; pending changes are flushed at the end.
 
-    What says nothing against the statements that were executed is raised as psycopg's.
+    Errors that are not the fault of the statements are raised as psycopg's.
     """
     engine = _engines.get(conn)
     if engine is None:
@@ -52,7 +52,7 @@ def joined_session(conn: Connection) -> Iterator[Session]:
 
 @asynccontextmanager
 async def async_joined_session(conn: AsyncConnection) -> AsyncIterator[AsyncSession]:
-    """The same."""
+    """Open a session like `joined_session`, on an AsyncConnection."""
     engine = _async_engines.get(conn)
     if engine is None:
 

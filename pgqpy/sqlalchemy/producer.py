@@ -16,11 +16,11 @@ from pgqpy.calls import call, checked, event_arrays, texts
 from pgqpy.delivery import Delivery, EventFields
 from pgqpy.sqlalchemy.errors import translate_errors
 
-#: Whatever executes statements.
+#: Objects that execute statements.
 AnySession: TypeAlias = Session | scoped_session[Any] | sa.Connection
 AnyAsyncSession: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
-#: At most so many events, and about so many characters, are one statement.
+#: The maximum events of a statement; their characters are limited, too.
 _SLICE = 5_000
 _SLICE_CHARACTERS = 4_000_000
 
@@ -28,11 +28,11 @@ _SLICE_CHARACTERS = 4_000_000
 class Producer:
     """Writes events into one queue, by a Session or a Connection, with any driver.
 
-    The events are in the session's transaction: they are delivered once that commits, and never
-    if it, or the savepoint that they are in, is rolled back. A session with several databases
-    cannot know which one is meant: give ``session.connection(...)``.
+    The events are in the session's transaction: they are delivered after it commits, and never if
+    it, or their savepoint, is rolled back. If a session has several databases, it cannot know which
+    one is meant: pass ``session.connection(...)``.
 
-    ``at``, ``after`` and ``key``, and what is raised, are as for `pgqpy.Producer`.
+    ``at``, ``after`` and ``key``, and the errors raised, are those of `pgqpy.Producer`.
     """
 
     def __init__(self, queue_name: str) -> None:
@@ -60,7 +60,7 @@ class Producer:
         return int(_execute(session, *delivery.event(self.queue_name, fields))[0])
 
     def cancel_event(self, session: AnySession, event_id: int) -> bool:
-        """Take back an event that waits for its time; as `pgqpy.Producer.cancel_event`."""
+        """Cancel a delayed event; see `pgqpy.Producer.cancel_event`."""
         return bool(_execute(session, _CANCEL_EVENT, [self.queue_name, event_id])[0])
 
     def insert_events(
@@ -72,10 +72,10 @@ class Producer:
         after: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
-        """Write any number of events; returns how many were given.
+        """Write any number of events; returns their number.
 
         All are written or, after an error, none: they are in a savepoint, so the session can go
-        on, and AUTOCOMMIT will not do. They are sent some thousand at a time, not held.
+        on, and AUTOCOMMIT is not possible. They are sent some thousand at a time, not held.
         """
         count = 0
         with translate_errors(), _checked(session).begin_nested():
@@ -95,7 +95,7 @@ class Producer:
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order.
 
-        They are held in memory; for very many use `insert_events`.
+        They are held in memory; for large numbers use `insert_events`.
         """
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
@@ -104,7 +104,7 @@ class Producer:
 
 
 class AsyncProducer:
-    """The same as `Producer`, by an AsyncSession or AsyncConnection."""
+    """`Producer` for an AsyncSession or AsyncConnection."""
 
     def __init__(self, queue_name: str) -> None:
         self.queue_name = queue_name
@@ -139,7 +139,7 @@ class AsyncProducer:
         )
 
     async def cancel_event(self, session: AnyAsyncSession, event_id: int) -> bool:
-        """Take back an event that waits for its time; as `pgqpy.Producer.cancel_event`."""
+        """Cancel a delayed event; see `pgqpy.Producer.cancel_event`."""
         return await _real(session).run_sync(self._producer.cancel_event, event_id)
 
     async def insert_events(
@@ -151,7 +151,7 @@ class AsyncProducer:
         after: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
-        """Write any number of events; returns how many were given. As `Producer.insert_events`."""
+        """Write any number of events; returns their number. See `Producer.insert_events`."""
         real = _real(session)
         piece = _Slice()
         count = 0
@@ -189,13 +189,13 @@ class _Slice:
         self._characters = 0
 
     def add(self, event: EventFields) -> bool:
-        """Add one; True if there are enough."""
+        """Add an event; True if the slice is full."""
         self._events.append(event)
         self._characters += sum(len(text) for text in event if isinstance(text, str))
         return len(self._events) >= _SLICE or self._characters >= _SLICE_CHARACTERS
 
     def taken(self) -> list[EventFields]:
-        """Those so far; the next ones are a slice of their own."""
+        """Return the events so far; the next ones are in a new slice."""
         events, self._events, self._characters = self._events, [], 0
         return events
 
@@ -209,7 +209,7 @@ def _sliced(events: Iterable[EventFields]) -> Iterable[list[EventFields]]:
 
 
 def _real(session: AnyAsyncSession) -> AsyncSession | AsyncConnection:
-    """The session of this task, of a scoped one. Raises TypeError if it is something else."""
+    """Return the current task's session of a scoped one. Raises TypeError for other objects."""
     real = session() if isinstance(session, async_scoped_session) else session
     if not hasattr(real, "run_sync"):
         raise _wrong(real, "AsyncSession or AsyncConnection", "Producer")
@@ -217,7 +217,7 @@ def _real(session: AnyAsyncSession) -> AsyncSession | AsyncConnection:
 
 
 def _checked(session: AnySession) -> AnySession:
-    """It, if events can be written by it. Raises TypeError."""
+    """Return it, if it can write events. Raises TypeError."""
     if hasattr(session, "run_sync") or not hasattr(session, "begin_nested"):
         raise _wrong(session, "Session or Connection", "AsyncProducer")
     return session
@@ -233,7 +233,7 @@ def _wrong(given: object, wanted: str, other: str) -> TypeError:
 
 
 def _execute(session: AnySession, statement: bytes, arguments: Sequence[Any]) -> list[Any]:
-    """Execute one of the statements that psycopg is sent elsewhere; the first column."""
+    """Execute a statement of the psycopg producer; return the first column."""
     values = checked(arguments)
     named = {f"pgq_{number}": value for number, value in enumerate(values)}
     with translate_errors():
@@ -243,7 +243,7 @@ def _execute(session: AnySession, statement: bytes, arguments: Sequence[Any]) ->
 
 @lru_cache
 def _text(statement: bytes, types: tuple[_Type | None, ...]) -> sa.TextClause:
-    """A statement with SQLAlchemy's placeholders, which say what the values are."""
+    """Return a statement with SQLAlchemy's placeholders, which name the types of the values."""
     first, *rest = statement.decode().split("%s")
     text = first + "".join(f"(:pgq_{number}){part}" for number, part in enumerate(rest))
     return sa.text(text).bindparams(
@@ -255,7 +255,7 @@ def _text(statement: bytes, types: tuple[_Type | None, ...]) -> sa.TextClause:
 
 
 def _type_of(value: Any) -> _Type | None:
-    """What to call a value; None where PostgreSQL has to find out, or psycopg, as for arrays."""
+    """Return a value's type; None if PostgreSQL finds out, or psycopg, for instance for arrays."""
     return _TYPES.get(type(value))
 
 

@@ -13,7 +13,7 @@ from pgqpy.sqlalchemy.capture import Capture
 
 
 def create_queue(queue: str) -> str:
-    """Create a queue, if it is not there."""
+    """Create a queue, if it does not exist."""
     return f"select pgq.create_queue({literal(queue)})"
 
 
@@ -24,7 +24,7 @@ def set_queue_config(queue: str, parameter: str, value: object) -> str:
 
 
 def drop_queue(queue: str, *, force: bool) -> str:
-    """Drop a queue; with ``force`` also one that is in use."""
+    """Drop a queue; with ``force`` also if it is in use."""
     return f"select pgq.drop_queue({literal(queue)}{', true' if force else ''})"
 
 
@@ -55,7 +55,7 @@ def add_task_columns(
 
 
 def notify_workers(table: str, schema: str | None, names: Mapping[str, str]) -> str:
-    """Have those who work on the rows of a table hear of them."""
+    """Notify workers of the rows of a table."""
     arguments = [_table(table, schema), literal(json.dumps(dict(names)))]
     return f"select pgq_task.notify_workers({', '.join(arguments)})"
 
@@ -63,13 +63,13 @@ def notify_workers(table: str, schema: str | None, names: Mapping[str, str]) -> 
 def remove_task_columns(
     table: str, schema: str | None, names: Mapping[str, str], *, force: bool
 ) -> str:
-    """Undo that, and the triggers; with ``force`` also if rows wait."""
+    """Remove the task columns and the triggers; with ``force`` also if rows wait."""
     arguments = [_table(table, schema), literal(json.dumps(dict(names)))]
     return f"select pgq_task.remove_columns({', '.join(arguments)}{', true' if force else ''})"
 
 
 def literal(value: Any) -> str:
-    """A value as SQL. Raises InvalidPayload for what no text can hold."""
+    """Return a value as an SQL literal. Raises InvalidPayload if no text can hold it."""
     checked([value])
     if isinstance(value, list):
         return f"array[{', '.join(map(literal, value))}]"

@@ -18,7 +18,7 @@ def _add_index(column: sa.Column[Any], table: sa.Table) -> None:
         f"{table.name}_{column.name}_idx",
         column,
         postgresql_where=column.is_not(None),
-        # As of a column with index=True: copied with the column.
+        # Like that of a column with index=True: copied with the column.
         _column_flag=True,
     )
 
@@ -28,7 +28,7 @@ def _status() -> MappedColumn[str]:
 
 
 def _next_attempt() -> MappedColumn[datetime | None]:
-    # No default of the server's: a migration that added it would make all rows due that are there.
+    # No server default: a migration that adds the column would make all existing rows due.
     column: MappedColumn[datetime | None]
     column = mapped_column(_TIME, nullable=True, insert_default=sa.func.clock_timestamp())
     sa.event.listen(column.column, "after_parent_attach", _add_index, propagate=True)
@@ -48,28 +48,28 @@ def _last_error() -> MappedColumn[str | None]:
 
 
 class TaskColumns:
-    """A mixin: rows of the class are worked on by a `ModelWorker`, or a `pgqpy.tasks.TableWorker`.
+    """A mixin for rows that a `ModelWorker`, or a `pgqpy.tasks.TableWorker`, works on.
 
-    The columns, and the index, are those of `pgq_task.add_columns`; what is inserted by SQLAlchemy
-    is due at once unless it says otherwise.
+    The columns, and the index, are those of `pgq_task.add_columns`; rows inserted by SQLAlchemy
+    are due at once unless they say otherwise.
     """
 
     __task_columns__ = TaskColumnNames()
 
     #: How the last attempt ended: ``new`` (there was none), ``succeeded`` or ``failed``.
     status: Mapped[str] = _status()
-    #: From when on the row is to be processed; None: not at all.
+    #: The time from which the row is due; None: never.
     next_attempt: Mapped[datetime | None] = _next_attempt()
-    #: How often it was tried.
+    #: The number of attempts.
     attempts: Mapped[int] = _attempts()
-    #: When it was tried last.
+    #: The time of the last attempt.
     last_attempt: Mapped[datetime | None] = _last_attempt()
-    #: Why the last attempt that failed did.
+    #: The error of the last failed attempt.
     last_error: Mapped[str | None] = _last_error()
 
 
 def task_columns(names: TaskColumnNames) -> type[Any]:
-    """A mixin as `TaskColumns`, whose columns, and attributes, have other names."""
+    """Return a mixin like `TaskColumns`, with other names of columns and attributes."""
     namespace: dict[str, Any] = {
         "__task_columns__": names,
         names.status: _status(),

@@ -1,4 +1,4 @@
-"""SQLAlchemy's URLs, for those who want libpq's."""
+"""Conversion of SQLAlchemy's URLs to libpq's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sqlalchemy as sa
 
 
 def libpq_dsn(url: sa.URL | str) -> str:
-    """The connection string, password included, that a `pgqpy.Consumer` takes.
+    """Return the connection string, password included, for a `pgqpy.Consumer`.
 
     ``url`` is an engine's: ``libpq_dsn(engine.url)``. Its driver does not matter; parameters
-    behind the ``?`` must be ones that libpq knows, such as ``host`` and ``sslmode``.
+    after the ``?`` must be libpq's, such as ``host`` and ``sslmode``.
     """
     return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)

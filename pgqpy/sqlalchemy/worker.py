@@ -19,7 +19,7 @@ from pgqpy.tasks.table.worker import TableWorker
 
 
 class ModelWorker(TableWorker):
-    """As `pgqpy.tasks.TableWorker`, for handlers that get a session and the mapped object.
+    """A `pgqpy.tasks.TableWorker` for handlers that get a session and the mapped object.
 
     Give a handler, or override `process_object`::
 
@@ -29,9 +29,9 @@ class ModelWorker(TableWorker):
 
         ModelWorker(dsn, Mail, send).run()
 
-    The session is in the transaction that says what became of the row: ``session.commit()`` commits
-    with it, ``session.rollback()`` takes back what the session did so far. What is changed is
-    flushed when the handler returns. `pgqpy.sqlalchemy.libpq_dsn` makes a DSN of an engine's URL.
+    The session is in the transaction that records the row's outcome: ``session.commit()`` commits
+    with it, ``session.rollback()`` undoes the session's work so far. Changes are flushed when the
+    handler returns. `pgqpy.sqlalchemy.libpq_dsn` makes a DSN of an engine's URL.
     """
 
     model: type[Any] | None = None
@@ -44,7 +44,7 @@ class ModelWorker(TableWorker):
         handler: Callable[[Session, Any], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """The rest as for `pgqpy.tasks.TableWorker`. Raises InvalidConsumer."""
+        """See `pgqpy.tasks.TableWorker` for the other arguments. Raises InvalidConsumer."""
         self.model = model or self.model
         mapper = sa.inspect(self.model, raiseerr=False)
         if not isinstance(mapper, Mapper) or not isinstance(mapper.local_table, sa.Table):
@@ -59,7 +59,7 @@ class ModelWorker(TableWorker):
             "table": sql.Identifier(*names).as_string(None),
         } | settings
         super().__init__(dsn, **settings)
-        # Its arguments are others.
+        # Its arguments differ.
         self.handler = handler
         self._key = mapper.primary_key
 

@@ -1,4 +1,4 @@
-"""Help for the tests of whoever uses pgqpy: databases for one test, and consumers that are drained.
+"""Help for tests of applications that use pgqpy: a database for each test, and draining consumers.
 
 `pgqpy.pytest_plugin` makes fixtures of it; see docs/testing.md.
 """

@@ -1,4 +1,4 @@
-"""Databases for one test: copied from a template, and dropped whatever the test has left."""
+"""A database for each test: copied from a template, and always dropped."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pgqpy.errors import translate_errors
 
 
 def dsn_of(server: str, database: str) -> str:
-    """The connection string of another database on the server that one names."""
+    """Return the connection string of another database on the same server."""
     return make_conninfo(server, dbname=database)
 
 
 def create_database(server: str, name: str, *, template: str | None = None) -> None:
-    """Create a database, as a copy of ``template`` if that is given; who is connected to it goes.
+    """Create a database, as a copy of ``template`` if given; the template's sessions are ended.
 
     Raises ConnectionFailed, PermissionDenied.
     """
@@ -37,7 +37,7 @@ def drop_database(server: str, name: str) -> None:
     with translate_errors(), connect(server, autocommit=True) as conn:
         prepared = conn.execute(_PREPARED, [name]).fetchall()
         if prepared:
-            # They can be ended in their own database only.
+            # Prepared transactions can only be ended in their own database.
             with connect(dsn_of(server, name), autocommit=True) as inside:
                 for (gid,) in prepared:
                     inside.execute(sql.SQL("rollback prepared {}").format(sql.Literal(gid)))
@@ -46,7 +46,7 @@ def drop_database(server: str, name: str) -> None:
         )
 
 
-#: Without fsync several times quicker than through the WAL; PostgreSQL 14 knows no other way.
+#: Without fsync several times faster than through the WAL; PostgreSQL 14 has no other way.
 _BY_FILES = """
 select current_setting('fsync') = 'off' and current_setting('server_version_num')::int4 >= 150000
 """

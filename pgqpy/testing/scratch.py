@@ -1,4 +1,4 @@
-"""What a test does with its database: write events, tick, drain consumers, look what came out."""
+"""A test's work with its database: write events, tick, drain consumers, check the results."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pgqpy.errors import PgqError
 from pgqpy.event import Event
 from pgqpy.producer import EventFields, Producer
 
-#: How often a consumer's events may come again at once before `drain` gives up.
+#: The maximum immediate retries of a consumer's events before `drain` gives up.
 ROUNDS = 100
 
 
 class ScratchDatabase:
-    """A database with PgQ in it, for one test. No ticker runs there: `tick` and `drain` do."""
+    """A database with PgQ, for one test. No ticker runs there: `tick` and `drain` tick."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        """For consumers, and whatever else connects."""
+        """The connection string for consumers and other clients."""
 
     @cached_property
     def conn(self) -> psycopg.Connection[tuple[Any, ...]]:
@@ -41,7 +41,7 @@ class ScratchDatabase:
             self.conn.close()
 
     def create_queue(self, queue_name: str, **settings: object) -> str:
-        """Create a queue, if it is not there, and return its name.
+        """Create a queue, if it does not exist, and return its name.
 
         ``settings`` are those of `Admin.set_queue_config`.
         """
@@ -58,34 +58,32 @@ class ScratchDatabase:
         data: str | None = None,
         **options: Any,
     ) -> int:
-        """Write an event and commit; its id. ``options`` are `Producer.insert_event`'s."""
+        """Write an event and commit; return its id. ``options`` are `Producer.insert_event`'s."""
         return Producer(queue_name).insert_event(self.conn, type, data, **options)
 
     def insert_events(self, queue_name: str, events: Iterable[EventFields]) -> int:
-        """Write many events and commit; how many."""
+        """Write many events and commit; return their number."""
         return Producer(queue_name).insert_events(self.conn, events)
 
     def events(self, queue_name: str) -> list[Event]:
-        """All events that were ever committed to a queue (none is removed here), by id."""
+        """Return all events ever committed to a queue (none is removed here), by id."""
         Admin(self.conn).get_queue_info(queue_name)
         ((view,),) = self.conn.execute(_VIEW, [queue_name]).fetchall()
         with self.conn.cursor(row_factory=class_row(Event)) as cursor:
             return cursor.execute(_EVENTS.format(view).encode()).fetchall()
 
     def tick(self, queue_name: str) -> None:
-        """Let what is committed in a queue by now be a batch of its consumers."""
+        """Make the events committed so far in a queue a batch of its consumers."""
         admin = Admin(self.conn)
         admin.force_tick(queue_name)
         admin.ticker(queue_name)
 
     def drain(self, consumer: Consumer | AsyncConsumer) -> None:
-        """Tick, and run a consumer until it has had all events of its queue.
+        """Tick, and run a consumer until it has read all events of its queue.
 
-        Events that are put back, or delayed, come again if they are due by then. A consumer that
-        is not registered gets all events from the first on. Raises what the consumer raises, and
-        PgqError if it would never end.
-
-        An `AsyncConsumer` runs in an event loop of its own; if it needs the test's, await `adrain`.
+        Retried or delayed events are delivered if they are due by then. A consumer that is not
+        registered gets all events from the first on. Raises the consumer's errors, and PgqError if
+        it would never end.
         """
         if isinstance(consumer, AsyncConsumer):
             _in_a_thread(self.adrain(consumer))

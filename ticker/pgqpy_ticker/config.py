@@ -1,6 +1,6 @@
-"""What the daemon is told to do: databases, periods, endpoints.
+"""The daemon's configuration: databases, periods, endpoints.
 
-A configuration is a value. It remembers where it came from, so that SIGHUP can ask again.
+A configuration is a value. It remembers its source, so that SIGHUP can read it again.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ class Database:
     dsn: str
 
     poll_busy: float = 0.002
-    """Between two rounds of ticks while events arrive."""
+    """Time between two rounds of ticks while events arrive."""
     poll_idle: float = 0.05
-    """The same when nothing arrives and producers cannot wake the ticker."""
+    """Time between two rounds when nothing arrives and producers cannot wake the ticker."""
     tick_spacing: float = 0.0018
-    """Between two early ticks of any queues, on average: where many are busy each has fewer."""
+    """Average time between two early ticks of any queues: if many are busy each has fewer."""
     sleep_after: float = 0.25
-    """Quiet time after which the ticker sleeps and leaves it to producers to wake it."""
+    """Quiet time after which the ticker sleeps until a producer wakes it."""
     sleep_at_most: float = 3.0
-    """A sleeping ticker looks for work this often even if nobody wakes it."""
+    """Time between two polls of a sleeping ticker that no producer wakes."""
 
     maintenance_period: float = 60.0
-    """Between two passes of rotation, vacuum and the operations of queue_extra_maint."""
+    """Time between two passes of rotation, vacuum and the operations of queue_extra_maint."""
     maintenance_lock_timeout: float = 1.0
-    """How long a maintenance operation may wait for a lock; it is tried again next time."""
+    """The maximum wait of a maintenance operation for a lock; it is retried in the next pass."""
     retry_period: float = 1.0
-    """Longest pause between two looks for delayed and retried events that are due."""
+    """The maximum pause between two polls for delayed and retried events that are due."""
     observe_period: float = 15.0
-    """Between two measurements of queues, consumers and old transactions."""
+    """Time between two measurements of queues, consumers and old transactions."""
     old_transaction: float = 300.0
     """Age from which an open transaction that holds up rotation is reported."""
 
     standby_period: float = 0.5
-    """Between two attempts of a standing-by ticker to become the leader."""
+    """Time between two attempts of a standing-by ticker to become the leader."""
     leader_timeout: float = 30.0
-    """The server drops a leader that has been silent for so long, so that another can lead."""
+    """The silence after which the server drops a leader, so that another can lead."""
     reconnect_at_most: float = 10.0
-    """Longest pause between attempts to reach a database that is away."""
+    """The maximum pause between attempts to reach a database that is away."""
     schema_retry: float = 10.0
-    """Pause before looking again at a database without the schema, or without the rights."""
+    """Pause before checking again a database without the schema, or without the rights."""
     healthy_within: float = 10.0
-    """A leader is healthy if its last round of ticks is at most so old."""
+    """The maximum age of the last round of ticks of a healthy leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything the daemon is told. Made by :meth:`load` or :meth:`from_dsns`."""
+    """The whole configuration. Made by :meth:`load` or :meth:`from_dsns`."""
 
     databases: tuple[Database, ...]
     http: str | None = None
@@ -88,7 +88,7 @@ class Config:
         """Read a TOML file; further databases may be added by DSN.
 
         Raises:
-            ConfigError: the file is missing, is no TOML, or says something that makes no sense.
+            ConfigError: the file is missing, is not TOML, or has an invalid value.
         """
         try:
             document = tomllib.loads(source.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ class Config:
         return cls._build(document, source, dsns)
 
     def reload(self) -> Self:
-        """The configuration as its source has it now; itself if there is no file behind it."""
+        """Read the source again; return itself if there is no file."""
         if self.source is None:
             return self
         return self.load(self.source, *self.extra_dsns).overridden(**self.overrides)
@@ -111,10 +111,10 @@ class Config:
         log_level: str | None = None,
         log_format: str | None = None,
     ) -> Self:
-        """The same with other values where given, which win over the file's at a reload too.
+        """Return it with the given values replaced; they also win over the file's at a reload.
 
         Raises:
-            ConfigError: a value makes no sense.
+            ConfigError: a value is invalid.
         """
         given: dict[str, Any] = {"http": http, "log_level": log_level, "log_format": log_format}
         overrides = {key: value for key, value in given.items() if value is not None}
@@ -151,7 +151,7 @@ class Config:
 
 
 def address(http: object) -> tuple[str, int]:
-    """``host:port``, ``[::1]:port`` or ``:port`` (every interface) as a pair."""
+    """Parse ``host:port``, ``[::1]:port`` or ``:port`` (every interface) as a pair."""
     host, colon, port = http.rpartition(":") if isinstance(http, str) else ("", "", "")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ConfigError(f"http must be host:port, such as 127.0.0.1:9187, not {http!r}")
@@ -182,7 +182,7 @@ def _database(table: object, where: str) -> dict[str, Any]:
 
 
 def _named(asked: list[dict[str, Any]]) -> tuple[Database, ...]:
-    """Name databases after their dbname, with the host where others share it."""
+    """Name databases after their dbname, with the host if others share it."""
     parts = [_conninfo(table["dsn"]) for table in asked]
     short = Counter(part["dbname"] for part in parts)
     for table, part in zip(asked, parts, strict=True):

@@ -1,4 +1,4 @@
-"""Connections that notice a peer that is gone, and sessions that do not depend on defaults."""
+"""Connections that detect a dead peer, and sessions that do not depend on defaults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pgqpy_ticker.trouble import Unanswered
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
 _LAST_WORDS = 2.0
-"""Seconds that a polite end may take."""
+"""The seconds that a clean end of a session may take."""
 
 _CONNECTION: dict[str, str | int] = {
     "application_name": "pgqpy ticker",
@@ -34,13 +34,13 @@ _CONNECTION: dict[str, str | int] = {
 }
 
 _SESSION = {
-    # The server's side of the same connection: it must let go of the lock of a leader whose
-    # machine vanished.
+    # The server's side of the same connection: if a leader's machine vanishes, the server must
+    # release the leader's lock.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "10000",
-    # What a role or a database may have set otherwise.
+    # A role or a database may have other values.
     **SETTINGS,
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
@@ -61,7 +61,7 @@ _CONFIGURE: LiteralString = """
 
 
 async def connect(database: Database, **settings: str) -> Connection:
-    """An autocommit connection to ``database``. What its DSN says wins over our defaults.
+    """Open an autocommit connection to ``database``. Its DSN wins over our defaults.
 
     ``settings`` are server parameters of this session; unitless times are milliseconds.
     """
@@ -80,9 +80,9 @@ async def connect(database: Database, **settings: str) -> Connection:
 
 @asynccontextmanager
 async def politely() -> AsyncIterator[None]:
-    """For last words on a connection: if it is lost or slow, they are not worth an error.
+    """Ignore a lost or slow connection during the last statements of a session.
 
-    The server forgets the session anyway once we are gone.
+    The server ends the session anyway once we are gone.
     """
     with suppress(psycopg.Error, TimeoutError):
         async with asyncio.timeout(_LAST_WORDS):
@@ -91,10 +91,10 @@ async def politely() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def answering(database: Database) -> AsyncIterator[None]:
-    """For what the session that leads, or wants to, asks the server.
+    """Limit the wait for an answer to the session that leads, or wants to lead.
 
-    Raises Unanswered if that takes longer than the server's own limit lets it: then it is the
-    server's process that hangs.
+    Raises Unanswered if the answer takes longer than the server's own limit: then the server's
+    process hangs.
     """
     limit = silence_limit(database)
     try:
@@ -105,11 +105,11 @@ async def answering(database: Database) -> AsyncIterator[None]:
 
 
 def silence_limit(database: Database) -> float:
-    """Seconds after which a silent session hangs: a statement may take `leader_timeout`, and a
-    session may be idle for as long."""
+    """Return the seconds of silence after which a session hangs: a statement may take
+    `leader_timeout`, and a session may be idle for as long."""
     return 1.5 * database.leader_timeout
 
 
 def milliseconds(seconds: float) -> str:
-    """Seconds as the server's time settings want them."""
+    """Format seconds for the server's time settings."""
     return str(max(1, round(seconds * 1000)))

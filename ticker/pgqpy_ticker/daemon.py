@@ -26,8 +26,8 @@ class _Served:
 class Daemon:
     """Serves the databases of a configuration until SIGTERM or SIGINT.
 
-    SIGHUP reads the configuration again: databases may come and go, and other settings change,
-    without an effect on databases whose settings are as before.
+    SIGHUP reads the configuration again: databases may be added and removed, and other settings
+    changed, without an effect on databases whose settings are unchanged.
     """
 
     def __init__(self, config: Config) -> None:
@@ -71,7 +71,7 @@ class Daemon:
     # Workers
 
     async def _serve(self, databases: tuple[Database, ...]) -> None:
-        """Make what runs equal to what is asked for."""
+        """Start and stop workers until they match the configuration."""
         wanted = {database.name: database for database in databases}
         leaving = [
             name
@@ -108,10 +108,10 @@ class Daemon:
         self.config = config
         self._log.info("reloaded", extra={"databases": len(config.databases)})
 
-    # What others see
+    # Reports
 
     def _open_endpoint(self, config: Config) -> None:
-        """Open the new one before closing the old: a port that is taken changes nothing."""
+        """Open the new one before closing the old: if the port is taken, nothing changes."""
         opened = None
         if config.http is not None:
             try:
@@ -128,7 +128,7 @@ class Daemon:
             self._endpoint = None
 
     def _health(self) -> tuple[bool, dict[str, object]]:
-        """Called from the endpoint's threads."""
+        """Report the health; called from the endpoint's threads."""
         now = time.monotonic()
         workers = [served.worker for served in list(self._served.values())]
         well = all(w.pulse.healthy(now, w.database.healthy_within) for w in workers)
@@ -142,7 +142,7 @@ class Daemon:
         return ", ".join(f"{states.count(state)} {state.value}" for state in State)
 
     async def _tell_ready(self) -> None:
-        """Ready is when each database is led, stood by for, or known to be away: a service that
+        """Report ready when each database is led, stood by for, or known to be away: a service that
         waited for all databases could not start while one of them is down."""
         for served in list(self._served.values()):
             await served.worker.settled.wait()
@@ -150,7 +150,7 @@ class Daemon:
         self._systemd.ready(self._status())
 
     async def _show_life(self, period: float) -> None:
-        # From the event loop: if that hangs, systemd shall restart us.
+        # From the event loop: if that hangs, systemd must restart the daemon.
         while True:
             self._systemd.alive()
             self._systemd.status(self._status())

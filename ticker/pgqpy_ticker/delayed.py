@@ -1,9 +1,8 @@
-"""Events whose time has come go into their queues: delayed ones, and those that consumers want
-again.
+"""Delivery of due events to their queues: delayed ones, and retries.
 
-The pass that copies them says when the next one is due, of those that are committed. Others may
-be on their way: the tick job, which looks at the database all the time, tells when the sequence
-of delayed events has moved, and then this one looks again and again, ever more rarely, until their
+The pass that copies them returns the time of the next one among those that are committed. Others
+may be uncommitted: the tick job, which polls the database all the time, reports when the sequence
+of delayed events has moved. Then this job polls repeatedly, at growing intervals, until their
 transactions must have ended.
 """
 
@@ -25,14 +24,14 @@ _MOVE: LiteralString = (
 )
 
 SHORTEST = 0.01
-"""Seconds between two passes: what falls due meanwhile shares one."""
+"""Seconds between two passes: events that fall due meanwhile share one."""
 
 MANY = 1000
-"""After a pass of so many events there may be more that are due."""
+"""The number of events of a pass after which more may be due."""
 
 
 class Delayed:
-    """Sleeps until the next event is due, or until there is news of other ones."""
+    """Sleeps until the next event is due, or until new ones are reported."""
 
     name = "delayed"
 
@@ -45,7 +44,7 @@ class Delayed:
         self._last: int | None = None
 
     def notice(self, last: int | None) -> None:
-        """Hear the last number that was drawn for a delayed event."""
+        """Take the last number that was drawn for a delayed event."""
         if last != self._last:
             self._last = last
             self._newest = time.monotonic()

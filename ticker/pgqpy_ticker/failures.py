@@ -1,9 +1,9 @@
-"""What the leader tries to do beside the ticks and cannot: known here, shown by /healthz and the
-metrics, and noted in the database for `pgqpy status`.
+"""Failed duties of the leader other than ticks: kept here, shown by /healthz and the metrics, and
+recorded in the database for `pgqpy status`.
 
-Beside it stands what roles without any right of ours have put in the way: maintenance that is not
-run, since it is not theirs to name, and locks. It is shown in the same places, but makes nothing
-unhealthy by itself, or every such role could. What fails because of it does.
+Obstacles by roles without rights of ours are kept, too: maintenance that is not run, because such
+roles named it, and locks. They are shown in the same places, but make nothing unhealthy by
+themselves, or every such role could. A duty that fails because of them does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOTE: LiteralString = "select pgq.note_failures(%s::text[], %s::text[], %s::tex
 
 
 class Failures:
-    """The operations that failed when they were last tried, with their errors."""
+    """The operations whose last run failed, with their errors."""
 
     def __init__(self, database: str, metrics: Metrics) -> None:
         self._database = database
@@ -37,42 +37,42 @@ class Failures:
         self.changed = asyncio.Event()
 
     def fail(self, operation: Operation, error: str) -> None:
-        """It failed, once more or for the first time."""
+        """Record a failure of an operation, repeated or new."""
         self._metrics.failed(self._database, operation[0])
         if gist(self.now.get(operation, "")) != gist(error):
             self._replace(self.now | {operation: error})
 
     def mend(self, *operations: Operation) -> None:
-        """They succeeded, or need not be done any more."""
+        """Record operations that succeeded, or are not needed any more."""
         if not self.now.keys().isdisjoint(operations):
             self._replace({key: self.now[key] for key in self.now if key not in operations})
 
     def refuse(self, reasons: list[str]) -> None:
-        """All that maintenance does not run."""
+        """Set the operations that maintenance does not run."""
         if reasons != self.refused:
             self.refused = reasons
             self.changed.set()
             self._metrics.refused(self._database, len(reasons))
 
     def see_foreign(self, locks: list[str]) -> None:
-        """All locks of ours that others hold."""
+        """Set the locks of ours that others hold."""
         self.foreign_locks = locks
         self._metrics.foreign_locks(self._database, len(locks))
 
     def clear(self) -> None:
-        """Another ticker knows now, or will."""
+        """Forget all: another ticker knows now, or will."""
         self._replace({})
         self.refuse([])
         self.see_foreign([])
 
     def noted(self) -> dict[Operation, str]:
-        """What is noted in the database."""
+        """The failures to record in the database."""
         return self.now | {
             (REFUSED, reason): f"maintenance does not run {reason}" for reason in self.refused
         }
 
     def report(self) -> dict[str, list[dict[str, str]] | list[str]]:
-        """What /healthz says, as far as there is anything to say."""
+        """Return the failures for /healthz, without empty lists."""
         report: dict[str, list[dict[str, str]] | list[str]] = {
             "failing": self._failing(),
             "refused": self.refused,
@@ -99,7 +99,7 @@ class Failures:
 
 
 class Note:
-    """Notes in the database what fails, at the beginning of a lead and whenever that changes."""
+    """Records the failures in the database, at the beginning of a lead and on each change."""
 
     name = "note failures"
 

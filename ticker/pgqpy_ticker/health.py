@@ -1,4 +1,4 @@
-"""How a database's worker is, as others see it: written by the worker, read by the endpoint."""
+"""The state of a database's worker: written by the worker, read by the endpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Pulse:
-    """State, why it is so, and when the worker last did its duty in that state.
+    """The state, its reason, and the time of the worker's last duty in that state.
 
     Other threads read it; each attribute is replaced as a whole.
     """
@@ -41,11 +41,11 @@ class Pulse:
         self.beat(time.monotonic())
 
     def beat(self, now: float) -> None:
-        """The duty was done: a round of ticks, or an attempt to get the lead."""
+        """Record a done duty: a round of ticks, or an attempt to get the lead."""
         self.at = now
 
     def healthy(self, now: float, within: float) -> bool:
-        """Whether it ticks or stands by, and nothing else that a leader has to do fails."""
+        """Whether it ticks or stands by, and no other duty of a leader fails."""
         return (
             self.state is not State.AWAY
             and now - self.at <= within
@@ -53,7 +53,7 @@ class Pulse:
         )
 
     def report(self, now: float, within: float) -> dict[str, object]:
-        """What /healthz says of one database."""
+        """Return the report on one database for /healthz."""
         report: dict[str, object] = {
             "state": self.state.value,
             "healthy": self.healthy(now, within),

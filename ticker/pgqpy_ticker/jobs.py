@@ -1,4 +1,4 @@
-"""What all jobs have in common, and the scheduler, which only schedules."""
+"""The interface of all jobs, and the scheduler, which only schedules."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Job(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 
 async def repeat(job: Job) -> None:
-    """Run a job for ever; what it raises ends it."""
+    """Run a job forever; an error ends it."""
     try:
         while True:
             delay = await job.run()
@@ -39,7 +39,7 @@ async def repeat(job: Job) -> None:
 
 
 class Sturdy:
-    """A job that survives its errors: they are logged once, counted, and it is tried again."""
+    """A job that survives its errors: they are logged once, counted, and the job is retried."""
 
     def __init__(self, job: Job, database: str, failures: Failures) -> None:
         self.name = job.name
@@ -55,7 +55,7 @@ class Sturdy:
             self._setbacks.complain(f"{self.name} failed: {one_line(error)}")
             said = one_line(error)
         except Exception as error:
-            # Ticks must go on also if a chore has a bug; the log must show it.
+            # Ticks must go on even if a chore has a bug; the log must show it.
             self._log.exception("%s failed", self.name)
             said = one_line(error)
         else:

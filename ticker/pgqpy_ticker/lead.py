@@ -1,13 +1,12 @@
-"""Of all tickers of a database, one leads: the holder of an advisory lock of the session it
-ticks on.
+"""The leader among a database's tickers: it holds an advisory lock of the session it ticks on.
 
-The lock and the ticks share one connection, so whoever lost the lock cannot tick. The lock ends
-with the session: a stop or a crash ends it at once, a vanished machine after the keepalives
+The lock and the ticks share one connection, so a ticker that lost the lock cannot tick. The lock
+ends with the session: a stop or a crash ends it at once, a vanished machine after the keepalives
 (about 10 s), a process that hangs after `leader_timeout`, when the server closes the session as
 idle. If it is the server's process that hangs, the server does nothing: then a ticker that stands
-by ends it, or says that it cannot.
+by ends it, or reports that it cannot.
 
-Standing by polls. Waiting inside pg_advisory_lock() would be told at once, but is a statement
+Standing by polls. Waiting inside pg_advisory_lock() would be notified at once, but is a statement
 that never ends: it would hold back vacuum in the whole database.
 """
 
@@ -34,15 +33,15 @@ LOCK = (0x70677170, 1)
 _LEAD: Operation = ("lead", None)
 
 _LOOKS = 12
-"""How often a leader is looked at before it is taken to hang."""
+"""The number of looks at a leader before it counts as hanging."""
 
 _PROBE = 3.0
 """Seconds that a pooler may take to answer while another connection is in a transaction."""
 
 _PID: LiteralString = "select pg_catalog.pg_backend_pid()"
 _TRY: LiteralString = "select pg_catalog.pg_try_advisory_lock(%s, %s), pg_catalog.pg_backend_pid()"
-# A session that works shows another query, or state, each time. That is not shown for sessions
-# of other roles, unless to members of pg_read_all_stats, nor if track_activities is off.
+# A working session shows another query, or state, each time. Sessions of other roles show that
+# only to members of pg_read_all_stats, and none does if track_activities is off.
 _HOLDER: LiteralString = """
     select l.pid,
            case when a.state <> 'disabled'
@@ -66,8 +65,8 @@ _ROUND: LiteralString = "pgq.ticker_round(boolean, integer, integer[], bigint[])
 
 
 async def check_schema(connection: Connection) -> None:
-    """Raises SchemaMissing unless this database has our ticker's functions, SchemaPlanted if a role
-    has made a schema of that name that may create schemas here: it would be run as our role."""
+    """Raise SchemaMissing unless this database has our ticker's functions, SchemaPlanted if a role
+    that may create schemas here has made a schema of that name: its code would run as our role."""
     row = await (await connection.execute(_OWNER, (_ROUND,))).fetchone()
     if row is None:
         raise SchemaMissing(f"there is no function {_ROUND}")
@@ -77,10 +76,10 @@ async def check_schema(connection: Connection) -> None:
 
 
 async def check_session(connection: Connection, database: Database) -> None:
-    """Raises Pooled if a pooler would keep our lock on a session that it lends to others too.
+    """Raise Pooled if a pooler would keep our lock on a session that it also lends to others.
 
     A pooler is there if the server's process is not the one that the connection was told of. In
-    transaction mode, somebody else's transaction is then given the process that served us last.
+    transaction mode, the process that served us last is then given to another transaction.
     """
     pid = await _server_pid(connection)
     if pid == connection.info.backend_pid:
@@ -92,7 +91,7 @@ async def check_session(connection: Connection, database: Database) -> None:
             if await _server_pid(connection) != pid:
                 raise Pooled
     except TimeoutError:
-        # The pool has one session, and the other one's transaction holds it.
+        # The pool has one session, and the other connection's transaction holds it.
         raise Pooled from None
     finally:
         await other.close()
@@ -114,8 +113,8 @@ async def win(
 ) -> int:
     """Return when this session leads, with its process id on the server.
 
-    ``standing_by`` is called after each attempt that another ticker's lead made vain. ``failures``
-    hears of a leader that hangs and cannot be ended, and of a lead that is no ticker's.
+    ``standing_by`` is called after each attempt that failed because another ticker leads.
+    ``failures`` gets a leader that hangs and cannot be ended, and a lead that is no ticker's.
     """
     leader = Leader(connection, log, failures, foreign)
     pid: int | None = None
@@ -135,11 +134,11 @@ async def win(
 
 
 class Leader:
-    """The session that leads, as one that stands by sees it.
+    """The session that leads, as a ticker that stands by sees it.
 
-    It works as long as anything changes that the server shows of it: a leader looks for work every
-    few seconds, and no statement of its may last long. Time counts only as far as we have looked,
-    so that a machine that slept, and a clock that was set, say nothing against it.
+    It works as long as any of its values on the server change: a leader polls every few seconds,
+    and none of its statements may last long. Time counts only while we have looked, so that a
+    machine that slept, or a clock that was set, is not held against it.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Leader:
         self._told = False
 
     async def watch(self, limit: float, now: float) -> None:
-        """Look at it, if it is time to; end it if it has been silent for ``limit`` seconds."""
+        """Look at it, if it is time; end it if it has been silent for ``limit`` seconds."""
         pause = limit / _LOOKS
         if now - self._looked < pause:
             return
@@ -182,11 +181,11 @@ class Leader:
                 await self._end(pid)
 
     def gone(self) -> None:
-        """It leads no more."""
+        """Note that it leads no more."""
         self._works(mended=True)
 
     def _works(self, *, mended: bool) -> None:
-        """It shows that it works, or another session holds the lead."""
+        """Note that it works, or that another session holds the lead."""
         self._silent = 0.0
         self._ended = False
         if mended:

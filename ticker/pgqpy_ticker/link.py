@@ -1,4 +1,4 @@
-"""A chore's connection: opened when first needed, and again after it broke."""
+"""A chore's connection: opened when first needed, and reopened after it broke."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pgqpy_ticker.connect import Connection, connect, milliseconds
 
 
 class Link:
-    """Chores have connections of their own, so that a long operation does not hold up the ticks
-    and a refused connection does not end the lead."""
+    """A chore's own connection, so that a long operation does not delay the ticks and a refused
+    connection does not end the lead."""
 
     def __init__(self, database: Callable[[], Database]) -> None:
         self._database = database

@@ -12,7 +12,7 @@ LOGGER = "pgqpy.ticker"
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
-    """A logger that knows which database it speaks of; ``extra`` adds fields to one line."""
+    """A logger for one database; ``extra`` adds fields to one line."""
 
     def __init__(self, **fields: object) -> None:
         super().__init__(logging.getLogger(LOGGER), fields)
@@ -25,7 +25,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
 
 
 def setup(level: str, form: str, stream: IO[str] | None = None) -> None:
-    """Send this package's lines to ``stream``, which is stderr if not given.
+    """Send this package's lines to ``stream``, by default stderr.
 
     ``form`` is auto, text, logfmt or json.
     """

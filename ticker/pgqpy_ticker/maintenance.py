@@ -1,8 +1,9 @@
-"""Rotation, vacuum and whatever queue_extra_maint names: what pgq.maint_operations() lists.
+"""Rotation, vacuum and the functions of queue_extra_maint: the operations of
+pgq.maint_operations().
 
 Each operation is a transaction of its own, because the second step of a rotation must be later
-than the first, and because one that fails must not take the others with it. Not even if its
-session ends: the next one gets a new session.
+than the first, and because one that fails must not affect the others, not even if its session
+ends: the next one gets a new session.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PARTS: LiteralString = "select pg_catalog.parse_ident(%s)"
 
 
 class Maintenance:
-    """One pass over all operations, on a connection that lives as long as the pass."""
+    """One pass over all operations, on a connection that is closed after the pass."""
 
     name = "maintenance"
 
@@ -87,8 +88,8 @@ class Maintenance:
         return connection
 
     async def _tried(self, operation: str, argument: str | None) -> bool:
-        """Whether it succeeded."""
-        # An operation that ended its session fails; for the next one there must be another.
+        """Run an operation; return whether it succeeded."""
+        # An operation that ends its session fails; the next one needs another session.
         connection = await self._connection()
         started = time.monotonic()
         try:
@@ -110,8 +111,8 @@ class Maintenance:
     async def _statement(
         self, connection: Connection, operation: str, argument: str | None
     ) -> sql.Composed:
-        """The operation as SQL. Names are taken apart by the server, which knows its own rules,
-        and quoted again. Which functions a ticker may trust, pgq.maint_operations() knows."""
+        """Return the operation as SQL. The server parses names by its own rules, and they are
+        quoted again. pgq.maint_operations() lists the functions that a ticker may trust."""
         if operation == "vacuum":
             return sql.SQL("vacuum {}").format(await self._identifier(connection, argument))
         function = await self._identifier(connection, operation)
@@ -121,9 +122,9 @@ class Maintenance:
     async def _identifier(self, connection: Connection, name: str | None) -> sql.Identifier:
         row = await (await connection.execute(_PARTS, (name or "",))).fetchone()
         assert row is not None
-        # Not by a search_path, on which there may be schemas of others.
+        # Not by a search_path, which may contain schemas of other roles.
         return sql.Identifier(*(row[0] if len(row[0]) > 1 else ("public", *row[0])))
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        # VACUUM warns instead of failing if we may not; autovacuum does the same work then.
+        # Without the right VACUUM warns instead of failing; autovacuum does the same work then.
         self._log.debug("%s", diagnostic.message_primary)

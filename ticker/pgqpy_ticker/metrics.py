@@ -1,5 +1,5 @@
-"""Numbers for Prometheus. What the daemon does is counted as it happens; how the queues are is
-what the leader saw when it looked last, and is absent where another ticker leads."""
+"""Metrics for Prometheus. The daemon's work is counted as it happens; the state of the queues is
+from the leader's last observation, and is absent if another ticker leads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Metrics:
         registry.register(self.observations)
 
     def page(self) -> bytes:
-        """The whole of /metrics."""
+        """Return the whole page of /metrics."""
         return generate_latest(self._registry)
 
     def round(self, database: str, ticks: int, seconds: float) -> None:
@@ -116,12 +116,12 @@ class Metrics:
         self._maintenance.labels(database, operation).observe(seconds)
 
     def maintenance_began(self, database: str) -> None:
-        """From now on nothing is older than that: a lead has begun, or all was done."""
+        """Set the age of maintenance to zero: a lead has begun, or all was done."""
         began = time.monotonic()
         self._maintenance_age.labels(database).set_function(lambda: time.monotonic() - began)
 
     def maintenance_ended(self, database: str) -> None:
-        """Another ticker has the lead, or will."""
+        """Forget the age of maintenance: another ticker has the lead, or will."""
         self._maintenance_age.remove_by_labels({"database": database})
 
     def serves(self, database: str) -> None:
@@ -133,7 +133,7 @@ class Metrics:
             counter.labels(database).inc(0)
 
     def forget(self, database: str) -> None:
-        """The daemon does not serve this database any more."""
+        """Remove a database that the daemon does not serve any more."""
         self.observations.forget(database)
         for metric in (self._ticks, self._rounds, self._wakes, self._leader, self._moved):
             metric.remove_by_labels({"database": database})

@@ -1,4 +1,4 @@
-"""What the leader sees when it looks at its database; values only."""
+"""A leader's observation of its database; values only."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ConsumerSeen:
 class OpenTransaction:
     """A transaction with an id: rotation waits for it, wherever in the cluster it is.
 
-    ``kind`` is prepared, idle (in transaction), active, or hidden: our role may not see what it
-    does, nor since when, and ``age`` counts from when we first noticed it.
+    ``kind`` is prepared, idle (in transaction), active, or hidden: our role may not see its state,
+    nor its start, and ``age`` counts from when we first noticed it.
     """
 
     kind: str
@@ -44,14 +44,15 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at everything."""
+    """One observation of everything."""
 
     queues: tuple[QueueSeen, ...]
     consumers: tuple[ConsumerSeen, ...]
     transactions: tuple[OpenTransaction, ...]
 
     def oldest(self) -> dict[str, float]:
-        """Age of the oldest transaction by kind; 0 if there is none, so that alerts resolve."""
+        """Return the age of the oldest transaction by kind; 0 if there is none, so alerts
+        resolve."""
         ages = dict.fromkeys(("prepared", "idle", "active", "hidden"), 0.0)
         for transaction in self.transactions:
             ages[transaction.kind] = max(ages[transaction.kind], transaction.age)

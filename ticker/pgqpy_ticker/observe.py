@@ -1,5 +1,5 @@
-"""Looks at queues, consumers, old transactions and foreign locks: for the metrics, and to warn in
-the log."""
+"""Observation of queues, consumers, old transactions and foreign locks: for the metrics and the
+log's warnings."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _CONSUMERS: LiteralString = """
 """
 
 # Only transactions with an id hold up rotation, but those of all databases do: a snapshot lists
-# the running transactions of the whole cluster. Whoever lacks pg_read_all_stats sees of others'
-# sessions that there is an id, but neither state nor age.
+# the running transactions of the whole cluster. Of other roles' sessions, a role without
+# pg_read_all_stats sees that there is an id, but neither state nor age.
 _TRANSACTIONS: LiteralString = """
     select 'prepared' as kind, gid as who,
            extract(epoch from clock_timestamp() - prepared)::float8 as age,
@@ -57,7 +57,7 @@ _MOST = 1000
 
 
 class Observe:
-    """One look, put where the metrics find it; warns once of each transaction grown old."""
+    """One observation, stored for the metrics; it warns once of each transaction grown old."""
 
     name = "observe"
 

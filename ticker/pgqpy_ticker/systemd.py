@@ -1,4 +1,4 @@
-"""Telling systemd how we are: sd_notify's protocol is one datagram of VARIABLE=value lines."""
+"""Reports to systemd: sd_notify's protocol is one datagram of VARIABLE=value lines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 
 
 class Systemd:
-    """The service manager that started us, or nobody, in which case every call does nothing."""
+    """The service manager that started us; without one every call does nothing."""
 
     def __init__(self, address: str | None = None, watchdog_usec: str | None = None) -> None:
         self._address = os.environ.get("NOTIFY_SOCKET") if address is None else address
         usec = os.environ.get("WATCHDOG_USEC") if watchdog_usec is None else watchdog_usec
         self.watchdog = int(usec) / 1e6 if self._address and usec and usec.isdecimal() else None
-        """Seconds within which systemd wants a sign of life; None if it does not watch."""
+        """The seconds within which systemd expects a sign of life; None if it does not watch."""
 
     def ready(self, status: str) -> None:
         self._send("READY=1", f"STATUS={status}")

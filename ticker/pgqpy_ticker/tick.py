@@ -1,4 +1,4 @@
-"""The duty that everything waits for: ticks, soon after events arrive.
+"""The main duty: ticks, soon after events arrive.
 
 A round ticks every queue that is due, in one transaction. Between rounds this job either polls
 or sleeps until a producer wakes it; see pace.py for which.
@@ -17,7 +17,7 @@ from pgqpy_ticker.metrics import Metrics
 from pgqpy_ticker.pace import Budget, Pace
 from pgqpy_ticker.trouble import Pooled
 
-# The process id is what tells a session of our own from one that a pooler lends us.
+# The process id tells a session of our own from one that a pooler lends us.
 _ROUND: LiteralString = """
     select ticks, early, fresh > 0, extract(epoch from wait)::float8,
            extract(epoch from work)::float8, pg_catalog.pg_backend_pid(),
@@ -36,7 +36,7 @@ ASK_AGAIN = 1.0
 
 
 class Tick:
-    """Ticks on the connection that holds the lead. Whatever goes wrong here ends the lead."""
+    """Ticks on the connection that holds the lead. Any error here ends the lead."""
 
     name = "tick"
 
@@ -103,7 +103,7 @@ class Tick:
             self._ask_again = 0.0  # it may have been these events that forbade sleep
         if not rest.asleep:
             if self._declared:
-                # Only now: what the producers called for came first.
+                # Only now: the ticks for the producers that called come first.
                 await self._wake_up()
             return rest.seconds
         if now < self._ask_again:
@@ -115,32 +115,33 @@ class Tick:
         return 0.0
 
     async def _may_sleep(self) -> bool:
-        """Ask producers to call, unless the database says that this is no time for sleep.
+        """Ask producers to notify, unless the database refuses sleep now.
 
-        LISTEN came before: who commits after the declaration is heard, who inserted before it
-        is seen by ticker_sleep(), which then says no. It always says no where prepared
-        transactions are possible, since one that notified could not be prepared.
+        LISTEN came before: a producer that commits after the declaration notifies us, and the
+        events of one that inserted before it are seen by ticker_sleep(), which then refuses. It
+        always refuses if prepared transactions are possible, since one that notified could not be
+        prepared.
         """
         cursor = await self._connection.execute(_SLEEP)
         self._declared = await cursor.fetchone() == (True,)
         return self._declared
 
     async def _sleep(self, seconds: float, database: Database) -> None:
-        """Until somebody calls, or it is time to see whether the declaration still stands."""
+        """Wait for a producer, or until it is time to check the declaration."""
         async for _ in self._connection.notifies(timeout=seconds, stop_after=1):
             self._metrics.woken(database.name)
 
     async def _wake_up(self) -> None:
-        """Producers need not call any more."""
+        """Tell producers that they need not notify any more."""
         await self._connection.execute(_AWAKE)
         self._declared = False
 
     async def listen(self) -> None:
-        """Hear producers from now on. Whoever led before may have left its sleep declared."""
+        """Listen to producers from now on. The previous leader may have left its sleep declared."""
         await self._connection.execute(_LISTEN)
         await self._wake_up()
 
     async def close(self) -> None:
-        """Take back the declaration of sleep: nobody would hear the producers."""
+        """Withdraw the declaration of sleep: the producers' notifications would not be received."""
         async with politely():
             await self._wake_up()

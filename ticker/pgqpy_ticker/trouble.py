@@ -1,4 +1,4 @@
-"""What went wrong, in words that name the remedy."""
+"""Problems, in words that name the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pgqpy_ticker.logs import Log
 
 
 class SchemaMissing(Exception):
-    """The database has no schema pgq, or one without what the ticker needs."""
+    """The database has no schema pgq, or one without the objects that the ticker needs."""
 
 
 class SchemaPlanted(Exception):
@@ -24,16 +24,16 @@ class SchemaPlanted(Exception):
 
 
 class Pooled(Exception):
-    """Something between us and the server hands our transactions to different sessions."""
+    """A pooler between us and the server gives our transactions different sessions."""
 
 
 class Unanswered(Exception):
-    """The server has not answered for longer than it may take; its process hangs, or is gone."""
+    """The server has not answered in the time allowed; its process hangs, or is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A problem as the log shows it. ``settled``: it stays until somebody acts."""
+    """A problem as the log shows it. ``settled``: it stays until a person acts."""
 
     message: str
     hint: str | None
@@ -42,7 +42,7 @@ class Trouble:
 
     @classmethod
     def of(cls, error: BaseException, database: Database) -> Trouble:
-        """Explain what kept us from serving ``database``."""
+        """Explain why ``database`` could not be served."""
         match error:
             case (
                 SchemaMissing()
@@ -93,14 +93,14 @@ class Trouble:
 
 
 def one_line(error: BaseException) -> str:
-    """The server's own words, without the lines of context."""
+    """Return the server's message, without the lines of context."""
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         return f"{error.diag.message_primary} ({error.sqlstate})"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def gist(message: str) -> str:
-    """What two messages have in common that say the same: numbers may be the present ones."""
+    """Return the common part of messages that differ only in numbers."""
     return _NUMBER.sub("0", message)
 
 
@@ -108,12 +108,12 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Setbacks:
-    """Failures of one thing that is tried again and again.
+    """Failures of one thing that is retried.
 
-    Says a thing once, and says when it is over: a database away for hours is two lines. Each pause
-    is longer than the one before. What is over may come back at once, so pauses begin anew only
-    after a time without failure that is as long as the longest: what works and fails by turns is
-    not tried in a hurry, and does not flood the log.
+    Logs a failure once, and logs its end: a database away for hours is two lines. Each pause is
+    longer than the one before. Failures may return at once, so the pauses start again only after a
+    time without failure that is as long as the longest: a thing that works and fails by turns is
+    not retried quickly, and does not flood the log.
     """
 
     def __init__(self, log: Log, first: float, cap: float) -> None:
@@ -123,19 +123,19 @@ class Setbacks:
         self._last = -math.inf
 
     def complain(self, message: str, **fields: object) -> None:
-        """Log a warning, unless it is what was said last."""
+        """Log a warning, unless it repeats the last one."""
         if self._said is None or gist(message) != gist(self._said):
             self._log.warning(message, extra=fields)
             self._said = message
 
     def pause(self, cap: float | None = None) -> float:
-        """It failed: the seconds to wait now, ``cap`` at most."""
+        """Return the seconds to wait after a failure, ``cap`` at most."""
         self._last = time.monotonic()
         self._backoff.cap = cap or self._backoff.cap
         return self._backoff.pause()
 
     def over(self, message: str, **fields: object) -> None:
-        """Log that it is well again, if it was not."""
+        """Log the end of a failure, if there was one."""
         if self._said is not None:
             self._log.info(message, extra=fields)
             self._said = None

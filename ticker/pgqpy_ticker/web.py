@@ -1,6 +1,6 @@
 """/healthz and /metrics over HTTP.
 
-Served from a thread: if the event loop hangs, the endpoint must still be there to say so.
+Served from a thread: if the event loop hangs, the endpoint must still be able to report it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Health = Callable[[], tuple[bool, dict[str, object]]]
 
 
 class Endpoint:
-    """The HTTP server, from its making to :meth:`close`. OSError if the port is taken."""
+    """The HTTP server, until :meth:`close`. Raises OSError if the port is taken."""
 
     def __init__(self, http: str, health: Health, metrics: Callable[[], bytes]) -> None:
         self.http = http
@@ -33,7 +33,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Where it listens; the port is the real one also if 0 was asked for."""
+        """The address on which it listens; the port is the real one even if 0 was given."""
         host, port = self._server.server_address[:2]
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
@@ -83,6 +83,6 @@ def _handler(health: Health, metrics: Callable[[], bytes]) -> type[BaseHTTPReque
             return "pgqpy"
 
         def log_message(self, *_: object) -> None:
-            """A scrape every few seconds is no news."""
+            """Log nothing: a scrape every few seconds is no news."""
 
     return Handler

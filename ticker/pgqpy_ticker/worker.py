@@ -1,4 +1,4 @@
-"""The life of the daemon in one database: connect, stand by, lead, and over again.
+"""The life of the daemon in one database: connect, stand by, lead, and again.
 
 One task a database on one event loop: the work is waiting for servers, a worker holds two
 connections at most for long, and a task can be cancelled at any await, which threads cannot.
@@ -30,9 +30,9 @@ from pgqpy_ticker.trouble import Setbacks, Trouble, Unanswered
 
 
 class RoundFailed(Exception):
-    """The database is there and will not let us tick: its disk is full, or it was restored.
+    """The database is there and refuses ticks: its disk is full, or it was restored.
 
-    Chores go on meanwhile, since maintenance may be what mends that.
+    Chores go on meanwhile, since maintenance may be the cure.
     """
 
     def __init__(self, error: psycopg.Error) -> None:
@@ -49,7 +49,7 @@ class Worker:
         self._failures = Failures(database.name, metrics)
         self.pulse = Pulse(failures=self._failures)
         self.settled = asyncio.Event()
-        """Set once it is known how the database is: led, stood by for, or away."""
+        """Set once the state of the database is known: led, stood by for, or away."""
         self._metrics = metrics
         self._log = Log(database=database.name)
         self._setbacks = Setbacks(self._log, 0.1, database.reconnect_at_most)
@@ -73,7 +73,7 @@ class Worker:
         return self.database
 
     async def _attempt(self) -> float:
-        """Serve until something goes wrong. Returns the seconds before the next attempt."""
+        """Serve until an error. Returns the seconds before the next attempt."""
         try:
             await self._serve()
         except RoundFailed as failed:
@@ -135,7 +135,7 @@ class Worker:
         if self.pulse.state is not State.STANDBY:
             self.pulse.enter(State.STANDBY)
             await self._end_chores()
-        # If it was a round that failed, the leader's may fail, too, and the lead come back to us.
+        # If a round failed, the leader's may fail, too, and the lead return to us.
         if self._setbacks.rested or not self._round_failed:
             self._setbacks.over("back again")
         self.pulse.beat(time.monotonic())
@@ -152,7 +152,7 @@ class Worker:
         await repeat(tick)
 
     def _ticked(self, now: float) -> None:
-        """After each round that succeeded: only the first shows that we can lead."""
+        """Note a successful round: only the first shows that we can lead."""
         if self.pulse.state is State.LEADING:
             self.pulse.beat(now)
         else:
@@ -165,8 +165,8 @@ class Worker:
     # Chores
 
     async def _begin_chores(self) -> None:
-        """What a leader does beside the ticks. It goes on while rounds fail, until another ticker
-        leads or the database is away."""
+        """Start the leader's jobs other than ticks. They go on while rounds fail, until another
+        ticker leads or the database is away."""
         if self._chores is not None:
             return
         name, metrics = self.database.name, self._metrics
