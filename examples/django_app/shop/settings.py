@@ -1,4 +1,4 @@
-"""What a project of one application needs."""
+"""Settings of a project with one application."""
 
 from __future__ import annotations
 
