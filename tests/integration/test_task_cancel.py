@@ -327,9 +327,9 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
         elif end == "delete":
             ops.modify(conn, deletes=[(task, version)])
         else:
-            # As if another worker had it.
+            # Given back it goes to the error queue.
             ops.modify(conn, changes=[{"id": task, "version": version}])
-            conn.execute("select pgq_task.pop('work')")
+            conn.execute("select pgq_task.pop('work.failed')")
         ops.modify(conn, inserts=[{"queue": QUEUE, "id": task}])
     [(_, version)] = ops.claim(conn, QUEUE)
     assert told() == []
@@ -377,6 +377,17 @@ ENDS = {
     "release": "select pgq_task.release('w', array[%(id)s], array[%(version)s])",
     "retry": "select pgq_task.release('w', array[%(id)s], array[%(version)s], '{1 h}')",
     "lease": "update pgq_task.task set lease = clock_timestamp() where id = %(id)s",
+    "change": """
+        select pgq_task.modify('w', changes => jsonb_build_array(
+            jsonb_build_object('id', %(id)s::bigint, 'version', %(version)s::int4)))""",
+    "moved to where it is": """
+        select pgq_task.modify('w', changes => jsonb_build_array(
+            jsonb_build_object('id', %(id)s::bigint, 'version', %(version)s::int4)
+            || '{"queue": "work"}'))""",
+    "change of many": """
+        select pgq_task.change_tasks(
+            'work', jsonb_build_object('ids', array[%(id)s::bigint]), '{"priority": 1}',
+            claimed => true)""",
 }
 
 

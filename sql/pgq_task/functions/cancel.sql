@@ -79,16 +79,17 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.bury_cancelled()
+create or replace function pgq_task.bury_cancelled(i_ids bigint[] default null)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.bury_cancelled(0)
+-- Function: pgq_task.bury_cancelled(1)
 --
---      Sends tasks to their error queues that were cancelled while claimed, and are not claimed now. Internal.
+--      Sends tasks to their error queues that were cancelled while claimed, and are not claimed now: of these, or of
+--      all. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_id    bigint;
@@ -98,13 +99,14 @@ begin
             select t.id
               from pgq_task.cancellation c
               join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created)
-             where t.lease is null or t.lease <= clock_timestamp()
+             where (i_ids is null or t.id = any (i_ids))
+               and (t.lease is null or t.lease <= clock_timestamp())
              order by t.id
                for update of t skip locked
         loop
             perform pgq_task.bury_lost(v_id);
         end loop;
-        perform pgq_task.forget_cancelled();
+        perform pgq_task.forget_cancelled(i_ids);
     end if;
 end;
 $$;

@@ -174,7 +174,9 @@ begin
            jsonb_agg(c.released order by c.id) filter (where c.released is not null)
       into v_ids, v_versions, v_queues, v_lanes, v_left, v_keyed, v_released
       from changed c;
-    perform pgq_task.count_each('moved', v_left), pgq_task.forget_cancelled(v_ids);
+    perform pgq_task.count_each('moved', v_left);
+    -- One that is given back in this way, or moved to where it is, is not tried again.
+    perform pgq_task.bury_cancelled(v_ids);
     if v_keyed is not null then
         perform pgq_task.hold_back_all(v_keyed);
     end if;
