@@ -36,7 +36,7 @@ def pytest_configure() -> None:
     for name in list(os.environ):
         if name == "PGQPY_DSN" or (name.startswith("PG") and not name.startswith("PGQPY_")):
             del os.environ[name]
-    # Who was started in the background by a shell ignores it, and so would what the tests start.
+    # A process that a shell starts in the background ignores it, and so would its children.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -106,7 +106,7 @@ select pgq_coop.next_batch('q', 'main', 'w2', '1 hour')
 select consumer_name, last_tick, current_batch, next_tick from pgq.get_consumer_info()
 --> [('main', 2, None, None), ('main.w2', None, None, None)]
 
--- who asks again lives
+-- a worker that asks again lives
 select pgq.create_queue('q')
 --> [(1,)]
 select pgq_coop.register_subconsumer('q', 'main', 'w1')
@@ -178,7 +178,7 @@ select pgq.unregister_consumer('q', 'other')
 select pgq.drop_queue('q')
 --> [(1,)]
 
--- batches of a wanted size, and somebody who does not share
+-- batches of a wanted size, and a consumer that does not share
 select pgq.create_queue('q')
 --> [(1,)]
 select pgq_coop.register_subconsumer('q', 'main', 'w1')

@@ -1,4 +1,4 @@
-"""The benchmarks run, and their page is written; what they measure is nobody's promise."""
+"""The benchmarks run, and their page is written; the measured values are not checked."""
 
 from __future__ import annotations
 

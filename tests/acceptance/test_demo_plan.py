@@ -45,7 +45,7 @@ def test_a_plan_has_everything_that_a_queue_must_survive() -> None:
     assert any(step.cancelled for step in steps)
     assert sum(isinstance(step, BulkCorrection) for step in plan) == 1
     assert expected_events(plan) > 100_000
-    # Nobody corrects or deletes what is not there yet.
+    # Rows are corrected or deleted only after their insert.
     for step in steps:
         ids = {flight.id for flight in step.flights}
         assert ids.issuperset(id_ for id_, _ in step.delays)

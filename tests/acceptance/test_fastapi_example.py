@@ -48,7 +48,7 @@ def test_events_wait_while_the_application_is_down(
     run: Run, dsn: str, conn: Connection, start_ticker: StartTicker
 ) -> None:
     program, url = serve(run, dsn)
-    _, order = ask(f"{url}/orders", {"item": "lamp"})  # no ticker yet: nobody confirms it
+    _, order = ask(f"{url}/orders", {"item": "lamp"})  # no ticker yet: so it is not confirmed
     program.kill()
     start_ticker(dsn).hear("leading")
     serve(run, dsn)

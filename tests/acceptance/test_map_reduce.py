@@ -1,4 +1,4 @@
-"""The MapReduce example: words are counted exactly, whoever is killed."""
+"""The MapReduce example: words are counted exactly, whichever process is killed."""
 
 from __future__ import annotations
 

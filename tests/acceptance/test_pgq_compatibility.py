@@ -82,7 +82,7 @@ def test_every_relation_of_pgq_can_be_read_with_the_same_columns(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a statement gave: an error, or names and values of its columns."""
+    """The result of a statement: an error, or names and values of its columns."""
 
     statement: str
     failed: bool
@@ -371,7 +371,7 @@ end $$
 def test_errors_have_codes_of_their_own_that_raise_exception_does_not_catch(
     conn: Connection, theirs: Connection
 ) -> None:
-    """As docs/pgq.md says: what catches PgQ's errors alone, and what catches both."""
+    """Checks docs/pgq.md: handlers of PgQ's errors alone, and of both."""
     theirs.execute(CAUGHT.format(condition="raise_exception").encode())
     with pytest.raises(psycopg.ProgrammingError) as caught:
         conn.execute(CAUGHT.format(condition="raise_exception").encode())
@@ -385,7 +385,7 @@ def test_errors_have_codes_of_their_own_that_raise_exception_does_not_catch(
 def test_insert_event_of_three_arguments_does_not_call_the_one_of_seven(
     conn: Connection, theirs: Connection
 ) -> None:
-    """As docs/pgq.md says. The triggers do call it, in both."""
+    """Checks docs/pgq.md. The triggers do call it, in both."""
     seen = []
     for connection in (conn, theirs):
         connection.execute("select pgq.create_queue('q')")

@@ -35,7 +35,7 @@ ticker_period = 0.05
 
 @pytest.fixture
 def pgqd(conn: Connection, server: Server, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """It serves the database of `conn`, in the foreground."""
+    """Run pgqd in the foreground, for the database of `conn`."""
     program = shutil.which("pgqd")
     if program is None:
         missing_on_purpose("pgqd")
@@ -92,7 +92,7 @@ def test_pgqd_ticks_rotates_and_moves_retries(
 def test_pgqd_finds_our_databases_by_itself(
     conn: Connection, prepared: str, pgqd: subprocess.Popen[bytes]
 ) -> None:
-    """It looks for the schema in the catalog, with a query of its own."""
+    """pgqd looks for the schema in the catalog, with a query of its own."""
     eventually(conn, "select count(*) > 2 from pgq.tick")
     with psycopg.connect(conn.info.dsn) as other:
         assert other.execute("select count(*) > 2 from pgq.tick").fetchone() == (True,)

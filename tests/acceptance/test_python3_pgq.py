@@ -151,7 +151,7 @@ def test_bulk_insert_events_of_python3_pgq_writes_our_events(
 
 
 def test_psycopg2_catches_our_errors_as_internal_errors_with_a_code(dsn: str) -> None:
-    """As docs/pgq.md says."""
+    """Checks docs/pgq.md."""
     program = """
 import sys
 import psycopg2

@@ -91,7 +91,7 @@ def test_every_table_is_equal_after_pgbench_and_kills(
         eventually(pair.target, BEGUN, table, patience=PATIENCE)
 
     def advanced(ticks: int) -> None:
-        """Wait until so many ticks more are applied."""
+        """Wait until this many more ticks are applied."""
         eventually(pair.target, APPLIED, ops.value(pair.target, NEWEST) + ticks, patience=PATIENCE)
 
     ticker = start_ticker(pair.source_dsn)

@@ -24,7 +24,7 @@ COPIED = "select id, name, amount from orders_copy order by id"
 
 @pytest.fixture
 def page(dsn: str) -> dict[str, Any]:
-    """What the Python of the section defines."""
+    """The names defined by the Python code of the section."""
     section = PAGE.partition("\n### Keeping a copy\n")[2].partition("\n## ")[0]
     names: dict[str, Any] = {"__name__": __name__, "target": dsn}
     for block in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
@@ -78,7 +78,7 @@ CHANGES: dict[LiteralString, int] = {
 
 
 def change(conn: Connection, chance: random.Random, ticks: int) -> None:
-    """Some changes at random, and so many ticks among them."""
+    """Make random changes, with this many ticks among them."""
     for _ in range(ticks):
         for statement in chance.choices(list(CHANGES), list(CHANGES.values()), k=12):
             a, b = chance.sample(range(1, 12), 2)

@@ -1,4 +1,4 @@
-"""What docs/sqlalchemy.md shows is what happens."""
+"""The examples of docs/sqlalchemy.md do what the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes no sense for tasks, or comes too late: an error with a code and a remedy each, and no
+"""Invalid or late calls for tasks: each an error with a code and a remedy, and no
 task is touched."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNKNOWN, LOST, INVALID, NOT_EMPTY = "PQ070", "PQ071", "PQ072", "PQ073"
 
 
 class State:
-    """A queue with a task that ``me`` has, one that ``me`` had, and one that nobody has."""
+    """A queue with a task that ``me`` has, one that ``me`` had, and one that is unclaimed."""
 
     def __init__(self, conn: Connection) -> None:
         self.me, self.other = Tasks(conn, "me"), Tasks(conn, "other")

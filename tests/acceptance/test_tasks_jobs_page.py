@@ -1,4 +1,4 @@
-"""What docs/tasks-jobs.md and docs/tasks-history.md show is what happens."""
+"""The examples of docs/tasks-jobs.md and docs/tasks-history.md do what the pages say."""
 
 from __future__ import annotations
 

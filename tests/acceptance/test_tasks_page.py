@@ -1,4 +1,4 @@
-"""What docs/tasks.md shows is what happens."""
+"""The examples of docs/tasks.md do what the page says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def blocks(text: str, language: str = "python") -> list[str]:
 
 
 def run(block: str, names: dict[str, Any]) -> None:
-    # Who reads the page leaves it running.
+    # Readers of the page leave it running.
     exec(block.replace(".run()", ".run(until_empty=True)"), names)
 
 

@@ -1,4 +1,4 @@
-"""What docs/tasks-tables.md shows is what happens."""
+"""The examples of docs/tasks-tables.md do what the page says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same DML makes byte-identical events through PgQ's row triggers and through ours.
+"""PgQ's row triggers and ours make byte-identical events for the same DML.
 
 Each script runs on Debian's PgQ and on our schema, statement by statement; after
 each, the events it made are compared, field by field, and whether it failed.
@@ -49,7 +49,7 @@ WIDE_VALUES = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a statement did: whether it failed, and the events it made."""
+    """The result of a statement: whether it failed, and the events it made."""
 
     statement: str
     failed: bool

@@ -48,7 +48,7 @@ def part(conn: pgqpy.Connection, task: Task) -> None:
 
 
 def moves(number: int) -> int:
-    """What comes out for a number."""
+    """The result for a number."""
     count = 0
     while number != 1:
         number = number // 2 if number % 2 == 0 else 3 * number + 1

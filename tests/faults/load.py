@@ -43,7 +43,7 @@ class Load:
         self._heard = threading.Condition()
         self._effects = 0
         self.durable: list[str] = []
-        """What producers with synchronous_commit = on were told is committed."""
+        """The events whose commit producers with synchronous_commit = on were told of."""
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(TABLES)
             conn.execute("select pgq.create_queue(%s)", [QUEUE])
@@ -67,7 +67,7 @@ class Load:
             raise ExceptionGroup("load", self._errors)
 
     def progress(self, effects: int) -> None:
-        """Wait until the consumer has committed so many effects more."""
+        """Wait until the consumer has committed this many more effects."""
         with self._heard:
             target = self._effects + effects
             assert self._heard.wait_for(

@@ -1,4 +1,4 @@
-"""Whoever works on tasks is killed at random, and so is what they work with."""
+"""Workers of tasks are killed at random, and so are their sessions and the server."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Effects(pgqpy.Consumer):
         print(event.id, flush=True)
         self.left -= 1
         if not self.left:
-            signal.pause()  # whoever kills it may be late
+            signal.pause()  # the kill may come late
 
 Effects(sys.argv[1]).run(until_empty=not Effects.left)
 """
@@ -38,7 +38,7 @@ KILLS = 5
 
 @contextmanager
 def consumer(dsn: str, most: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """One that does so many events at most; without a number all there are, and ends then."""
+    """A consumer of at most this many events; without a number, of all there are."""
     process = subprocess.Popen(
         [sys.executable, "-c", CONSUMER, dsn, str(most)], stdout=subprocess.PIPE, text=True
     )

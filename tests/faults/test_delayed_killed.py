@@ -2,8 +2,8 @@
 delivered once, and whatever was cancelled never.
 
 Producers, of every isolation level, note what they insert in a table, in the same transaction;
-so do those who cancel. Many transactions end after their events were due. Everything that can be
-rotated is, all the time.
+so do sessions that cancel. Many transactions end after their events were due. Everything that can
+be rotated is, all the time.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def changing(pair: Pair, connect: Connect) -> Iterator[None]:
 
 @contextmanager
 def half_copied(pair: Pair, connect: Connect) -> Iterator[None]:
-    """A copy comes half way within the block, however late it is looked at: somebody may be about
-    to insert a row with the key that comes next."""
+    """Keep a copy half way within the block, however late the test looks: another session holds an
+    uncommitted row with the key that comes next."""
     other = connect(pair.target_dsn, autocommit=False)
     other.execute("insert into large values (%s, 0, 'in the way')", [ROWS // 2])
     try:

@@ -82,7 +82,7 @@ class Archiver:
         )
 
     def go_to(self, step: str, times: int = 1) -> None:
-        """Let it go on until it is there for so many times."""
+        """Continue until it has come to this point this many times."""
         assert self.process.stdout is not None
         assert self.process.stdin is not None
         for line in self.process.stdout:
@@ -118,7 +118,7 @@ def archiver(dsn: str, lake: Path) -> Iterator[Archiver]:
 
 
 def prepare(conn: Connection, batches: int) -> list[int]:
-    """Some batches that nobody has archived; returns the ids."""
+    """Make batches that are not archived; returns the ids."""
     ids = []
     for _ in range(batches):
         ids += [row[0] for row in conn.execute(INSERT, [QUEUE])]
@@ -127,7 +127,7 @@ def prepare(conn: Connection, batches: int) -> list[int]:
 
 
 def archived(lake: Path) -> list[int]:
-    """What plain readers of Parquet find."""
+    """The events that plain readers of Parquet find."""
     files = dataset.dataset(lake, schema=pa.schema([("ev_id", pa.int64())]))
     return sorted(files.to_table()["ev_id"].to_pylist())
 

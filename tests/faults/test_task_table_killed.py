@@ -70,7 +70,7 @@ def test_rows_are_done_once_whichever_process_is_killed(conn: Connection, dsn: s
                 "insert into mail select n from generate_series(%s + 1, %s) n",
                 [kill * ROWS // KILLS, (kill + 1) * ROWS // KILLS],
             )
-            # So many are there to be sent, whatever the others have done meanwhile.
+            # This many rows are left to be sent, whatever the others have done meanwhile.
             wait_for_sent(conn, before + random.randint(1, 40))
             workers[number].kill()
             workers[number].communicate()

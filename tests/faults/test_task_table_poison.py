@@ -1,4 +1,4 @@
-"""A row that kills whoever works on it: it is given up, and costs no other row anything."""
+"""A row that kills its worker is given up, and costs other rows nothing."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_row_that_kills_its_process_is_given_up(
     deaths = 0
     while killed(arguments):
         deaths += 1
-        # Until the server has noticed, its rows are locked, and nobody waits for them.
+        # Until the server has noticed, its rows are locked, and no worker waits for them.
         eventually(conn, GONE)
         # Each of the two is given up after three attempts; the first that killed is not known.
         assert deaths <= 2 * (3 + 1)
@@ -93,7 +93,7 @@ def test_a_row_is_given_up_though_its_policy_never_does(conn: Connection, dsn: s
         deaths += 1
         eventually(conn, GONE)
         assert deaths < 10
-    # The first one of which nobody knew, and five.
+    # The first death, which was not recorded, and five more.
     assert deaths == 6
     found = conn.execute("select status, next_attempt, attempts, last_error from mail").fetchall()
     assert found[0][:3] == ("failed", None, 5)

@@ -106,7 +106,7 @@ class Application:
         command.check(self._config)
 
     def printed(self, run: Callable[..., None], revisions: str) -> bytes:
-        """What ``--sql`` prints."""
+        """The output of ``--sql``."""
         self.output.truncate(0)
         run(self._config, revisions, sql=True)
         return self.output.getvalue().lstrip("\0").encode()

@@ -146,7 +146,7 @@ def test_bad_events_that_have_written_nothing_make_no_event_run_twice(
 def test_savepoints_of_events_at_once_do_not_get_into_each_other(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
-    """What one has rolled back is its own, whoever else has written meanwhile."""
+    """A handler rolls back its own writes, whatever others have written meanwhile."""
 
     class Saving(Several):
         async def work(self, conn: pgqpy.AsyncConnection, data: str) -> None:

@@ -257,7 +257,7 @@ def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
 def test_finding_the_handler_that_ignored_a_failed_statement_costs_a_few_runs_of_each(
     dsn: str, conn: Connection, queue: str, tick: Tick, bad: int
 ) -> None:
-    """Nobody raised, so halves are tried."""
+    """No handler raised, so halves are tried."""
 
     class Careless(Picky):
         def fail(self, conn: pgqpy.Connection, event: Event) -> None:
@@ -280,7 +280,7 @@ def test_finding_the_handler_that_ignored_a_failed_statement_costs_a_few_runs_of
 
 
 class Circumstances(Picky):
-    """What is no event's fault, once."""
+    """An error that is no event's fault, once."""
 
     error: ClassVar[Exception | None] = None
 
@@ -444,7 +444,7 @@ RUDE = "NUL \0, half a pair \ud800, an arrow → and " + "x" * 100_000
 
 @pytest.fixture
 def unlogged(caplog: pytest.LogCaptureFixture) -> None:
-    """What is captured goes between processes in UTF-8, when tests run in parallel."""
+    """Captured output goes between processes in UTF-8, when tests run in parallel."""
     caplog.set_level(logging.CRITICAL, "pgqpy")
 
 

@@ -1,4 +1,4 @@
-"""Whoever applies the events by key, in order, has the table: for any sequence of statements."""
+"""Applying the events by key, in order, gives the table: for any sequence of statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others put next to a captured table, or make look like a capture, changes nothing."""
+"""Objects that others put next to a captured table, or disguise as a capture, change nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ As = Callable[[str], Connection]
 
 @pytest.fixture
 def mallory(conn: Connection, shop: str, make_role: MakeRole, as_role: As) -> Connection:
-    """A pgq_writer with a schema of its own, who may also create in that of the shop."""
+    """A pgq_writer with a schema of its own that may also create in the shop's schema."""
     role = make_role("mallory", "pgq_writer")
     conn.execute(f"create schema mallory authorization {role}")
     conn.execute(f"grant usage, create on schema shop to {role}")
@@ -36,7 +36,7 @@ def function_of(conn: Connection, table: str = "shop.item") -> str:
 
 
 def name_of_the_next(conn: Connection, queue: str) -> str:
-    """What the function of shop.item will be called if nothing is in its way."""
+    """The name that the function of shop.item will get unless it is taken."""
     conn.execute("select pgq.capture_table('shop.item', %s)", [queue])
     name = function_of(conn)
     conn.execute("select pgq.release_table('shop.item')")

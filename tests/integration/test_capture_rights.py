@@ -1,4 +1,4 @@
-"""Who may capture a table, and with whose rights the capture runs."""
+"""Rights needed to capture a table, and the rights that the capture runs with."""
 
 from __future__ import annotations
 

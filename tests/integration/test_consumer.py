@@ -602,7 +602,7 @@ def test_a_tick_during_a_batch_is_followed_by_its_batch_whatever_the_poll_interv
     tick: Tick,
     background: Background,
 ) -> None:
-    """It was told of while nobody was listening."""
+    """Its notification came while the consumer was not listening."""
     done: queues.Queue[BatchStats] = queues.Queue()
     more = ["b", "c", "d"]
 
@@ -644,7 +644,7 @@ def test_what_has_become_old_enough_is_found_by_polling_though_listen_works(
 
     class Behind(Counter):
         min_lag = timedelta(milliseconds=100)
-        poll_interval = 1  # and not the minute that it would be until somebody is sure to be told
+        poll_interval = 1  # not the minute until a notification is certain
 
         def on_batch(self, stats: BatchStats) -> None:
             done.put(stats)

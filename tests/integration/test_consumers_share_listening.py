@@ -1,6 +1,6 @@
 """Consumers of one event loop hear of ticks on one connection, each of its own queue's."""
 
-# ruff: noqa: ASYNC110 - nobody tells when sessions come and go
+# ruff: noqa: ASYNC110 - nothing signals when sessions come and go
 from __future__ import annotations
 
 import asyncio
@@ -58,7 +58,7 @@ def sessions(conn: Connection) -> list[int]:
 
 
 async def listening(dsn: str, queues: int) -> None:
-    """Wait until consumers of so many queues listen."""
+    """Wait until consumers of this many queues listen."""
     async with asyncio.timeout(PATIENCE):
         while len(async_shared(AsyncListener, dsn)._channels) != queues:
             await asyncio.sleep(0.01)

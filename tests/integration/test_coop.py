@@ -138,7 +138,7 @@ def test_the_batch_of_a_silent_worker_is_taken_over_and_lost_to_it(
     assert finish(conn, lost and lost + 1) == 1
     assert take(conn, group, "w2", "1 hour") is None
     silence(conn, "w1")
-    assert take(conn, group, "w2") is None, "without a dead interval nobody is taken for dead"
+    assert take(conn, group, "w2") is None, "without a dead interval no worker is taken for dead"
     assert take(conn, group, "w2", "1 hour") == lost
     assert members(conn) == [MAIN, f"{MAIN}.w2"]
 

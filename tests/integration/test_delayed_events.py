@@ -266,7 +266,7 @@ def test_two_tickers_at_once_do_not_deliver_twice(
     conn.execute("set lock_timeout = '30s'")
     one = connect(autocommit=False)
     assert ops.value(one, MOVE) == 1
-    assert move(conn) == 0, "somebody else is at it"
+    assert move(conn) == 0, "another session is at it"
     one.rollback()
     assert move(conn) == 1
     assert move(one) == 0
@@ -281,7 +281,7 @@ def test_a_ticker_that_looked_while_another_was_moving_does_not_move_the_same(
     insert_at(conn, queue, "event")
     one, two, gate = connect(autocommit=False), connect(), connect(autocommit=False)
     assert ops.value(one, MOVE) == 1
-    # Whoever comes now sees how far passes have come, and then waits: for a lock that waits itself.
+    # A session that comes now sees the progress of passes, then waits for a waiting lock.
     lock = threading.Thread(
         target=gate.execute, args=["lock table pgq.delayed_0 in access exclusive mode"]
     )

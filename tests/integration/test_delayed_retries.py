@@ -163,7 +163,7 @@ def test_wrong_rows_are_refused(conn: Connection, queue: str, batch: int, first:
 def test_an_old_snapshot_does_not_take_for_waiting_what_has_come(
     conn: Connection, connect: Connect, queue: str, batch: int, first: int
 ) -> None:
-    """It cannot see how far passes have come, when the log of that was emptied since."""
+    """An old snapshot cannot see the progress of passes if their log was emptied since."""
     assert ops.value(conn, RETRY, batch, first, 0) == 1
     ops.finish(conn, batch)
     assert move(conn) == 1

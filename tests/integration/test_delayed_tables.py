@@ -1,4 +1,4 @@
-"""What waits is in tables that are appended to and truncated: no row of theirs dies, however long
+"""Waiting events are in tables that are appended to and truncated: no row dies, however long
 some transaction stays open, and nothing that waits is ever in the way or lost.
 """
 
@@ -129,7 +129,7 @@ def test_rotation_keeps_what_is_held_for_a_cancellation(
 def test_a_pass_during_which_the_log_of_passes_was_rotated_is_not_repeated(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    """It has chosen the table to note in, and notes there when that is the other one by now."""
+    """A session writes to the table that it has chosen, even if the other one is current by now."""
     ops.register(conn, queue, "c")
     insert_at(conn, queue, "first")
     assert move(conn) == 1

@@ -229,7 +229,7 @@ def test_a_connection_that_breaks_in_the_middle_costs_an_attempt_and_no_mail(
     each.run(until_empty=True)
     assert mails.handler.subjects == ["first", "doubtful", "last"]
     again(conn, queue, each)
-    # One was taken, but nobody told us. Whoever gets both sees that they are one.
+    # One was accepted without an answer. A receiver of both sees that they are one.
     assert Counter(mails.handler.subjects) == {"first": 1, "lost": 1, "doubtful": 2, "last": 1}
     twice = [m for m in mails.handler.messages if m["Subject"] == "doubtful"]
     assert twice[0]["Message-ID"] == twice[1]["Message-ID"]

@@ -1,4 +1,4 @@
-"""What pgq_ext remembers stays small by itself, leaves no dead rows, and is never lost by that."""
+"""The memory of pgq_ext stays small by itself, leaves no dead rows, and loses nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_batches_and_events_leave_no_dead_rows_while_a_transaction_stays_open(
 
 
 def test_rotation_carries_over_what_is_needed(conn: Connection) -> None:
-    """Of consumers that were quiet all the time, too, and the events of their open batches."""
+    """Includes consumers that were quiet all the time, and the events of their open batches."""
     rotate_early(conn)
     call(conn, "set_last_tick('quiet', 17)")
     call(conn, "set_batch_done('quiet', 5)")
@@ -170,7 +170,7 @@ def test_emptying_tables_makes_no_other_session_wait_for_the_commit(
         ):
             break
         holder.execute("commit")
-    # More in the same transaction must not go where nobody else can.
+    # More writes of the same transaction must not go into a table that others cannot use.
     for more in range(batch + 1, batch + 2000):
         call(holder, "set_batch_done('holder', %s)", more)
     other.execute("set statement_timeout = '20s'")
@@ -340,7 +340,7 @@ def test_an_event_that_is_carried_over_while_it_is_looked_for_is_found(
     conn.execute("select setval('pgq_ext.log_seq', 1)")
     rotating = connect(autocommit=False)
     assert call(rotating, "carry_over('0', '1')")
-    # Who looks for the state has looked for the event, or will do so.
+    # A session that looks for the state has looked for the event, or will do so.
     rotating.execute("lock table pgq_ext.progress_1 in access exclusive mode")
     found: list[bool] = []
     looking = threading.Thread(
@@ -360,7 +360,7 @@ def test_an_event_that_is_carried_over_while_it_is_looked_for_is_found(
 def test_an_old_snapshot_is_told_to_start_over_also_after_half_a_rotation(
     conn: Connection, connect: Connect
 ) -> None:
-    """What it sees is emptied after the change of tables, and nothing else changes then."""
+    """The table it sees is emptied after the change of tables, and nothing else changes then."""
     rotate_early(conn)
     call(conn, "set_batch_done('c', 1)")
     call(conn, "set_event_done('e', 1, 1)")

@@ -129,7 +129,7 @@ def test_pgqs_tables_can_be_read(conn: Connection) -> None:
 
 
 def test_a_retried_event_is_another_one(conn: Connection) -> None:
-    """It keeps its id. A consumer that was moved back can have both in one batch."""
+    """A retried event keeps its id. A consumer that was moved back can have both in one batch."""
     assert call(conn, "set_event_done('c', '', 3, 101)") is True
     assert call(conn, "is_event_done('c', '', 3, 101, 1)") is False
     assert call(conn, "set_event_done('c', '', 3, 101, 1)") is True

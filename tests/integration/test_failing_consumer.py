@@ -39,7 +39,7 @@ select queue_name, consumer_name, batch_id, event_id, error, attempts,
 
 
 def fails(*arguments: Any) -> None:
-    """What the processing of an event or batch does."""
+    """Process an event or batch: raises an error while the consumer is broken."""
     if Fails.broken:
         raise Fails.broken
 
@@ -108,7 +108,7 @@ class Tracked(Fails, TrackedConsumer):
 
 
 class Whole(Fails, Consumer):
-    """Nobody knows which event it is."""
+    """The failing event is not known."""
 
     process_batch = fails
 

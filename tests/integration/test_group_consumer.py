@@ -86,7 +86,7 @@ def insert(conn: Connection, *events: tuple[str | None, str]) -> None:
 
 
 def fill(conn: Connection, tick: Tick, keys: int, rounds: int) -> dict[str, list[str]]:
-    """Events for so many keys; what is expected of them."""
+    """Insert events for this many keys; returns the expected results."""
     for number in range(rounds):
         insert(conn, *((f"k{key}", f"k{key}-{number}") for key in range(keys)))
         if number % 3 == 0:
@@ -160,7 +160,7 @@ def test_a_worker_that_comes_or_goes_is_noticed_at_once(
     eventually(conn, every, 2, GROUP, "second")
     second.stop()
     thread.join(PATIENCE)
-    # The lease is a minute: nobody waited for that.
+    # The lease is a minute: no worker waited for its end.
     eventually(conn, every, 4, GROUP, "first")
 
 

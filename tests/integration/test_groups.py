@@ -387,7 +387,7 @@ def test_everybody_has_the_same_number_of_partitions_give_or_take_one(
     for member in members:
         take(conn, member)
     assert [owned(conn, member) for member in members] == before
-    # Little moves: who stays keeps what he has.
+    # Little moves: a worker that stays keeps its partitions.
     conn.execute("select pgq.leave_group(%s)", [members[0]])
     for _ in range(2):
         for member in members[1:]:
@@ -531,7 +531,7 @@ def test_a_consumers_name_is_not_taken_by_a_partition(conn: Connection, queue: s
 def test_a_plain_consumer_takes_no_partition(
     conn: Connection, connect: Connect, queue: str, call: str, level: IsolationLevel
 ) -> None:
-    """It would finish batches without having seen their parked keys, and under the owner's feet."""
+    """A foreign session would finish the owner's batches without seeing their parked keys."""
     create(conn, queue, 1)
     insert(conn, queue, "a", "event")
     tick = ops.tick(conn, queue)

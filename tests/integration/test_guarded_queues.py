@@ -28,7 +28,7 @@ def unguard(conn: Connection, queue: str) -> None:
 
 
 def test_a_new_queue_is_guarded_while_the_ticker_sleeps(conn: Connection, connect: Connect) -> None:
-    """Nobody could wake it otherwise."""
+    """Otherwise nothing could wake it."""
     creator = connect(autocommit=False)
     creator.execute("select pgq.create_queue('first')")
     assert not ops.value(conn, "select pgq.guard_queues()")
@@ -88,7 +88,7 @@ def test_a_setting_is_obeyed_from_its_commit_on(
     admin.execute(change)
     conn.execute(two, {"q": queue})
     ops.tick(conn, queue)
-    assert guarded(conn, queue)  # somebody may look before the commit, and must not undo the guard
+    assert guarded(conn, queue)  # a look before the commit must not undo the guard
     admin.commit()
 
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_rotation_keeps_the_guard_and_the_guard_the_table(conn: Connection, queu
 def test_no_rotation_while_another_session_changes_the_slot(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    """Who sets the sequence to what it read before would take the rotation back."""
+    """Setting the sequence to the value read before would undo the rotation."""
     ops.rotate_whenever_asked(conn, queue)
     other = connect(autocommit=False)
     assert ops.value(other, "select pgq.lock_slots()")

@@ -50,13 +50,13 @@ def many(
 
 
 def turns(conn: Connection) -> int:
-    """How often the tables for keys have changed places, as those see it who insert."""
+    """The number of rotations of the tables for keys, as inserting sessions see it."""
     number: int = ops.value(conn, "select pg_sequence_last_value('pgq.event_key_1_seq')")
     return number
 
 
 def end_window(conn: Connection, queue: str) -> None:
-    """As if the window were over."""
+    """Simulate the end of the window."""
     conn.execute(
         "update pgq.queue set queue_key_switch_time = now() - queue_key_window - interval '1 us'"
         " where queue_name = %s",
@@ -241,7 +241,7 @@ def test_bulk_inserts_of_the_same_keys_in_any_order_do_not_wait_in_a_circle(
     ]
     for thread in threads:
         thread.start()
-    # Each has what comes before the gate in its order, or waits for who has.
+    # Each has the locks that come before the gate in its order, or waits for their holder.
     eventually(conn, "select count(*) = 3 from pg_locks where not granted")
     gate.commit()
     for thread in threads:
@@ -304,7 +304,7 @@ def test_an_insert_that_waits_for_a_rotation_goes_into_the_new_table(
 ) -> None:
     first = once(conn, keyed, "key", "first")
     maintenance = connect(autocommit=False)
-    # As rotation does before it moves on: who comes now has seen that this table is current.
+    # As rotation does before it moves on: a session that comes now has seen this table as current.
     maintenance.execute("lock table pgq.event_key_1_0 in share mode")
     producer = connect()
     ids: list[int] = []

@@ -170,8 +170,8 @@ def test_a_tick_in_the_transaction_of_an_insert_leaves_the_event_to_the_next_tic
 def test_a_consumer_registered_while_a_transaction_is_open_gets_its_events(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    """Also when the table that they are in is not the previous one any more: as long as nobody
-    is registered nobody holds up rotation."""
+    """Even when their table is not the previous one any more: without a registered consumer,
+    nothing holds up rotation."""
     ops.rotate_whenever_asked(conn, queue)
     producer = connect(autocommit=False)
     ops.insert(producer, queue, "open")
@@ -208,7 +208,7 @@ def test_a_consumer_registered_at_an_old_tick_gets_all_events_since(
 def test_every_statement_may_come_over_another_connection(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    """As through PgBouncer in transaction mode."""
+    """Connections like those of PgBouncer in transaction mode."""
     pool = [connect() for _ in range(4)]
     ops.register(pool[0], queue, "c")
     ops.insert(pool[1], queue, "event")

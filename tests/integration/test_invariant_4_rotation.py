@@ -87,7 +87,7 @@ def test_a_transaction_that_may_write_into_a_table_holds_up_its_rotation(
 def test_rotation_that_is_on_its_way_or_fails_is_invisible_to_consumers(
     conn: Connection, connect: Connect, rotating: str, end: str
 ) -> None:
-    """What a sequence says is not undone by a rollback, also not by that of a crash."""
+    """A sequence is not undone by a rollback, even by that of a crash."""
     ops.register(conn, rotating, "c")
     ops.rotate_idle(conn, rotating, "c", 3)
     ops.deliver(conn, rotating, "c")

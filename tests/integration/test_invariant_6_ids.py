@@ -28,8 +28,8 @@ def mortal(server: Server) -> Iterator[Server]:
 @pytest.mark.slow
 @pytest.mark.parametrize("synchronous_commit", ["on", "off"])
 def test_no_id_comes_twice_after_a_crash(mortal: Server, synchronous_commit: str) -> None:
-    """With "off" a crash may take transactions with it, and whoever acted on an id that came
-    again would have acted on something else. So what hands out ids to others is durable."""
+    """With "off" a crash may take transactions with it. A program that acted on an id that came
+    again would have acted on something else. So every commit that gives out ids is durable."""
     ticks: list[int] = []
     ids: list[int] = []
     batches: list[int] = []

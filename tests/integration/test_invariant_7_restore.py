@@ -159,7 +159,7 @@ def test_where_the_transaction_ids_are_its_own_nothing_is_refused(
 
 
 def restore_elsewhere(conn: Connection, column: str = "identifier") -> None:
-    """What a dump brings into a cluster that is not that far."""
+    """Set the values that a dump brings into a cluster with lower transaction ids."""
     conn.execute(f"update pgq.cluster set cluster_{column} = 1".encode())
     conn.execute("select setval('pgq.txid_high_seq', txid_current() + 1000000)")
 
@@ -217,7 +217,7 @@ def is_guarded(connect: Connect) -> bool:
 def test_a_cluster_with_higher_transaction_ids_takes_the_queues_over_by_itself(
     conn: Connection, connect: Connect
 ) -> None:
-    """As after pg_upgrade: nothing has to be adopted, and soon nothing is looked at either."""
+    """After pg_upgrade nothing has to be adopted, and soon nothing is looked at either."""
     conn.execute("select pgq.create_queue('q')")
     ops.register(conn, "q", "c")
     assert not is_guarded(connect)
@@ -236,7 +236,7 @@ def test_a_cluster_with_higher_transaction_ids_takes_the_queues_over_by_itself(
 def test_a_tick_that_rolls_back_leaves_no_state_that_another_cluster_would_trust(
     conn: Connection, connect: Connect
 ) -> None:
-    """What sequences say does not roll back."""
+    """Values of sequences do not roll back."""
     conn.execute("select pgq.create_queue('q')")
     conn.execute("update pgq.cluster set cluster_identifier = 1")
     with connect() as session, session.transaction(force_rollback=True):

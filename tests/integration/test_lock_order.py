@@ -29,7 +29,7 @@ class Calls:
         self._conn = conn
 
     def begin(self, caller: Connection, query: LiteralString, *parameters: object) -> Future[Any]:
-        """Come back when the call waits for somebody, or is done."""
+        """Start the call; return when it waits for a lock, or is done."""
         call = self._pool.submit(ops.value, caller, query, *parameters)
         while not call.done() and not ops.value(
             self._conn, "select cardinality(pg_blocking_pids(%s)) > 0", caller.info.backend_pid

@@ -111,7 +111,7 @@ HTTP = 'http = "127.0.0.1:0"'
 
 
 def foreign_locks(daemon: TickerProcess) -> float:
-    """What the daemon's metric says."""
+    """The daemon's metric."""
     page = daemon.get("/metrics")[1]
     found = re.search(r"^pgqpy_ticker_foreign_locks\{.*\} (.*)$", page, re.MULTILINE)
     assert found is not None

@@ -58,7 +58,7 @@ def refused(conn: Connection) -> list[str]:
 
 
 def run_all(conn: Connection) -> None:
-    """What a ticker does, as the role of this connection."""
+    """The work of a ticker, as the role of this connection."""
     for name, argument in listed(conn):
         if name == "vacuum":
             conn.execute(f"vacuum {argument}".encode())
@@ -273,7 +273,7 @@ def test_the_schema_of_a_function_counts_as_its_owner_does(
 def test_a_name_that_only_trusted_roles_could_give_a_meaning_is_listed_as_it_is(
     conn: Connection, queue: str, name: str
 ) -> None:
-    """As PgQ does, whose tickers report it when they run it."""
+    """PgQ does so too; its tickers report it when they run it."""
     name_extra(conn, queue, name, "pg_catalog.lower")
     assert (name, queue) in listed(conn)
     assert ("pg_catalog.lower", queue) in listed(conn)

@@ -41,7 +41,7 @@ def event(data: str, extra1: str | None, **more: str) -> NewEvent:
 
 
 def data(conn: Connection) -> dict[str, list[str]]:
-    """What is in each queue, in order."""
+    """The events of each queue, in order."""
     rows = conn.execute(
         "select queue_name, array_agg(ev_data order by ev_id)"
         " from pgq.queue q join pgq.event e"

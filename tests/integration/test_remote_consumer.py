@@ -49,7 +49,7 @@ class Copier(RemoteConsumer):
 
 
 class Crash(BaseException):
-    """What a process that dies does to a batch."""
+    """The effect of a dying process on a batch."""
 
 
 class DiesBetween(Copier):
@@ -362,7 +362,7 @@ def test_retries_are_not_passed_over_by_a_process_that_survives_the_loss_of_the_
     tick: Tick,
     background: Background,
 ) -> None:
-    """It lost its connection between the two commits, and was moved before it came back."""
+    """The consumer lost its connection between the two commits, and was moved meanwhile."""
 
     class Loses(PutsBack):
         def process_batch(self, source: pgqpy.Connection, batch: Batch) -> None:
@@ -444,7 +444,7 @@ def test_a_second_process_of_the_same_name_applies_nothing_twice(
     first.join(PATIENCE)
     second.join(PATIENCE)
     assert counts(target) == {"a": 1, "b": 1}
-    # Whoever came second finds the batch finished.
+    # The second one finds the batch finished.
     assert [type(error) for error in failures] in ([], [errors.BatchNotFound])
 
 

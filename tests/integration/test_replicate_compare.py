@@ -37,7 +37,7 @@ def compare(
 
 
 def spoil(pair: Pair) -> None:
-    """What nobody should do."""
+    """Change the target directly, which no application should do."""
     pair.target.execute("delete from account where id = 'a7'")
     pair.target.execute("update account set balance = balance + 1 where id = 'a8'")
     pair.target.execute("insert into account values (99, 'a\"9', 0)")
@@ -142,7 +142,7 @@ def test_changes_of_a_table_whose_name_reads_the_same_do_not_count(
 
 
 def test_a_change_that_the_target_has_lost_is_found(account: Pair) -> None:
-    """It comes between the snapshot and the tick that are compared: only the queue tells of it."""
+    """A change between the compared snapshot and tick: only the queue tells of it."""
     with account.running():
         account.source.execute("update account set balance = 0 where id = 'a1'")
         compare(account)
@@ -151,7 +151,7 @@ def test_a_change_that_the_target_has_lost_is_found(account: Pair) -> None:
 
 
 class Clock:
-    """Time that passes while somebody sleeps, and not while nothing gets on."""
+    """A clock that only advances in sleeps, not while the test makes no progress."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -85,7 +85,7 @@ def test_changes_that_come_during_the_copy_wait_and_are_applied(
 
 
 def test_a_batch_that_is_being_applied_is_waited_for(item: Pair, connect: Connect) -> None:
-    """It may still add changes that have to wait."""
+    """An open batch may still add changes that have to wait."""
     target = connect(item.target_dsn)
     assert copy(item, target)
     stream = connect(item.target_dsn, autocommit=False)

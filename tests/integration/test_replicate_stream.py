@@ -32,7 +32,7 @@ def flight(pair: Pair) -> Pair:
 
 @pytest.fixture
 def as_admin(pair: Pair, connect: Connect) -> Callable[..., Pair]:
-    """The same for a role that is no superuser, and owns these tables."""
+    """Switch the pair to a role that is no superuser, and owns these tables."""
 
     def switch(*tables: str) -> Pair:
         role = "test_replicator"

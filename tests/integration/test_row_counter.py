@@ -295,7 +295,7 @@ def test_numbers_stay_few_and_none_dies_while_a_transaction_is_open(
         conn,
         "select n_tup_upd + n_tup_del from pg_stat_user_tables where relname = 'row_count_log'",
     )
-    # Who cannot see the new row hears of it, and gets no wrong number.
+    # A session that cannot see the new row gets an error, not a wrong number.
     with pytest.raises(psycopg.errors.SerializationFailure, match="rewritten since"):
         forgotten.execute("select pgq.row_count('item')")
 
@@ -452,7 +452,7 @@ def write(conn: Connection, seed: int, done: threading.Event) -> None:
         try:
             write_some(conn, seed, chance, number := number + 100)
         except psycopg.errors.DeadlockDetected:
-            conn.rollback()  # two who want to truncate
+            conn.rollback()  # two sessions that truncate
     conn.close()
 
 

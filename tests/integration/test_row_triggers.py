@@ -1,4 +1,4 @@
-"""What sqltriga, logutriga and jsontriga write, and what they refuse."""
+"""The events of sqltriga, logutriga and jsontriga, and what they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the row triggers remember about a table: right after any ALTER TABLE, in nobody's way."""
+"""The row triggers' cache of a table: right after any ALTER TABLE, and it blocks no session."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_the_first_row_may_come_from_a_prepared_transaction(
 def test_a_snapshot_older_than_the_table_is_refused(
     conn: Connection, connect: Connect, level: str, fired: bool
 ) -> None:
-    """What such a transaction reads of the catalog is not what its rows look like."""
+    """In such a transaction the catalog does not describe the layout of its rows."""
     other = connect(autocommit=False)
     other.execute(f"set transaction isolation level {level}".encode())
     other.execute("select 1 from pg_class limit 1")

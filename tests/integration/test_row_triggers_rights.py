@@ -1,4 +1,4 @@
-"""Row triggers run with the rights of whoever changes the table, and lend nobody the owner's."""
+"""Row triggers run with the rights of the role that changes the table, never the owner's."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_batch_that_fails_ends_a_run_until_empty_with_its_error(
     ops.tick(conn, queue)
     result = cli("run", f"{classes}:Plain", "--until-empty")
     assert result.exit_code == 1
-    # The table is the user's: nobody shall be told to install our schema.
+    # The table is the user's: the hint must not be to install our schema.
     assert f'error: {classes}:Plain failed: UndefinedTable: relation "no_such_table"' in (
         result.stderr
     )
@@ -225,7 +225,7 @@ def test_a_terminal_shows_how_far_it_has_come(
     process = spawn("run", f"{classes}:Plain", "--dsn", dsn, "--until-empty", stderr=theirs)
     os.close(theirs)
     shown = b""
-    # A terminal that nobody has open any more is an error to read, on Linux.
+    # Reading a terminal that no process has open is an error on Linux.
     while piece := _read(ours):
         shown += piece
     os.close(ours)

@@ -1,5 +1,5 @@
-"""Who may do what. Asserted over the catalog where that is possible, so that new functions are
-covered without anybody thinking of it.
+"""Rights of roles. Asserted over the catalog where possible, so that new functions are
+covered automatically.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def as_role(connect: Connect) -> As:
 
 @pytest.fixture
 def stranger(conn: Connection, as_role: As) -> Connection:
-    """Somebody with no role of ours."""
+    """A role that is in none of ours."""
     conn.execute(
         "do $$ begin if to_regrole('test_stranger') is null then create role test_stranger;"
         " end if; end $$"
@@ -193,7 +193,7 @@ def test_a_writer_can_produce_in_every_way_and_not_consume(
 def test_a_writer_cannot_choose_the_readers_of_an_event(
     conn: Connection, queue: str, as_role: As, table: str, column: str
 ) -> None:
-    """A transaction id of the past is an event that nobody gets, one of the future a surprise."""
+    """An event with a past transaction id is never delivered, one with a future id unexpectedly."""
     writer = as_role("pgq_writer")
     with pytest.raises(errors.InsufficientPrivilege):
         writer.execute(f"insert into pgq.{table} (ev_data, {column}) values ('x', 1)".encode())
@@ -324,7 +324,7 @@ $do$;
 def test_what_lies_on_the_callers_search_path_is_never_called(
     conn: Connection, connect: Connect, search_path: str
 ) -> None:
-    """A superuser who calls pgq must not run what somebody left in public or pg_temp."""
+    """A superuser that calls pgq must not run code that others left in public or pg_temp."""
     conn.execute(SHADOWS)
     victim = connect()
     victim.execute(
@@ -534,7 +534,7 @@ def test_the_key_of_a_group_runs_nothing_of_its_author_as_the_owner(
 
 
 def test_only_pgq_owner_and_superusers_may_create_in_any_schema_of_ours(conn: Connection) -> None:
-    """What others could create there is found by its name, and then trusted."""
+    """Objects that others could create there are found by name, and then trusted."""
     conn.execute("create table t (id int primary key)")
     conn.execute("select pgq.create_queue('q'), pgq_task.create_queue('t')")
     conn.execute("select pgq.capture_table('t', 'q'), pgq.create_staging('job')")

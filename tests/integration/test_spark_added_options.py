@@ -1,4 +1,4 @@
-"""What Spark adds to the options of the user is no mistake of the user, in all ways to use them."""
+"""Options that Spark adds are not reported as the user's mistakes, in any way to use them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def options(conn: Connection, dsn: str, queue: str) -> dict[str, str]:
-    """Of the queue, which has one event."""
+    """Options for the queue, which has one event."""
     ops.insert(conn, queue, "a")
     ops.tick(conn, queue)
     return {"dsn": dsn, "queue": queue}

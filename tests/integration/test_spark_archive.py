@@ -65,7 +65,7 @@ def ids(spark: SparkSession, lake: Path) -> list[int]:
 
 
 def files(lake: Path) -> list[str]:
-    """What plain means see."""
+    """The rows that plain Spark reads."""
     return sorted(
         str(path.relative_to(lake))
         for path in lake.rglob("*.parquet")

@@ -53,7 +53,7 @@ def ids(df: DataFrame) -> list[int]:
 
 
 def read(source: EventSource, *parts: Slice) -> list[dict[str, Any]]:
-    """What executors would read."""
+    """The rows that executors would read."""
     return [row for part in parts for batch in source.read(part) for row in batch.to_pylist()]
 
 

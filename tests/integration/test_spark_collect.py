@@ -1,4 +1,4 @@
-"""What a SparkConsumer waits for, and what one batch may hold."""
+"""The conditions that a SparkConsumer waits for, and the limits of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a capture writes is decoded to what the table holds, in each of its formats."""
+"""Captured rows are decoded to the table's values, in each of the formats."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def lake(spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: 
 
 
 def sent(conn: Connection) -> list[tuple[Any, ...]]:
-    """What is in the queue ``again``, in its order."""
+    """The events of the queue ``again``, in its order."""
     table = ops.value(conn, "select pgq.current_event_table('again')")
     return conn.execute(f"select {FIELDS} from {table} order by ev_id".encode()).fetchall()
 

@@ -266,7 +266,7 @@ def test_maintenance_drops_what_killed_jobs_left_and_nothing_of_running_ones(
     (table,) = staging_tables(conn)
     assert table.startswith("pgq_staging.running_")
     running.rollback()
-    # Somebody is reading: it waits for the next time.
+    # A session is reading the table: it is left for the next time.
     reader = connect(dsn, autocommit=False)
     reader.execute(f"select from {table}".encode())
     assert ops.value(conn, "select pgq.maint_staging('0')") == 0

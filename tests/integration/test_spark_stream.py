@@ -309,7 +309,7 @@ def test_ticks_that_the_log_forgets_are_not_needed(
 
 
 def lose(conn: Connection, queue: str) -> int:
-    """Rotation takes all there was, since nobody is registered; returns the last tick then."""
+    """Rotate all events away, since no consumer is registered; returns the last tick."""
     conn.execute("select pgq.unregister_consumer(%s, %s)", [queue, CONSUMER])
     ops.rotate_whenever_asked(conn, queue)
     for _ in range(4):

@@ -32,7 +32,7 @@ def mails(conn: Connection) -> str:
 
 
 def read(dsn: str, **options: str) -> list[list[dict[str, Any]]]:
-    """What executors would read, each of them."""
+    """The rows that each executor would read."""
     reader = PgqTaskDataSource({"dsn": dsn, **options}).reader(TASK_SCHEMA)
     return [
         [row for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr]

@@ -135,7 +135,7 @@ def test_bad_input_gets_a_code_and_a_hint_and_changes_nothing(conn: Connection) 
 
 @pytest.mark.usefixtures("unchanged")
 def test_what_is_done_already_is_no_error_and_changes_nothing(conn: Connection, queue: str) -> None:
-    """As in PgQ: 0 says that nothing was to be done."""
+    """Like PgQ, returns 0 if nothing was to be done."""
     for call in (
         "pgq.create_queue('test_queue')",
         "pgq.register_consumer('test_queue', 'c')",

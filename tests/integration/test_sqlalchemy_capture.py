@@ -1,4 +1,4 @@
-"""What mapped classes declare is captured, by whatever way their tables are made."""
+"""Captures that mapped classes declare are made, however their tables are made."""
 
 from __future__ import annotations
 

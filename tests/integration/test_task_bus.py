@@ -1,4 +1,4 @@
-"""Waiting workers hear of tasks: at once, once, and also when somebody else was told before."""
+"""Waiting workers are notified of tasks: at once, once, and even if another was told before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def wait_for_tasks(conn: Connection) -> None:
 
 
 def hear(conn: Connection, ear: Connection) -> int:
-    """How often the worker was told since it was asked last; whoever tells has committed."""
+    """The worker's notifications since the last call; the notifying sessions have committed."""
     mark = f"until {uuid4()}"
     conn.execute("select pg_notify('pgq_task', %s)", [mark])
     told = 0
@@ -126,7 +126,7 @@ def test_when_all_were_notified_no_lookup_is_needed(conn: Connection, ear: Conne
 def test_a_worker_that_starts_to_wait_meanwhile_is_notified(
     conn: Connection, connect: Connect, ear: Connection
 ) -> None:
-    """Whoever finds that all were told must not overwrite that somebody waits again."""
+    """A session that finds all workers notified must not overwrite that one waits again."""
     waiter = connect(autocommit=False)
     wait_for_tasks(ear)
     push(conn)
@@ -150,7 +150,7 @@ def test_push_many_folds_as_well(conn: Connection, ear: Connection) -> None:
 
 
 def commit_late(conn: Connection) -> None:
-    """Nothing yet: the fixture closes it."""
+    """Do nothing yet: the fixture closes it."""
 
 
 def roll_back(conn: Connection) -> None:
@@ -283,7 +283,7 @@ def waiting(dsn: str, conn: Connection) -> Iterator[Waiting]:
 
 @pytest.fixture
 def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Waiting:
-    """The same, and nothing but signals makes it look again."""
+    """A waiting worker that looks again only after signals."""
     monkeypatch.setattr("pgqpy.tasks.worker.shift._FIRST_LOOK", 3600.0)
     worker: Waiting = request.getfixturevalue("waiting")
     wait_until_asleep(worker)

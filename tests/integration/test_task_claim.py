@@ -1,4 +1,4 @@
-"""Each task is claimed by one worker at a time, whoever else claims, and none is left out."""
+"""Each task is claimed by one worker at a time, even with others claiming; none is left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was done is not done again because of what it returned."""
+"""A finished job is not repeated because of its return value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AT_ONCE: dict[str, Any] = {"retry_policy": FixedDelay(0)}
 
 
 class Secretive:
-    """Nothing that encodes it expects this."""
+    """A value that its encoder does not expect."""
 
     def model_dump_json(self, **_: Any) -> str:
         raise LookupError("no")

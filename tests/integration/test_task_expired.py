@@ -15,7 +15,7 @@ BACKLOG = 500
 
 @pytest.fixture
 def task(conn: Connection) -> int:
-    """A task that somebody has claimed long ago, and after it many that wait."""
+    """A task claimed long ago, followed by many that wait."""
     conn.execute("select pgq_task.create_queue('work')")
     task = task_ops.push(conn, "work", "first")
     conn.execute(
@@ -50,7 +50,7 @@ def sweep_until(conn: Connection, condition: str, *parameters: object) -> None:
 
 
 def sweep_more(conn: Connection) -> None:
-    """Two rounds, whoever else sweeps."""
+    """Sweep two rounds, even if others sweep."""
     ((done,),) = conn.execute("select max(sweep_id) from pgq_task.sweep").fetchall()
     sweep_until(conn, "select max(sweep_id) >= %s + 2 from pgq_task.sweep", done)
 
@@ -73,7 +73,7 @@ def test_a_task_of_a_worker_that_died_comes_before_what_was_pushed_since(
 
 
 def test_it_comes_before_them_once(conn: Connection, task: int) -> None:
-    """It may be what brings workers down, and is not to bring down one after the other."""
+    """The task may kill its workers, and must not kill one after the other."""
     conn.execute("update pgq_task.task set attempts = 2 where id = %s", [task])
     end_lease(conn, task)
     sweep_more(conn)

@@ -142,7 +142,7 @@ def test_a_worker_that_lost_the_task_leaves_nothing_of_it(
 
 
 def test_a_fork_may_lead_back_to_itself(conn: Connection, dsn: str) -> None:
-    """Who walks a tree, for instance; it ends where there is nothing more."""
+    """For instance to walk a tree; it ends where nothing is left."""
     pipeline = Pipeline("tree", start="split")
 
     @pipeline.fork("split", to=["split", "leaf"])

@@ -58,7 +58,7 @@ def claim(conn: Connection, number: int = 1, queue: str = QUEUE) -> list[tuple[i
 
 
 def finish(conn: Connection, number: int = 1) -> list[int]:
-    """Claims so many and finishes them one after the other, each with its id as result."""
+    """Claim this many and finish them one after the other, each with its id as result."""
     claimed = claim(conn, number)
     for task, version in claimed:
         conn.execute(

@@ -73,7 +73,7 @@ def work(request: pytest.FixtureRequest, app: TaskApp, dsn: str) -> Iterator[Any
 
 
 def buried(conn: Connection) -> list[Any]:
-    """What lies in the error queue: (payload, reason)."""
+    """The tasks in the error queue: (payload, reason)."""
     return [
         (row["payload"], row["headers"]["reason"])
         for row in ops.rows(

@@ -1,4 +1,4 @@
-"""Limits hold whoever claims, whoever dies, and however much waits; and nobody waits for ever."""
+"""Limits hold for all workers, after deaths and with any backlog; and no task waits for ever."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_at_most_so_many_are_claimed_in_any_period(
 
 
 def pass_minutes(conn: Connection, minutes: int) -> None:
-    """As if so much time had passed, of which all that is known here was before."""
+    """Simulate that time has passed: move all recorded times into the past."""
     queue_id = queue_ops.value(conn, "select queue_id from pgq_task.queue")
     for number in (0, 1):
         table = f"pgq_task.limit_{queue_id}_{number}"
@@ -327,7 +327,7 @@ def test_renewing_a_lease_that_had_ended_counts_again(tasks: Connection) -> None
         assert time.monotonic() < deadline
     assert second[0][0] == other
     finish(tasks, *second)
-    # It was slow, but nobody has taken its task over.
+    # It was slow, but no other worker has taken its task over.
     assert queue_ops.value(tasks, renewed, first[0], version, "1 hour")
     assert claim(tasks) == []
 
@@ -538,7 +538,7 @@ def test_a_worker_goes_on_when_what_it_does_itself_makes_room(tasks: Connection,
     for key in "ab":
         push(tasks, key, 10)
     worker = TaskWorker(dsn, QUEUE, lambda task: time.sleep(0.2), concurrency=4)
-    # Nobody looks for them, nor tells of them.
+    # No worker polls for them, and no notification tells of them.
     worker.poll_interval = 3600
     thread = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
     thread.start()

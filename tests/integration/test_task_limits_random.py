@@ -18,8 +18,8 @@ from tests.fixtures.fix_db import Connection
 QUEUE = "limited"
 
 
-class Somebody:
-    """Does this and that, by chance."""
+class RandomUser:
+    """Executes random operations."""
 
     def __init__(self, conn: Connection, seed: int) -> None:
         self.conn = conn
@@ -91,19 +91,19 @@ class Somebody:
 @pytest.mark.parametrize("seed", [*range(5), None])
 def test_no_task_waits_for_ever(conn: Connection, seed: int | None) -> None:
     seed = random.randrange(2**32) if seed is None else seed
-    somebody = Somebody(conn, seed)
-    somebody.tasks.create_queue(QUEUE)
+    user = RandomUser(conn, seed)
+    user.tasks.create_queue(QUEUE)
     # Leases end more often here than a queue without a limit allows.
-    somebody.tasks.set_config(QUEUE, "max_attempts", 10_000)
+    user.tasks.set_config(QUEUE, "max_attempts", 10_000)
     names = ("push", "claim", "end", "change", "limit", "sweep")
-    for name in somebody.chance.choices(names, (6, 7, 6, 1, 1, 2), k=200):
-        getattr(somebody, name)()
-    for task in somebody.held.values():
-        somebody.finish(task)
+    for name in user.chance.choices(names, (6, 7, 6, 1, 1, 2), k=200):
+        getattr(user, name)()
+    for task in user.held.values():
+        user.finish(task)
     deadline = time.monotonic() + PATIENCE
-    while somebody.left:
-        for task in somebody.tasks.try_claim(QUEUE, max_tasks=3):
-            somebody.finish(task)
-        somebody.sweep()
-        assert time.monotonic() < deadline, f"seed {seed}: {somebody.left}"
+    while user.left:
+        for task in user.tasks.try_claim(QUEUE, max_tasks=3):
+            user.finish(task)
+        user.sweep()
+        assert time.monotonic() < deadline, f"seed {seed}: {user.left}"
     assert queue_ops.value(conn, "select pgq_task.queue_is_empty(array['limited'])")

@@ -224,7 +224,7 @@ def test_collisions_are_named_beside_what_is_missing_or_claimed(conn: Connection
         collided | {"unique_key": "twice"},
         collided | {"unique_key": "new"},
     ]
-    # Those that are to be left out stand in nobody's way.
+    # Entries that are to be left out block no others.
     found = conflicts(
         lambda: tasks.modify(conn, inserts=inserts, changes=changes, deletes=deletes, skip=True)
     )
@@ -282,7 +282,7 @@ def test_changes_that_collide_are_named_with_each_other_and_the_inserts(conn: Co
         collided | {"id": holder, "unique_key": "held", "other": holder},
         {"kind": "insert", "reason": "collision", "unique_key": "new"},
     ]
-    # Those that are to be left out stand in nobody's way.
+    # Entries that are to be left out block no others.
     found = conflicts(lambda: tasks.modify(conn, changes=changes, inserts=inserts, skip=True))
     assert found == changed
 
@@ -316,7 +316,7 @@ def test_an_insert_is_not_skipped_for_a_task_that_has_ended_since(
     conn: Connection, connect: Connect
 ) -> None:
     first = tasks.push(conn, Q, unique_key="k")
-    # The call stops after its inserts, where it makes a lane that somebody else makes, too.
+    # The call stops after its inserts, where it makes a lane that another session makes, too.
     other = connect(autocommit=False)
     tasks.push(other, Q, priority=9)
     inserts: list[tasks.Row] = [{"queue": Q, "priority": 9}, {"queue": Q, "unique_key": "k"}]
@@ -445,7 +445,7 @@ def test_a_task_that_gets_another_key_releases_tasks_that_wait_for_it(conn: Conn
 
 
 def hold_back(conn: Connection) -> None:
-    """What sweeps do where many tasks wait for earlier ones: these stand nowhere then."""
+    """Hold tasks back, like sweeps if many wait for earlier ones: they get no position."""
     conn.execute("select pgq_task.hold_back(id) from pgq_task.task")
     assert ops.value(conn, "select bool_or(pos is null) from pgq_task.task")
 

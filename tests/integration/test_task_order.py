@@ -1,7 +1,7 @@
-"""Tasks with the same order_key are worked off in the order of their ids, and hold up nobody else.
+"""Tasks with the same order_key are processed in the order of their ids, and hold up no others.
 
 What stands before a lane's mark is moved out of the way by sweeps, so most of these tests are about
-two sessions at once: a key's next task must come to light, whoever did what in which order.
+two sessions at once: a key's next task must come to light, in any order of their actions.
 """
 
 from __future__ import annotations
@@ -429,7 +429,7 @@ class Turmoil:
         self.stopping.wait(0.01)
 
     def change(self, conn: Connection, random: Random) -> None:
-        """People who change what nobody has: it goes to another lane."""
+        """Users change an unclaimed task: it goes to another lane."""
         to = random.choice(['{"priority": 1}', '{"priority": 0}', '{"delay": "5 ms"}'])
         with suppress(psycopg.errors.SerializationFailure):
             conn.execute("select pgq_task.change_tasks('orders', null, %s, 9)", [to])
@@ -460,7 +460,7 @@ class Turmoil:
                     if random.random() < 0.1:
                         sleep(0.02)
             except (psycopg.errors.SerializationFailure, psycopg.Error) as error:
-                # Lost to somebody else, or to be tried again; a deadlock is neither.
+                # Lost to another worker, or to be retried; a deadlock is neither.
                 if error.sqlstate not in ("40001", "PQ071"):
                     raise
             finally:

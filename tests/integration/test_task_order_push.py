@@ -130,7 +130,7 @@ def test_a_push_does_not_hold_up_the_worker_on_the_task_before(
     conn.execute("set lock_timeout = '1s'")
     assert take(conn) == [1]
     pusher.commit()
-    # Nobody could see that it was to be released.
+    # No session could see that it was to be released.
     assert take(conn) == []
     sweep(conn)
     assert take(conn) == [2]

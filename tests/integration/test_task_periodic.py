@@ -1,4 +1,4 @@
-"""Each run of a periodic task is pushed once, whoever is there, and none is lost."""
+"""Each run of a periodic task is pushed once by any number of workers, and none is lost."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make(conn: Connection, cron: str = "* * * * *", missed: str = "all", **setti
 
 
 def miss(conn: Connection, minutes: int) -> list[str]:
-    """As if nobody had been there for so long; the runs that were due."""
+    """Simulate that no worker ran for this long; returns the runs that were due."""
     conn.execute(
         "update pgq_task.periodic"
         " set last_due = date_trunc('minute', now()) - make_interval(mins => %s)",
@@ -187,7 +187,7 @@ def test_paused_tasks_are_not_pushed_and_not_made_up_for(tasks: Connection) -> N
     assert (row["queue"], row["cron"], row["time_zone"]) == (QUEUE, "* * * * *", "UTC")
     miss(tasks, 10)
     assert push_due(tasks) is None
-    # Who had looked before the pause does not push either.
+    # A worker that had looked before the pause does not push either.
     assert not queue_ops.value(
         tasks,
         "select pgq_task.push_periodic('report', last_due, last_due + interval '1 minute', '{}')"

@@ -1,4 +1,4 @@
-"""What a role may do with the tasks of a queue, action by action, whatever it calls."""
+"""Rights of a role on the tasks of a queue, action by action, by any call."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ CALLS: dict[str, tuple[LiteralString, ...]] = {
         "select pgq_task.modify('w', depends => " + ONE + ")",
     ),
 }
-"""What needs which action, of a task that 'w' has claimed, and one that is free."""
+"""The action that each call needs, for a task that 'w' has claimed, and a free one."""
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -226,7 +226,7 @@ def test_conditions_on_the_view_see_no_row_that_is_not_shown(
 
 
 def test_operators_of_the_views_reader_are_not_called(conn: Connection, connect: Connect) -> None:
-    """One that fits the types better than PostgreSQL's would run as a superuser who looks."""
+    """An operator that fits the types better than PostgreSQL's would run as a reading superuser."""
     tasks.push(conn, OPEN)
     conn.execute("create function public.trap(float8, int4) returns float8 return 1 / 0")
     conn.execute("create function public.trap(int8, numeric) returns numeric return 1 / 0")

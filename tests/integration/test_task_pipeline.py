@@ -27,7 +27,7 @@ def nothing(conn: object, task: Task) -> None:
 
 
 def graph(start: str | list[str], **stations: Any) -> Pipeline:
-    """Of names and where they lead: to one, to several by choice, or, None, out."""
+    """A pipeline of names and successors: one, a choice of several, or None for the end."""
     pipeline = Pipeline("p", start=start)
     for name, targets in stations.items():
         if targets is None:

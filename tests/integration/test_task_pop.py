@@ -207,7 +207,7 @@ def test_a_pause_is_for_all_workers_and_its_end_wakes_them(
     tasks.push(QUEUE, "before")
     eventually(lambda: done == ["before"])
     tasks.pause(QUEUE)
-    # Who was just about to claim has done so.
+    # A worker that was about to claim has done so.
     eventually(lambda: ops.value(tasks.conn, NOBODY_CLAIMS))
     tasks.push_many(QUEUE, ["while", "it", "lasts"])
     # Both have looked again, found nothing, and wait.

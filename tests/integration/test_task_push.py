@@ -208,7 +208,7 @@ def test_a_drop_waits_for_what_a_writer_has_put_there_directly(
 
 
 def test_the_first_restriction_interrupts_no_session(conn: Connection, writer: Connection) -> None:
-    """Not those either who are in a transaction, and know the rights of before."""
+    """Not even a session in a transaction that has seen the rights of before."""
     tasks.push(writer, OTHER)
     conn.execute("select pgq_task.grant_queue(%s, '{insert}', %s)", [Q, WRITER])
     with writer.transaction():

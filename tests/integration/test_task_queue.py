@@ -117,7 +117,7 @@ def test_looking_at_a_large_queue_reads_little(conn: Connection) -> None:
 
 
 def test_looking_at_a_queue_reads_nothing_that_is_dead(conn: Connection, connect: Connect) -> None:
-    """However old a snapshot somebody has: what is before the lane's mark is not looked at."""
+    """However old a session's snapshot is: rows before the lane's mark are not looked at."""
     holder = connect(autocommit=False)
     holder.isolation_level = IsolationLevel.REPEATABLE_READ
     holder.execute("select 1")
@@ -167,7 +167,7 @@ def test_queues_are_empty_when_there_is_no_task_of_any_kind(conn: Connection) ->
 def test_a_queue_is_not_empty_while_its_last_task_is_being_finished(
     conn: Connection, connect: Connect
 ) -> None:
-    """Also if sweeps have gone past the task because somebody has locked it."""
+    """Even if sweeps have passed the task because it is locked."""
     tasks.push(conn, Q)
     ((task, version),) = tasks.claim(conn, Q)
     worker = connect(autocommit=False)
@@ -336,7 +336,7 @@ def test_a_lane_that_is_made_twice_at_once_is_made_once(conn: Connection, connec
 def test_a_lane_that_was_made_since_the_snapshot_is_not_made_again(
     conn: Connection, connect: Connect
 ) -> None:
-    """Whoever waited for the one who makes it."""
+    """For a session that waited for the one that makes it."""
     first, second = connect(autocommit=False), connect(autocommit=False)
     second.isolation_level = IsolationLevel.REPEATABLE_READ
     second.execute("select from pgq_task.lane")
@@ -448,7 +448,7 @@ def test_waiting_for_a_queue_to_be_dropped_fails_when_it_is_gone(
 def test_no_task_is_left_of_a_queue_that_was_dropped_meanwhile(
     conn: Connection, connect: Connect, push: Callable[[Connection], object]
 ) -> None:
-    """A drop waits for those who have pushed; who pushes behind it is told."""
+    """A drop waits for sessions that have pushed; a push behind it fails."""
     early, late, dropper = connect(autocommit=False), connect(autocommit=False), connect()
     late.isolation_level = IsolationLevel.REPEATABLE_READ
     late.execute("select from pgq_task.queue")

@@ -82,7 +82,7 @@ def load(dsn: str) -> Iterator[Load]:
 
 
 def drain(conn: Connection) -> int:
-    """What claims find, until nothing is left or it takes too long."""
+    """The tasks that claims find, until nothing is left or it takes too long."""
     found = 0
     end = time.monotonic() + PATIENCE
     while ops.value(conn, COUNT) and time.monotonic() < end:
@@ -146,7 +146,7 @@ def test_a_dump_in_a_cluster_with_lower_transaction_ids_holds_tasks_that_can_all
 
 @pytest.mark.slow
 def test_after_a_crash_all_tasks_that_are_there_can_be_claimed(server: Server) -> None:
-    """Commits are lost with it, as nobody has waited for the disk; marks are not, or later ones."""
+    """Commits are lost with it, as no session waited for the disk; marks are not, or later ones."""
     settings: dict[str, str | int | bool] = {"synchronous_commit": False}
     with Server(version=server.version, settings=settings) as crashing:
         with psycopg.connect(crashing.dsn) as conn:

@@ -1,4 +1,4 @@
-"""Who pushed a task learns what became of it."""
+"""The result of a task is returned to the session that pushed it."""
 
 from __future__ import annotations
 

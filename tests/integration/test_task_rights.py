@@ -1,4 +1,4 @@
-"""What each function and sequence of the work queue asks of its caller, over the catalog.
+"""Rights that each function and sequence of the work queue needs, over the catalog.
 
 A function that is new has to be added here, with the right on a restricted queue that it takes.
 """
@@ -74,7 +74,7 @@ SILENT: dict[str, LiteralString] = {
     " array[%(task)s]::bigint[], '{0.5}', '{1}', '{forged}')",
     "has_right": "select pgq_task.has_right(%(queue)s, 'read', current_user)::int",
 }
-"""Nothing of the queue is told, and nothing is done."""
+"""Calls that reveal nothing of the queue, and change nothing."""
 
 OF_NO_QUEUE = {
     # ids, clocks, places
@@ -92,7 +92,7 @@ OF_NO_QUEUE = {
 
 @pytest.fixture
 def stranger(conn: Connection, connect: Connect) -> Iterator[Connection]:
-    """A reader and writer who was granted nothing on the queue."""
+    """A reader and writer without grants on the queue."""
     for queue in (Q, "open"):
         conn.execute("select pgq_task.create_queue(%s)", [queue])
     conn.execute("select pgq_task.restrict_queue(%s)", [Q])

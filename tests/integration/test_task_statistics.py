@@ -1,4 +1,4 @@
-"""How often each thing was done with a queue's tasks, counted where nobody waits, nothing dies."""
+"""Counters of the operations on a queue's tasks, kept without waiting and without dead rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def task_queue(conn: Connection) -> None:
 
 
 def counted(conn: Connection, queue: str = QUEUE) -> dict[str, int]:
-    """What was done at all."""
+    """The counters that are not zero."""
     with conn.cursor(row_factory=dict_row) as cursor:
         (row,) = cursor.execute("select * from pgq_task.get_statistics(%s)", [queue])
     return {name: value for name, value in row.items() if value and name != "queue_name"}
@@ -132,7 +132,7 @@ def test_counting_blocks_no_session_and_leaves_no_dead_rows(
     other = connect(autocommit=False)
     push(other, 20)
     push(conn, 20)
-    assert counted(conn) == {"pushed": 40}, "also of who has not committed"
+    assert counted(conn) == {"pushed": 40}, "also those not committed"
     other.rollback()
     assert counted(conn) == {"pushed": 40}
     assert ops.value(conn, "select count(*) from pgq_task.task") == 20

@@ -206,7 +206,7 @@ def test_a_task_whose_worker_has_died_is_claimed_after_its_lease(tasks: Connecti
 
 
 def test_a_task_that_was_claimed_just_now_stops_the_mark(tasks: Connection) -> None:
-    """It will be gone soon, so it is not moved; and not passed, as its lease may end soon."""
+    """A task that will be gone soon is not moved; and not passed, as its lease may end soon."""
     task = push(tasks)
     swept(tasks)
     assert claim(tasks, lease="1 hour") == [task]
@@ -235,7 +235,7 @@ def test_a_task_that_was_claimed_just_now_stops_the_mark(tasks: Connection) -> N
 def test_a_sweep_that_is_rolled_back_leaves_nothing_behind(
     tasks: Connection, connect: Connect
 ) -> None:
-    """It has moved the marks, which no rollback undoes, and has remembered for nothing."""
+    """The sweep has moved the marks, which no rollback undoes; the rows it noted are lost."""
     waiting, first, second = push(tasks), push(tasks), push(tasks)
     swept(tasks)
     holder = connect(autocommit=False)
@@ -278,7 +278,7 @@ def test_a_sweep_needs_to_see_what_is_true_now(connect: Connect, tasks: Connecti
 
 
 def test_a_clock_that_goes_back_hides_no_task(tasks: Connection) -> None:
-    """As if all of it had been an hour later."""
+    """Instead of the clock, all recorded times are moved by an hour."""
     claimed = push(tasks)
     assert claim(tasks, lease="10 minutes") == [claimed]
     available, scheduled = push(tasks), push(tasks, delay="10 minutes")
@@ -337,7 +337,7 @@ def test_the_next_transaction_id_tells_what_32_bits_of_one_mean(conn: Connection
 
 
 def test_ids_of_another_cluster_do_not_stop_the_sweeps(tasks: Connection) -> None:
-    """As in a database that was restored where fewer transactions have been."""
+    """A database restored into a cluster with lower transaction ids has such ids."""
     swept(tasks)
     tasks.execute("update pgq_task.sweep set sweep_open = '{999999999999}', sweep_open_pos = '{0}'")
     task = push(tasks)

@@ -279,7 +279,7 @@ def test_workers_are_told_of_inserts_and_of_rows_that_are_sent_again(
     assert told("insert into mail select n from generate_series(1, 10) n") == [signal]
     assert told("update mail set next_attempt = null, status = 'succeeded'") == []
     assert told("update mail set next_attempt = now() where id < 4") == [signal]
-    # While workers look anyway, nobody tells them.
+    # While workers poll anyway, no notification is sent.
     assert told(QUIET.format("insert into mail values (11)")) == []
     later = "update mail set next_attempt = now() + interval '1 s' where id <= {}"
     assert told(QUIET.format(later.format(1))) == []

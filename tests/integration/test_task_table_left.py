@@ -27,7 +27,7 @@ def mail(conn: Connection) -> Connection:
 
 
 def leave(connect: Connect, ids: list[int]) -> None:
-    """As a worker does whose process is killed."""
+    """Leave rows like a worker whose process is killed."""
     lost = connect(autocommit=False)
     lost.execute("select from mail where id = any (%s) for no key update", [ids])
     ops.hang_up(lost, connect())
@@ -210,7 +210,7 @@ def test_a_lock_that_was_rolled_back_is_a_trace(
 ) -> None:
     lost = connect(autocommit=False)
     lost.execute("select from mail for no key update")
-    # Of two who have one row PostgreSQL notes the number of a pair.
+    # For two lockers of one row PostgreSQL notes the id of a multixact.
     lost.execute("savepoint s; update mail set address = 'x'; release s")
     lost.rollback()
     worked = count_transactions(dsn, mail)

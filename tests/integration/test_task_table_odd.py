@@ -1,4 +1,4 @@
-"""What applications' tables may be like, and do, while their rows are worked on."""
+"""Odd tables of applications, and changes to them while their rows are processed."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_what_handlers_return_or_raise_that_makes_no_sense_is_an_error_of_the_ro
 def test_the_application_changes_and_deletes_rows_while_they_are_worked_on(
     dsn: str, mail: Connection, connect: Connect
 ) -> None:
-    """It waits, and comes after that."""
+    """A changed row waits, and is processed after the current work on it."""
     changes = [
         "update mail set next_attempt = now(), status = 'new' where id = 1",
         "delete from mail where id = 2",

@@ -157,7 +157,7 @@ def test_a_row_that_fails_has_written_nothing_and_costs_no_other(
         if row["id"] == 2:
             raise RuntimeError("nobody is there: ä\0")
         if row["id"] == 3:
-            # A statement that failed, which nobody minded.
+            # A failed statement that the handler ignores.
             with suppress(psycopg.Error):
                 conn.execute("select 1 / 0")
 
@@ -300,7 +300,7 @@ def test_a_row_that_cannot_be_committed_has_failed_and_no_other(dsn: str, mail: 
 
 
 class Patient(TableWorker):
-    """Whoever has found nothing yet looks again in an hour, unless it knows better."""
+    """A worker that has found nothing yet looks again in an hour, unless it is notified."""
 
     table = "mail"
     poll_interval = 3600.0
@@ -516,7 +516,7 @@ def test_a_worker_stops_after_the_row_it_is_at(dsn: str, mail: Connection) -> No
 def test_what_is_done_does_not_slow_down_while_a_transaction_is_open(
     dsn: str, mail: Connection, connect: Connect
 ) -> None:
-    """Nothing that is dead can be cleaned up; claims do not step over it, nor read the backlog."""
+    """Dead rows cannot be cleaned up; claims do not step over them, nor read the backlog."""
     mail.execute("alter table mail set (autovacuum_enabled = false)")
     holder = connect(autocommit=False)
     holder.execute("set transaction isolation level repeatable read")

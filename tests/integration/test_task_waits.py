@@ -48,7 +48,7 @@ def run(statement: str, *parameters: object) -> Call:
 
 
 def assert_gone(begun: Future[Any]) -> None:
-    """It says that the queue is."""
+    """Check that the error says that the queue is gone."""
     with pytest.raises(psycopg.Error) as caught:
         begun.result()
     assert isinstance(from_psycopg(caught.value), TaskQueueNotFound), caught.value
@@ -64,7 +64,7 @@ def push_in_order(conn: Connection, number: int, **options: object) -> list[int]
 
 
 def lock(conn: Connection, task: int) -> None:
-    """As somebody does who is about to change it."""
+    """Lock it, like a session that is about to change it."""
     conn.execute("select from pgq_task.task where id = %s for update", [task])
 
 
@@ -301,7 +301,7 @@ def test_lanes_of_error_queues_are_made_in_one_order(
 
 
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
-    """By a claim that has met who took them away."""
+    """By a claim that has met the session that took them away."""
     full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"
     assert ops.value(conn, full) is True
 

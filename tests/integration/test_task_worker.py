@@ -209,7 +209,7 @@ def test_a_move_that_cannot_be_sent_fails_its_task_and_not_the_worker(
     TaskWorker(dsn, "work", handle, retry_policy=FixedDelay(3600)).run(until_empty=True)
     assert sorted(handled) == [1, 2]
     assert left(conn) == [("work", "scheduled", 1, 1)]
-    # The traceback shows who made it.
+    # The traceback shows the function that made it.
     assert "in handle\n" in str(tasks.list("work")[0].error)
 
 
@@ -381,7 +381,7 @@ def test_a_conflict_about_what_a_handler_wanted_to_modify_costs_no_attempt(
         seen.append(task.attempts)
         [found] = tasks.list("other")
         if len(seen) < 3:
-            # Somebody is quicker.
+            # Another session is quicker.
             tasks.modify(changes=[{"id": other, "version": found.version}])
         Tasks(args[0] if len(args) > 1 else conn).modify(deletes=[found])
 

@@ -294,7 +294,7 @@ def test_a_renewal_whose_answer_was_lost_does_not_cost_the_task(
             with socket.fromfd(renewing.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as its:
                 its.shutdown(socket.SHUT_RDWR)
             open_gate()
-            # The server commits, and nobody hears of it.
+            # The server commits, but the worker gets no answer.
             eventually(conn, "select version > %s from pgq_task.task", task.version)
             if again:
                 wait_for_renewals(conn, task)

@@ -1,4 +1,4 @@
-"""Workers of task queues: handlers that do not behave, people who interfere, ends in the middle."""
+"""Workers of task queues: handlers that misbehave, users that interfere, ends in the middle."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_handler_that_breaks_the_transaction_has_failed_and_written_nothing(
 
 
 class Left(BaseException):
-    """Nothing that says that the task is done, nor that it failed."""
+    """An end that neither finishes the task nor makes it fail."""
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -74,7 +74,7 @@ def test_a_handler_that_ends_the_worker_has_the_rest_given_back_at_once(
         seen.append(args[-1].payload)
         if gone.is_set():
             late.append(args[-1].payload)
-            # Who works beside goes on until the worker has noticed, which nobody else wakes it for.
+            # Other threads go on until the worker has noticed; nothing else wakes it for that.
             assert worker._shift is not None
             while not worker._shift._attempts.halted and time.monotonic() < end:
                 time.sleep(0.01)
@@ -449,7 +449,7 @@ def test_an_outage_costs_all_tasks_that_it_met_the_same_pause(
     assert max(pauses) < 1
 
 
-# --- others who take the task away
+# --- other workers that take the task away
 
 
 @pytest.mark.parametrize(
@@ -521,7 +521,7 @@ def test_a_worker_that_claims_its_own_task_again_has_lost_the_first_claim(
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             super().process_task(conn, task)
             if task.attempts == 1:
-                # As if the machine had slept, and nobody else had come.
+                # As if the machine had slept, and no other worker had come.
                 people.execute("update pgq_task.task set lease = now() - interval '1 second'")
                 assert told.wait(PATIENCE)
                 had.append(self.has(task))

@@ -1,4 +1,4 @@
-"""What the daemon does beside ticking: rotation, retries, vacuum, extra operations, warnings."""
+"""The daemon's duties beside ticking: rotation, retries, vacuum, extra operations, warnings."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_extra_maintenance_runs_and_one_that_fails_stops_no_other(
 
 
 def failing(daemon: TickerProcess) -> dict[str, dict[str, str]]:
-    """What /healthz says of each operation that fails."""
+    """The answer of /healthz about each failing operation."""
     daemon.hear("leading")
     status, body = daemon.get("/healthz")
     (report,) = json.loads(body)["databases"].values()
@@ -308,7 +308,7 @@ def test_consumers_and_queues_are_measured(
 
 @pytest.fixture
 def admin_dsn(dsn: str, conn: Connection) -> str:
-    """The database as somebody sees it who is pgq_admin and nothing more."""
+    """The database as seen by a role that is pgq_admin and nothing more."""
     conn.execute("drop role if exists d_admin")
     conn.execute("create role d_admin login in role pgq_admin")
     return dsn.replace("postgres@", "d_admin@")

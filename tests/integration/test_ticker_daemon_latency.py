@@ -140,6 +140,6 @@ def test_a_heartbeat_that_is_due_keeps_no_ticker_awake_but_an_event_does(
     conn, sleep = connect(no_prepared), "select pgq.ticker_sleep()"
     conn.execute("update pgq.tick_0 set tick_time = tick_time - interval '1 hour'")
     assert conn.execute(sleep).fetchone() == (True,)
-    # By somebody who had looked before the ticker declared that it sleeps.
+    # By a session that had looked before the ticker declared that it sleeps.
     conn.execute("select nextval('pgq_ids.q')")
     assert conn.execute(sleep).fetchone() == (False,)

@@ -35,7 +35,7 @@ def leader_pid(conn: Connection) -> int:
 
 
 def leads(daemon: TickerProcess) -> float:
-    """What the daemon's metric says."""
+    """The daemon's metric."""
     (value,) = [
         line.split()[-1]
         for line in daemon.get("/metrics")[1].splitlines()
@@ -69,7 +69,7 @@ def assert_ticks(conn: Connection, queue: str) -> None:
 
 
 def stop_while_it_leads(daemon: TickerProcess, conn: Connection) -> None:
-    """It may lose the lead, and win it again, when it was not given the processor for a while."""
+    """A daemon may lose the lead, and win it again, if it gets no processor time for a while."""
     while True:
         eventually(conn, HOLDERS, *LOCK)
         if leads(daemon):
@@ -216,7 +216,7 @@ def test_a_standby_that_may_not_end_a_leader_says_so(
 def test_a_leader_that_has_nothing_to_do_is_never_taken_to_hang(
     start_ticker: StartTicker, own_server: Server
 ) -> None:
-    """It sleeps here, for longer than the standby looks, since no transaction can be prepared."""
+    """The leader sleeps longer than the standby waits, since no transaction can be prepared."""
     leader = start_ticker(own_server.dsn, top=HTTP, sleep_at_most=0.9, leader_timeout=2)
     leader.hear("leading")
     standby = start_ticker(own_server.dsn, top=HTTP, standby_period=0.01, leader_timeout=1)

@@ -1,4 +1,4 @@
-"""What a round of the daemon looks at, what it puts off, and what it leaves to others."""
+"""Rounds of the daemon: queues that it looks at, puts off, and leaves to others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def queues(conn: Connection) -> list[str]:
 
 
 def pass_by(conn: Connection, seconds: float, *names: str) -> None:
-    """As if so much time had gone by for these queues."""
+    """Simulate that this much time has passed for these queues."""
     conn.execute(
         "update pgq.tick_0 t set tick_time = tick_time - make_interval(secs => %s) from pgq.queue"
         " where queue_id = tick_queue and queue_name = any (%s)",
@@ -130,7 +130,7 @@ Quiet = tuple[list[int], list[int]]
 
 
 def quiet_queues(conn: Connection) -> Quiet:
-    """What the daemon remembers of a round."""
+    """The daemon's memory of a round."""
     [(queues, seqs)] = conn.execute("select quiet_queues, quiet_seqs from pgq.ticker_round()")
     return queues or [], seqs or []
 
@@ -158,7 +158,7 @@ def test_a_quiet_queue_is_ticked_when_its_sequence_moves(
 
 def test_a_quiet_queue_is_not_looked_at(conn: Connection, queues: list[str]) -> None:
     quiet = quiet_queues(conn)
-    # Nobody could tell but by looking.
+    # This can only be noticed by looking at the queue.
     conn.execute("update pgq.tick_0 set tick_event_seq = tick_event_seq - 1")
     assert ticks_besides(conn, quiet) == 0
     assert ticks_besides(conn, ([], [])) == len(queues)

@@ -36,7 +36,7 @@ def send(conn: Connection, queue: str, tick: Tick) -> Send:
 
 
 class Crash(BaseException):
-    """What a process that dies does to an event."""
+    """The effect of a dying process on an event."""
 
 
 class Mailer(TrackedConsumer):

@@ -29,7 +29,7 @@ AHEAD = "interval '400 days'"
 
 
 def set_clock_back(conn: Connection) -> None:
-    """As if all that is stored had been noted while the clock was far ahead."""
+    """Simulate that all stored times were noted while the clock was far ahead."""
     for update in (
         "tick_0 set tick_time = tick_time",
         "tick_1 set tick_time = tick_time",

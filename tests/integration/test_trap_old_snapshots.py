@@ -1,5 +1,5 @@
-"""Snapshots that are older than rotations: of producers, of readers, of those who ask for a table
-and COPY much later. PgQ loses events here; we must not, and must not serve less than all.
+"""Snapshots that are older than rotations: of producers, of readers, of sessions that ask for a
+table and COPY much later. PgQ loses events here; we must not, and must not serve less than all.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_a_copy_into_a_table_that_was_current_rotations_ago_loses_nothing(
         ops.rotate(conn, rotating)
     producer.commit()
     ops.register(conn, rotating, "too late")
-    # Nobody has read it yet, and the table may be the next one to be emptied.
+    # No consumer has read it yet, and the table may be the next one to be emptied.
     for _ in range(3):
         ops.tick(conn, rotating)
         ops.rotate(conn, rotating)

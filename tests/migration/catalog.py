@@ -1,6 +1,6 @@
-"""What a database's catalog says about a schema, in a form that two databases can share.
+"""A schema's description from the catalog, in a form that two databases can share.
 
-No oids, no order of creation: only what makes a difference to who uses it.
+No oids, no order of creation: only what makes a difference to users.
 """
 
 from __future__ import annotations

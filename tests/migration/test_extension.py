@@ -1,4 +1,4 @@
-"""CREATE EXTENSION pgqpy: who installs this way keeps to it."""
+"""CREATE EXTENSION pgqpy: an installation made this way is kept this way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may install: no superuser is needed, and who lacks a right is told which."""
+"""Rights for installing: no superuser is needed, and errors name a missing right."""
 
 from __future__ import annotations
 

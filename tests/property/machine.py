@@ -51,7 +51,7 @@ class Writer:
 
 @dataclass
 class Maintenance:
-    """A transaction of the ticker's that somebody has left open."""
+    """A transaction of the ticker's that was left open."""
 
     what: str
     log_length: int
@@ -88,7 +88,7 @@ class Sessions:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """One queue, three producers, two consumers, a ticker and somebody who dawdles."""
+    """One queue, three producers, two consumers, a ticker and a session that dawdles."""
 
     def __init__(self, sessions: Sessions) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """Nobody of ours holds a lock now, but autovacuum may."""
+        """No session of the machine holds a lock now, but autovacuum may."""
         self.control.execute("set lock_timeout = 0")
         yield
         self.control.execute("reset lock_timeout")
@@ -494,7 +494,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 4))
     def an_hour_passes(self, times: int) -> None:
-        """Ticks, consumers that keep up, rotation: as far as those who dawdle let it happen."""
+        """Ticks, consumers that keep up, rotation: as far as dawdling sessions allow it."""
         for _ in range(times):
             self.retried_events_come_back()
             self.ticker_ticks()
@@ -521,7 +521,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(times=st.integers(2, 4))
     def ticker_is_alone(self, times: int) -> None:
-        """Rotation as far as the positions of consumers let it happen, who do nothing."""
+        """Rotation as far as the positions of consumers allow it, which do nothing."""
         for _ in range(times):
             self.ticker_ticks()
             self.tables_rotate(1)

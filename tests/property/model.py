@@ -1,4 +1,4 @@
-"""What a queue should do, in a few lines of Python.
+"""The expected behaviour of a queue, in a few lines of Python.
 
 The whole truth is the list of events in the order in which their transactions
 committed. A tick is a length of that list, a batch is a slice of it, and all

@@ -1,4 +1,4 @@
-"""What is between an event and the text that a type's input function reads."""
+"""Conversions from an event to the text that a type's input function reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What benchmarks measure is kept as JSON, and becomes a section of a page."""
+"""Results of benchmarks are kept as JSON, and become a section of a page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.result import Contest, Delays, Figure, Ratio, Result, Series, Ta
 
 @pytest.fixture
 def result() -> Result:
-    """Of everything one."""
+    """A result with one part of each kind."""
     return Result(
         name="insert",
         about="A title.\n\nAnd more.",

@@ -1,4 +1,4 @@
-"""What all commands have in common: help that teaches, errors without tracebacks."""
+"""Rules for all commands: help that teaches, errors without tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line stays quick for those who do not compute in Spark."""
+"""The command line stays quick for users without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pgqpy status` makes of what it reads."""
+"""The output of `pgqpy status` for given data."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_failing_partitions_of_a_group_are_one_alert() -> None:
 
 
 def test_a_tick_in_the_future_is_no_sign_of_a_ticker() -> None:
-    """It was made before the clock was set back; a ticker makes another one at once."""
+    """The tick was made before the clock was set back; a ticker makes another one at once."""
     for age, state in ((-timedelta(days=400), "no ticker"), (-timedelta(seconds=1), "ticking")):
         status = judge(replace(HEALTHY, queues=[replace(QUEUE, ticker_lag=age)]), PATIENCE)
         assert status.queues[0].state == state

@@ -52,7 +52,7 @@ def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
         consumer_name = "c"
 
         def process_event(self, conn, event):  # type: ignore[no-untyped-def]
-            """Nothing to await."""
+            """Return without awaiting."""
 
     with pytest.raises(InvalidConsumer, match=r"Mine\.process_event must be `async def`"):
         check_consumer(Mine(""))

@@ -102,7 +102,7 @@ def test_second_server_on_a_data_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_cluster_that_runs_already_is_left_alone(tmp_path: Path) -> None:
-    """It is not ours to stop when we could not start it."""
+    """A server that we could not start is not stopped."""
     data_dir = open_to_all(tmp_path) / "data"
     with Server(data_dir) as server:
         command: list[str | Path] = [server.bin_dir / "pg_ctl", "-w", "-D", data_dir]
@@ -188,7 +188,7 @@ def test_root_runs_it_as_another_user() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root needs another user")
 def test_root_can_use_binaries_in_a_private_directory(tmp_path: Path) -> None:
-    """As in a virtual environment in root's home, which the server's user cannot enter."""
+    """A virtual environment in root's home, which the server's user cannot enter."""
     installed = find_bin_dir(18).parent
     private = tmp_path / installed.parent.name
     private.mkdir(mode=0o700)

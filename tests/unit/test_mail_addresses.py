@@ -49,7 +49,7 @@ def template(to: str, subject: str = "x") -> MailTemplate:
 
 
 def sent(mail: Mail) -> tuple[list[str], bytes]:
-    """Who gets it, and its header."""
+    """The recipients, and the header."""
     message = mail.message("The shop <shop@shop.example>", EVENT, "1")
     return mail.recipients, message.as_bytes().partition(b"\r\n\r\n")[0]
 

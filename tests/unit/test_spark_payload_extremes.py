@@ -27,7 +27,7 @@ NEIGHBOURS = pytest.mark.parametrize("neighbours", [0, 300], ids=["one by one", 
 
 
 def value(type_: DataType, written: str, neighbours: int) -> Any:
-    """What the JSON ``written`` is in a column of a type, among other payloads."""
+    """The value of the JSON ``written`` in a column of a type, among other payloads."""
     schema = StructType().add("a", type_).add("ev_malformed", StringType())
     options = EventOptions(queue="q", payload="json", malformed="column")
     decoder = Decoder.for_options(options, schema)

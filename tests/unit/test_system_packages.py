@@ -1,4 +1,4 @@
-"""What `make` says about system packages to somebody who may not install them."""
+"""The message of `make` about system packages to users that may not install them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment() -> Iterator[str]:
 
 
 def ask(purpose: str, environment: str, **variables: str) -> tuple[int, str]:
-    """Exit status and output of the script, run by somebody who is not root."""
+    """Exit status and output of the script, run by a user that is not root."""
     options = process_options(server_account())
     options["env"] = {"PATH": os.environ["PATH"]} | variables
     done = subprocess.run(

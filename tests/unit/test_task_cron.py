@@ -70,7 +70,7 @@ def test_what_was_due_the_first_time_is_not_due_the_second() -> None:
 def test_where_one_process_stops_another_goes_on(
     expression: str, zone: str, begin: datetime, cut: int
 ) -> None:
-    """The runs are the same, whoever computes them, from wherever on."""
+    """The runs are the same, from whatever time on they are computed."""
     cron = Cron(expression, zone)
     end = begin + timedelta(days=3)
     middle = begin + timedelta(minutes=cut)

@@ -1,4 +1,4 @@
-"""What may stand in the daemon's configuration, and how mistakes are answered."""
+"""The daemon's configuration, and the errors for mistakes in it."""
 
 from __future__ import annotations
 

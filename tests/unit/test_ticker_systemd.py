@@ -1,4 +1,4 @@
-"""What systemd hears, by a socket that stands in its place."""
+"""Messages to systemd, by a socket that stands in its place."""
 
 from __future__ import annotations
 

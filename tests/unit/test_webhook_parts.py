@@ -1,4 +1,4 @@
-"""What a webhook is made of: signatures, keys, lanes, Retry-After."""
+"""The parts of a webhook: signatures, keys, lanes, Retry-After."""
 
 from __future__ import annotations
 

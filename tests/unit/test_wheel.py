@@ -1,4 +1,4 @@
-"""What people get from the package index works: the wheel alone, without this checkout."""
+"""The package from the index works: the wheel alone, without this checkout."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel in it and nothing of this checkout.
 
-    The wheel's dependencies are lent by this environment: whoever installs it
-    gets them from the index, which the tests must do without.
+    The wheel's dependencies are lent by this environment: an installation
+    gets them from the index, which the tests must not use.
     """
     directory = tmp_path_factory.mktemp("environment")
     venv.create(directory, with_pip=False)
