@@ -56,9 +56,8 @@ as $$
 -- Returns:
 --      Name of the generated trigger function.
 -- Errors:
---      PQ001 no such queue, PQ011 wrong parameter, PQ021 no key for updates and
---      deletes, PQ024 captured already, 42501 not the table's owner, or the owner
---      is no pgq_writer or may not create in the schema
+--      PQ001 no such queue, PQ011 invalid parameter, PQ021 no key for updates and deletes, PQ024 captured already,
+--      42501 not the table's owner, or the owner is not a pgq_writer or may not create in the schema
 -- ----------------------------------------------------------------------
 declare
     v_schema    text;

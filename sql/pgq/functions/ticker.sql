@@ -195,7 +195,7 @@ as $$
 --                      - what a round with i_idle returned under these names, for rounds without; or null
 -- Returns:
 --      ticks   - number of ticks made
---      early   - number of these queues that were due early
+--      early   - number of the processed queues that were due early
 --      fresh   - number of queues that were due because of new events; the other ticks are heartbeats of idle queues
 --      wait    - time until the next call, if nothing else happens; null if no call is needed
 --      work    - duration of this call, without the commit

@@ -100,9 +100,9 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq.event_table_guard(0)
 --
---      Statement trigger of each event table. It fires for direct writes (COPY) only, not for what is routed through
---      pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its events
---      here.
+--      Statement trigger of each event table. It fires for direct writes (COPY) only, not for events that are routed
+--      through pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its
+--      events here.
 --
 -- Arguments:
 --      queue id, number of the table

@@ -6,7 +6,8 @@
 --   pgq_ids, pgq_slots                 sequences of queues, by their names, since a sequence is found by name far more
 --                                      cheaply than a row: <queue> gives event ids, and says where events go
 --   pgq_task_queues                    <queue> says which number a task queue has
---   pgq_staging                        events on their way: written by tasks of a job, sent by its end in one transaction
+--   pgq_staging                        events on their way: written by tasks of a job, sent at its end in one
+--                                      transaction
 --
 -- From here to the end of the transaction everything is created by, and so belongs to, pgq_owner.
 

@@ -13,7 +13,7 @@ as $$
 -- Parameters:
 --      as pgq._row_event(10)
 -- Errors:
---      PQ020 not a TRUNCATE, or arguments that make no sense for it; PQ023 denied; those of pgq.insert_event
+--      PQ020 not a TRUNCATE, or arguments that it does not support; PQ023 denied; those of pgq.insert_event
 -- ----------------------------------------------------------------------
 declare
     a           record;

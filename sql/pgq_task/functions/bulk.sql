@@ -102,8 +102,8 @@ as $$
 --      filter      - as for pgq_task.list_tasks(3); null for all
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 -- Returns:
---      How many. Tasks that did not come from another queue stay, and so do tasks whose unique_key another task has
---      now.
+--      Number of tasks. Tasks that did not come from another queue stay, and so do tasks whose unique_key another task
+--      has now.
 -- Errors:
 --      PQ070 no such queue, or the queue that a task came from no longer exists; PQ072 invalid arguments;
 --      42501 no right to change tasks here or to insert them there
@@ -162,7 +162,7 @@ begin
     select queue_id, queue_restricted into q from pgq_task.queue where queue_name = i_queue;
     if q.queue_restricted then
         perform pgq_task.require_right(q.queue_id, i_action);
-        -- How many there are tells what is in them.
+        -- The number of tasks that match a filter reveals their contents.
         if i_filter - 'ids' <> '{}' then
             perform pgq_task.require_right(q.queue_id, 'read');
         end if;

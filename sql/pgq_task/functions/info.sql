@@ -274,8 +274,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_readable(1)
 --
---      Raises PQ070 for the first name that is no task queue's, 42501 if the caller may not read it.
---      Internal.
+--      Raises PQ070 for the first name that is not a task queue, 42501 if the caller may not read it. Internal.
 -- ----------------------------------------------------------------------
 begin
     perform pgq_task.require_queues(i_queues);

@@ -62,7 +62,7 @@ begin
       from jsonb_array_elements(i_inserts) with ordinality i (v, nr);
 
     if i_skip_collisions and exists (select from jsonb_array_elements(i_inserts) v where v ->> 'unique_key' is not null) then
-        -- As pgq_task.push_unique(11) has it: a worker may not know what is new.
+        -- As in pgq_task.push_unique(11): a worker may not know the new state.
         update pgq_task.task t
            set unique_key = null
           from pgq_task.queue q, (select distinct v ->> 'queue' as name, v ->> 'unique_key' as key from jsonb_array_elements(i_inserts) v) i

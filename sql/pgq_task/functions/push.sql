@@ -20,11 +20,11 @@ as $$
 --      delay       - minimum time from now until it can be claimed
 --      priority    - higher ones are claimed first; a smallint
 --      headers     - metadata, a JSON object
---      unique_key  - while a task with the same key waits in the queue, this one is not inserted: see
+--      unique_key  - if a task with the same key waits in the queue, this one is not inserted: see
 --                    pgq_task.push_unique(11)
 --      order_key   - tasks with the same key are processed one after the other, in the order of their ids
 -- Returns:
---      The task's id; of the task that waits already, if that has the unique_key.
+--      The task's id, or the id of the waiting task with the unique_key.
 -- Errors:
 --      PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers or key
 -- Tables:
@@ -126,26 +126,26 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.push_unique(11)
 --
---      Puts a task with a unique_key into a queue, unless another one stands for it.
+--      Puts a task with a unique_key into a queue, unless another task stands for it.
 --
 -- Parameters:
---      unique_while    - waiting: a task with the same key stands for this one while it waits to be claimed, also for
---                        its next attempt. One that a worker has may not know what is new: this one is inserted, and
---                        has the key from then on. running: also while a worker has it
---      unique_for      - also after it is done: no other one for so long after this push
---      replace         - what waits gets the payload, headers, priority and time of this one, and no attempts; its
+--      unique_while    - waiting: a task with the same key stands for this one while it waits to be claimed, also for a
+--                        retry. A claimed task may not know the new state: this one is inserted, and takes over the
+--                        key. running: also while the task is claimed
+--      unique_for      - also after the task is done: no other task with the key for this long after this push
+--      replace         - a waiting task gets the payload, headers, priority and time of this one, and 0 attempts; its
 --                        order_key stays
 --      others          - as in pgq_task.push(8)
 -- Returns:
---      id              - of the task; if it was not inserted, of the one that stands for it
---      inserted        - whether it was
+--      id              - id of the task; if it was not inserted, of the task that stands for it
+--      inserted        - true if it was inserted
 -- Errors:
 --      PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers, key or mode
 -- Tables:
 --      inserts into or updates pgq_task.task, inserts into or updates pgq_task.unique_period
 -- Notes:
---      The task that stands for this one is claimed only after this transaction has ended, so that it sees what that
---      has done.
+--      The task that stands for this one is claimed only after this transaction has ended, so that it sees the effects
+--      of this transaction.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
@@ -195,7 +195,7 @@ begin
         on conflict (queue_id, unique_key) where unique_key is not null do nothing;
         inserted := found;
         exit when inserted;
-        -- No worker takes it before this transaction ends; if one is about to, this waits for that.
+        -- No worker claims it before this transaction ends; if a worker is just claiming it, wait for that.
         select t.id, t.lease is not null as running into h
           from pgq_task.task t
          where t.queue_id = v_queue and t.unique_key = push_unique.unique_key
@@ -211,7 +211,7 @@ begin
                 update pgq_task.task t
                    set version = t.version + 1, payload = push_unique.payload, headers = push_unique.headers,
                        priority = push_unique.priority, attempts = 0, error = null, lease = null, claimant = null,
-                       -- Held back, parked or stopped it stays.
+                       -- A task that is held back, parked or stopped stays so.
                        pos = case when t.pos < 4611686018427387904 then v_pos else t.pos end
                  where t.id = h.id;
             end if;

@@ -288,11 +288,11 @@ as $$
 --
 -- Parameters:
 --      queue   - its name
---      param   - lease         how long a claim holds unless it says otherwise
---                max_attempts  a task that was tried so often goes to the error queue; null: no limit for those that
---                              fail, and 5 for workers that are lost with the task one after the other
---                error_queue   name of that; null: <queue>.failed
---                keep          how long finished tasks are kept; 0: not at all
+--      param   - lease         default duration of a lease
+--                max_attempts  attempts after which a task goes to the error queue; null: no limit for those that
+--                              fail, and 5 for workers in a row that are lost with the task
+--                error_queue   name of the error queue; null: <queue>.failed
+--                keep          time for which finished tasks are kept; 0: not at all
 --      value   - as text
 -- Returns:
 --      1

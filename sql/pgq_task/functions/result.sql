@@ -14,8 +14,8 @@ as $$
 --      task_id - its id
 -- Returns:
 --      queue   - queue of the task, now or at its end
---      status  - uncommitted: pushed or changed by the caller's own transaction; waiting, claimed; failed: it lies in
---                an error queue; finished, popped, deleted: its queue keeps finished tasks
+--      status  - uncommitted: pushed or changed by the caller's own transaction; waiting, claimed; failed: it is in an
+--                error queue; finished, popped, deleted: its queue keeps finished tasks
 --      result  - its result
 --      error   - the error of the task, or of its last attempt
 --      No row if the task does not exist (any more) and was not kept.

@@ -137,7 +137,7 @@ as $$
 -- ----------------------------------------------------------------------
 -- Function: pgq_task.require_queues(1)
 --
---      Raises PQ070 for the first name that is no task queue's, PQ072 for none at all. Internal.
+--      Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_name  text;

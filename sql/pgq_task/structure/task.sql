@@ -40,7 +40,7 @@ create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
 create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
 create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
 
--- Until when no task with a key is pushed again, whatever has become of the one that was.
+-- The end of the period in which no other task with a key is pushed, whatever the state of the first one.
 create table pgq_task.unique_period (
     queue_id            int4            not null references pgq_task.queue on delete cascade,
     unique_key          text            not null,
