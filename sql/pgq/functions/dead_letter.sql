@@ -154,8 +154,8 @@ as $$
 -- Function: pgq.purge_dead_letters(1)
 --
 --      Deletes dead letters. Any condition can select them:
---          select pgq.purge_dead_letters(array(select dl_id from pgq.dead_letter where dl_time < now() - interval '90
---          days'))
+--          select pgq.purge_dead_letters(array(
+--              select dl_id from pgq.dead_letter where dl_time < now() - interval '90 days'))
 --
 -- Parameters:
 --      i_ids   - ids of dead letters; those that do not exist (any more) are skipped

@@ -140,8 +140,8 @@ as $$
 --      versions    - their versions
 --      lease       - duration from now; null for that of the queue's settings
 -- Returns:
---      The tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases. It
---      has lost the others.
+--      The tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases. The
+--      claimant has lost the other tasks.
 -- Errors:
 --      PQ072 lists of different length, a lease that is not positive
 -- Tables:
