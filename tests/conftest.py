@@ -26,13 +26,13 @@ pytest_plugins = [
 ]
 
 
-# How long an example takes says how busy the machine is.
+# The duration of an example only depends on the load of the machine.
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no clock")
 
 
 def pytest_configure() -> None:
-    # What libpq and pgqpy take from the environment is the developer's, and means other servers.
+    # Settings of libpq and pgqpy in the developer's environment mean other servers.
     for name in list(os.environ):
         if name == "PGQPY_DSN" or (name.startswith("PG") and not name.startswith("PGQPY_")):
             del os.environ[name]

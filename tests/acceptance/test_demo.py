@@ -60,7 +60,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def remains(conn: Connection) -> tuple[bool, int]:
-    """Whether the demo's schema is there, and how many queues there are."""
+    """Whether the demo's schema exists, and the number of queues."""
     row = conn.execute(
         "select to_regnamespace('pgqpy_demo') is not null, (select count(*) from pgq.queue)"
     ).fetchone()

@@ -163,7 +163,7 @@ def test_root_branch_and_leaf_copy_follow_and_take_over(
     # Named by their schema: "--all" and "missing" mean tables of ours, too.
     root.run("add-table", "public.*")
     root.run("add-seq", "public.*")
-    # What was added by mistake can be taken out.
+    # A table added by mistake can be removed.
     root.run("add-table", "pgq_task.task")
     root.run("add-seq", "--all")
     assert {"pgq_task.task", "pgq_ids.replika"} <= root.replicates_ours()

@@ -76,7 +76,7 @@ def test_every_relation_of_pgq_can_be_read_with_the_same_columns(
         expected
     )
     for relation, columns in expected.items():
-        # What we need more comes last; the tables of events have one column more.
+        # Additional columns come last; the tables of events have one more.
         assert ours[relation][: len(columns)] == columns, relation
 
 

@@ -28,7 +28,7 @@ FUNCTIONS = {
 
 
 def scripts() -> dict[str, list[tuple[str, str]]]:
-    """By name: statements, each with its answer; ``tick`` has none."""
+    """Scenarios by name: statements, each with its answer; ``tick`` has none."""
     found: dict[str, list[tuple[str, str]]] = {}
     text = Path(__file__).with_name("pgq_coop_answers.sql").read_text()
     for block in text.split("\n\n")[1:]:

@@ -31,7 +31,7 @@ CHECKSUM = "select count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) from
 
 @contextmanager
 def pgbench(server: Server, dsn: str) -> Iterator[subprocess.Popen[str]]:
-    """At its full rate within the block; its transactions are all through afterwards."""
+    """Run pgbench at its full rate within the block; afterwards its transactions have ended."""
     process = subprocess.Popen(
         [
             *(str(server.bin_dir / "pgbench"), "--no-vacuum", "--client=4", "--jobs=1"),

@@ -124,7 +124,7 @@ def sent(conn: Connection) -> Counter[str]:
 
 
 def due(conn: Connection) -> Counter[str]:
-    """Those that SQL makes of the orders."""
+    """The result that SQL computes from the orders."""
     rows = conn.execute(
         "select 'invoice.' || lower(country)"
         " || jsonb_build_object('order_id', id, 'amount', amount)::text"

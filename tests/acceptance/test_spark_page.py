@@ -57,7 +57,7 @@ def orders(conn: Connection) -> Connection:
     return conn
 
 
-# Of rows a and b; n is any number.
+# Operations on rows a and b; n is any number.
 CHANGES: dict[LiteralString, int] = {
     "insert into orders select %(a)s, 'new', %(n)s"
     " where not exists (select from orders where id = %(a)s)": 8,

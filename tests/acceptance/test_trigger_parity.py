@@ -24,7 +24,7 @@ SCRIPTS = Path(__file__).parent / "trigger_parity"
 HELPERS = (SCRIPTS / "helpers.sql").read_text()
 NAMES = sorted(path.stem for path in SCRIPTS.glob("*.sql") if path.stem != "helpers")
 
-# What not every build of PostgreSQL has: the statement that tells.
+# Features that some builds of PostgreSQL lack: statements that detect them.
 OPTIONAL = {
     "xml": "select '<a/>'::xml",
     "nondeterministic_collation": "create collation probe"

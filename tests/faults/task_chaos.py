@@ -72,7 +72,7 @@ class Chaos(threading.Thread):
             )
 
     def crash_a_backend(self) -> None:
-        """PostgreSQL throws everybody out, and recovers by itself."""
+        """PostgreSQL ends all sessions, and recovers by itself."""
         with suppress(psycopg.OperationalError), psycopg.connect(self._server.dsn) as conn:
             row = conn.execute(
                 "select pid from pg_stat_activity"
@@ -94,7 +94,7 @@ class Chaos(threading.Thread):
 
 
 class Overdue(threading.Thread):
-    """For how long tasks whose lease was over waited to be claimed again, while the server ran."""
+    """The times that tasks with an expired lease waited for a claim, while the server ran."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__()

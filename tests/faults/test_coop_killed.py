@@ -56,7 +56,7 @@ Workers = list[subprocess.Popen[bytes]]
 
 @pytest.fixture
 def workers() -> Iterator[Workers]:
-    """Those that a test has started; none of them survives it."""
+    """The processes that a test has started; they are killed at its end."""
     started: Workers = []
     yield started
     for process in started:

@@ -209,7 +209,7 @@ def test_killed_tracked_consumers_lose_nothing_and_repeat_an_event_a_kill_at_mos
     )
     assert not expected() - seen
     more = seen - expected()
-    # Those that were put back are not done until the batch is finished.
+    # Events that were put back are not done until the batch is finished.
     once = [key for key in more.elements() if int(key[0]) % 7]
     assert len(once) <= repeating
 

@@ -109,7 +109,7 @@ def test_a_copy_that_is_killed_begins_again_and_nothing_is_lost(
 def test_a_copy_that_is_under_way_does_not_delay_the_end(
     pair: Pair, large: Path, spawn: Spawn, connect: Connect
 ) -> None:
-    """Here it would wait for ever: a row of the target's is locked."""
+    """The call would wait for ever: a row of the target is locked."""
     pair.target.execute("insert into large values (1, 0, 'old')")
     locker = connect(pair.target_dsn, autocommit=False)
     locker.execute("select from large for update")

@@ -77,7 +77,7 @@ def program(tmp_path: Path, conn: Connection, queue: str) -> str:
 
 @pytest.fixture
 def holding(conn: Connection) -> None:
-    """Until the end of the test, or until it unlocks them, batches wait when they are written."""
+    """Make writes of batches wait until the end of the test, or until it unlocks them."""
     conn.execute("select pg_advisory_lock(hashtext('written'))")
 
 

@@ -31,7 +31,7 @@ create table done (batch_id bigint primary key);
 create table effect (ev_id bigint not null);
 """
 
-# What people are told to do in foreachBatch: write, and note the micro-batch, in one transaction.
+# The documented use of foreachBatch: write, and note the micro-batch, in one transaction.
 DRIVER = """
 import sys
 import psycopg
@@ -152,7 +152,7 @@ def effects(conn: Connection) -> list[int]:
 
 
 def block_readers(conn: Connection) -> None:
-    """Until the transaction ends, reading waits."""
+    """Make reading wait until the transaction ends."""
     conn.execute("begin")
     conn.execute("lock table pgq.event in access exclusive mode")
 

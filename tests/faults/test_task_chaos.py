@@ -66,7 +66,7 @@ def test_whatever_is_killed_words_and_numbers_are_exact_and_nothing_is_stuck(
                 insist(mortal.dsn, partial(begin, nr=rounds))
                 wait_until_done(mortal.dsn, crews)
                 insist(mortal.dsn, check)
-                # Whether anybody is killed in the middle of a task is chance: until it happened.
+                # A kill in the middle of a task is chance: repeat until it has happened.
                 if time.monotonic() > (end if overdue.leases_over else end + PATIENCE):
                     break
         print(

@@ -62,7 +62,7 @@ update pgq_task.task
 def lives(
     conn: Connection, dsn: str, way: str, policy: str, concurrency: int = 1, pause: float = 0
 ) -> int:
-    """How many workers are killed until nothing is left to do."""
+    """The number of workers killed until nothing is left to do."""
     deaths = 0
     tasks = Tasks(conn)
     arguments = [dsn, way, policy, str(concurrency), str(pause)]
@@ -98,7 +98,7 @@ def test_tasks_that_kill_their_worker_are_given_up_and_no_others(
         ("handle_task", "default", 5),
         ("process_task", "endless", 5),
         ("asyncio", "endless", 5),
-        # That of the retry policy.
+        # The delay of the retry policy.
         ("handle_task", "3", 3),
         ("process_batch", "3", 3),
         ("job", "3", 3),

@@ -378,7 +378,7 @@ def test_nothing_in_pgqs_schemas_is_proposed_to_be_dropped(
 
 
 def test_without_the_plugin_they_would_be(conn: Connection, dsn: str) -> None:
-    # What the test above relies on: Alembic does look into other schemas.
+    # The test above relies on this: Alembic does look into other schemas.
     engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
     conn.execute("create schema shop create table leftover (id int)")
     with engine.connect() as connection:

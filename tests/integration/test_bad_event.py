@@ -76,7 +76,7 @@ def insert(conn: Connection, queue: str, tick: Tick, *data: str) -> None:
 
 
 def written(conn: Connection) -> list[str]:
-    """In the order of their being written."""
+    """The written effects, in order."""
     return [data for (data,) in conn.execute("select data from seen order by nr")]
 
 

@@ -1,4 +1,4 @@
-"""From pgq.capture_table() to its end: replaced, released, queue or table dropped."""
+"""The life of a capture: created, replaced, released, queue or table dropped."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_a_lock_of_one_owner_does_not_hold_up_maintenance(
 def test_maintenance_extends_no_capture_to_tables_that_its_owner_could_not(
     conn: Connection, queue: str, shop: str, mallory: Connection
 ) -> None:
-    """Neither a function of another role than the table's, nor a partition of another."""
+    """Neither a function nor a partition may belong to another role than the table's."""
     mallory.execute("create table mallory.t (id int primary key) partition by list (id)")
     mallory.execute("select pgq.capture_table('mallory.t', %s)", [queue])
     mallory.execute("create table mallory.t_1 partition of mallory.t for values in (1)")

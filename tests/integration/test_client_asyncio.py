@@ -144,7 +144,7 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
 
 
 def test_a_signal_stops_all_consumers_of_the_loop(dsn: str, queue: str) -> None:
-    """Also if the one that was started first has ended first."""
+    """Even if the first one started is the first to end."""
     names = ["first", "second", "third"]
     consumers = [Counter(dsn, queue_name=queue, consumer_name=name) for name in names]
 

@@ -652,7 +652,7 @@ def test_what_has_become_old_enough_is_found_by_polling_though_listen_works(
     consumer = Behind(dsn, queue_name=queue)
     consumer.register()
     background(consumer)
-    # Of the third tick it has heard for certain: it listens when it first has to wait.
+    # It was surely notified of the third tick: it listens when it first has to wait.
     for data in "abc":
         producer.insert_event(conn, "t", data)
         tick()

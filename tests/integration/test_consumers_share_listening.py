@@ -49,7 +49,7 @@ def send(conn: Connection, queue: str, data: str) -> None:
 
 
 def sessions(conn: Connection) -> list[int]:
-    """Those that listen."""
+    """The sessions that listen."""
     query = (
         "select pid from pg_stat_activity"
         " where datname = current_database() and application_name = 'pgqpy listen'"

@@ -419,7 +419,7 @@ def test_unregistering_the_consumer_takes_its_workers_with_it(conn: Connection, 
 def test_a_worker_goes_alone_also_if_its_batch_was_finished_as_a_consumers(
     conn: Connection, group: str
 ) -> None:
-    """By pgq.finish_batch(), which leaves it a position."""
+    """The worker finishes by pgq.finish_batch(), which leaves it a position."""
     fill(conn, group, "a", "b")
     ops.finish(conn, take(conn, group, "w1") or 0)
     assert ops.value(conn, "select pgq.unregister_consumer(%s, 'main.w1')", group) == 1

@@ -175,7 +175,7 @@ def test_an_idle_worker_takes_over_what_a_dead_one_has_left(
 def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
     dsn: str, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither that he lives, which would be a row each time, nor that others have his batch."""
+    """A heartbeat would write a row each time, and without a batch none can be lost."""
     worker = Worker(dsn, queue_name=queue, worker_name="w1")
     conn.execute("select pgq_coop.register_subconsumer(%s, 'shared', 'w1')", [queue])
     positions = "select array_agg(sub_active order by sub_consumer) from pgq.subscription"

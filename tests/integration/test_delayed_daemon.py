@@ -23,7 +23,7 @@ ASLEEP = {"retry_period": HOURS, "sleep_at_most": HOURS, "sleep_after": 0.01}
 
 @pytest.fixture(scope="module")
 def sleeping_server() -> Iterator[Server]:
-    """Without prepared transactions, so that the ticker sleeps and producers wake it."""
+    """A server without prepared transactions, so that the ticker sleeps and producers wake it."""
     with Server(settings={"max_prepared_transactions": 0}) as server:
         yield server
 

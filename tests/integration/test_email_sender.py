@@ -283,7 +283,7 @@ def authority(tmp_path: Path) -> tuple[trustme.CA, str]:
     return ca, str(file)
 
 
-# Of the server, which does not see that what it is behind is TLS.
+# A warning of the server, which does not see the TLS in front of it.
 @pytest.mark.filterwarnings("ignore:Requiring AUTH")
 @pytest.mark.parametrize("security", ["starttls", "tls"])
 def test_it_logs_in_over_an_encrypted_connection_to_the_right_server(

@@ -45,7 +45,7 @@ def fails(*arguments: Any) -> None:
 
 
 class Fails:
-    """How all consumers of this module fail."""
+    """The common failure of all consumers of this module."""
 
     broken: Exception | None = None
     consumer_name = "picky"

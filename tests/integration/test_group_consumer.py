@@ -106,7 +106,7 @@ def parked(group: pgqpy.GroupAdmin) -> dict[str, int]:
 
 
 def owners(conn: Connection) -> dict[str, int]:
-    """How many partitions each worker has."""
+    """The number of partitions of each worker."""
     return dict(
         conn.execute(
             "select worker, count(*) from pgq.get_group_partitions('test_queue', %s)"

@@ -419,7 +419,7 @@ def test_a_partition_is_not_left_with_a_worker_that_has_gone(conn: Connection, q
     create(conn, queue)
     gone = join(conn, queue)
     conn.execute("select pgq.leave_group(%s)", [gone])
-    # What taking and leaving at the same moment can come to.
+    # The result of taking and leaving at the same moment.
     conn.execute("update pgq.group_partition set part_member = %s", [gone])
     member = join(conn, queue)
     take(conn, member)

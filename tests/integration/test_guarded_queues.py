@@ -171,7 +171,7 @@ def test_the_guard_stays_while_the_ticker_sleeps(conn: Connection, queue: str) -
 def test_the_state_of_another_cluster_is_looked_at_and_then_replaced(
     conn: Connection, queue: str
 ) -> None:
-    """That it differs says no more than that this is a copy; its transaction ids decide."""
+    """A different identifier only means that this is a copy; its transaction ids decide."""
     conn.execute("select pgq.create_queue('another')")
     unguard(conn, "another")
     state = "select last_value from pgq_slots.another"

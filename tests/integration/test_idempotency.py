@@ -1,5 +1,5 @@
 """An event with a key is inserted once within the queue's window, whatever the transactions that
-try it: the first one's id is everybody's answer.
+try it: all get the id of the first one.
 """
 
 from __future__ import annotations
@@ -367,7 +367,7 @@ def test_a_rotation_that_fails_at_its_very_end_remembers_no_key_for_longer(
     for _ in range(2 if failure == "of both in one" else 1):
         failing.execute(rotate, [keyed])
     failing.rollback()
-    # What its client does is to try again: the row follows, and what can be done is.
+    # Its client tries again: the queue's row follows, and rotation goes on.
     for _ in range(2):
         conn.execute(rotate, [keyed])
     assert once(conn, keyed, "young", "again") == young, "it is as old as one window"

@@ -42,7 +42,7 @@ def test_neither_events_nor_ticks_nor_positions_are_ever_updated_or_deleted(
     died = dead_rows(conn)
     assert not [table for table in died if table.startswith("event_")]
     assert not set(died) & set(LOGS)
-    # What is left: a few rows for each rotation, none for a batch or a tick.
+    # The dead rows left: a few for each rotation, none for a batch or a tick.
     assert sum(died.values()) < CYCLES / 4, died
 
 

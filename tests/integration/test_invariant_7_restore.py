@@ -148,7 +148,7 @@ def test_after_adopt_restored_every_consumer_goes_on_exactly_where_the_dump_left
 def test_where_the_transaction_ids_are_its_own_nothing_is_refused(
     conn: Connection, queue: str
 ) -> None:
-    """Also in a transaction that is older than the newest tick."""
+    """Even in a transaction that is older than the newest tick."""
     with conn.transaction():
         conn.execute("select txid_current()")
         with psycopg.connect(conn.info.dsn, autocommit=True) as other:
@@ -203,7 +203,7 @@ def test_no_tag_of_a_cluster_hides_that_a_dump_was_restored_in_another(
 
 
 def is_guarded(connect: Connect) -> bool:
-    """For sessions that come now."""
+    """Whether the queue is guarded, for sessions that come now."""
     with connect() as session:
         return bool(
             ops.value(

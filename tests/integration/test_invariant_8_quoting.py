@@ -144,7 +144,7 @@ def test_the_names_of_a_queues_tables_cannot_be_changed_into_sql(
             admin.execute(f"update pgq.queue set {column} = {column}".encode())
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         admin.execute("insert into pgq.queue select * from pgq.queue")
-    # What PgQ's tools do write:
+    # Texts that PgQ's tools do write:
     admin.execute(
         "update pgq.queue set queue_ticker_paused = false, queue_disable_insert = false,"
         " queue_external_ticker = false, queue_ticker_max_lag = '1 s', queue_ticker_max_count = 1,"

@@ -166,7 +166,7 @@ def test_a_prepared_transaction_that_holds_the_lead_is_named_with_its_remedy(
 def test_a_leader_names_a_foreign_session_that_holds_up_ticks_or_maintenance(
     conn: Connection, log_in: LogIn, start_ticker: StartTicker, dsn: str, queue: str
 ) -> None:
-    """By itself that makes nothing unhealthy: what it makes fail does."""
+    """A foreign lock alone is not unhealthy; an operation that fails by it is."""
     daemon = start_ticker(dsn, top=HTTP, observe_period=0.05)
     daemon.hear("leading")
     stranger = log_in("locks_stranger", application_name="prankster")

@@ -388,7 +388,7 @@ def test_what_any_role_can_plant_is_shown_but_makes_no_ticker_unhealthy(
     [alert] = [each for each in cli.json("status")["alerts"] if "pgq_node" in each["message"]]
     assert alert["message"].startswith("maintenance does not run pgq_node.maint_watermark: ")
 
-    # What is ours to run and fails is a failure, beside it.
+    # A failing operation that is ours to run is reported as a failure beside it.
     conn.execute(
         "create function public.breaks(q text) returns int language plpgsql as"
         " $$ begin raise exception 'broken'; end $$"

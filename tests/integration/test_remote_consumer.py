@@ -816,7 +816,7 @@ def test_a_queue_of_pgq_itself_can_be_the_source(
 def test_a_tick_that_came_while_the_batch_was_opened_is_known_with_its_snapshot(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    """Without it `pgqpy consumer rewind` could not make the tick again."""
+    """Otherwise `pgqpy consumer rewind` could not make the tick again."""
     ops.register(conn, queue, "c")
     statement, parameters = next_batch_and_tick(queue, "c", 100, None, None)
     holder, consumer = connect(autocommit=False), connect()

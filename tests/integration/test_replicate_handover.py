@@ -1,4 +1,4 @@
-"""From the copy to the stream: each change is applied exactly once, at its place."""
+"""The transition from the copy to the stream: each change is applied exactly once, in order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def item(pair: Pair) -> Pair:
 
 
 def nothing() -> None:
-    """There is no reason to stop."""
+    """Check for a stop: there is none."""
 
 
 def copy(pair: Pair, target: pgqpy.Connection) -> bool:

@@ -187,7 +187,7 @@ def test_it_makes_no_difference_how_the_databases_are_set_to_write_values(pair: 
     pair.manager.add("every")
     pair.follow()
     pair.same("every")
-    # What an event holds is what its producer's session writes: rounded, if that is how it is set.
+    # An event holds the texts of its producer's session: rounded, if the session rounds.
     with psycopg.connect(pair.source_dsn, options="-c extra_float_digits=1") as conn:
         conn.execute("update every set big = 0 where id <> 3")
     pair.follow()
@@ -294,7 +294,7 @@ def test_removing_a_table_that_is_gone_touches_no_other(flight: Pair) -> None:
 def test_foreign_keys_hold_whether_they_are_checked_or_not(
     pair: Pair, as_admin: Callable[..., Pair]
 ) -> None:
-    """Without the right to silence triggers parents come first, and go last."""
+    """Without the right to silence triggers, parents are inserted first and deleted last."""
     pair.both(
         "create table parent (id numeric primary key, name text unique);"
         "create table child (id int primary key, parent numeric not null references parent)"

@@ -387,7 +387,7 @@ def test_in_a_restored_dump_the_rows_are_counted_anew(
         each.dsn = server.dsn_of(copy)
         each.run(until_empty=True)
         assert counted(restored) == 2
-        # What the old snapshot says of another cluster's transactions means nothing.
+        # The old snapshot means nothing for another cluster's transactions.
         assert ops.value(restored, "select min(ct_id) from pgq.counted_table") == 2
         restored.close()
     finally:

@@ -44,7 +44,7 @@ def layouts_made(conn: Connection) -> int:
     return int(row[0])
 
 
-# What comes after price and id.
+# The columns after price and id.
 ALTERATIONS: dict[LiteralString, str] = {
     "alter table item add column more text default 'm'": '"label":null,"amount":2,"more":"m"',
     "alter table item drop column amount": '"label":null',

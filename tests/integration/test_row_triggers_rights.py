@@ -111,7 +111,7 @@ def test_nothing_that_users_make_runs_as_the_owner(conn: Connection, writer: Con
 def test_what_is_in_the_writers_schema_does_not_take_over(
     conn: Connection, writer: Connection, kind: str
 ) -> None:
-    """Neither what the event says, nor whether a change is denied."""
+    """Neither the event's contents nor the refusal of a change depend on it."""
     for signature, result in (
         ("row_to_json(record)", "json"),
         ("to_json(text)", "json"),

@@ -484,7 +484,7 @@ create type pg_temp."ends with ""\" as (part pg_temp.trap);
         "public.spring('x')::text",
         "coalesce(ev_data, evil.joined('a', 'b'))",
         "'a' operator(evil.||) 'b'",
-        # What literals are is found out while they are parsed.
+        # The types of literals are determined while they are parsed.
         "'x'::evil.checked",
         "'(x)'::evil.pair::text",
         "evil.pair '(x)'::text",
@@ -514,7 +514,7 @@ create type pg_temp."ends with ""\" as (part pg_temp.trap);
 def test_the_key_of_a_group_runs_nothing_of_its_author_as_the_owner(
     conn: Connection, queue: str, as_role: As, key: str, backslashes: str
 ) -> None:
-    """Also not while it is parsed or planned: what a sequence counts survives the refusal."""
+    """Not even while it is parsed or planned: a sequence's count would survive the refusal."""
     conn.execute(
         "do $$ begin if to_regrole('test_keeper') is null then create role test_keeper; end if;"
         " grant pgq_reader to test_keeper;"
@@ -552,7 +552,7 @@ def test_only_pgq_owner_and_superusers_may_create_in_any_schema_of_ours(conn: Co
 
 
 def test_everything_in_any_schema_of_ours_belongs_to_pgq_owner(conn: Connection) -> None:
-    """Also what is made while queues are used."""
+    """Includes objects created while queues are used."""
     conn.execute("create table t (id int primary key)")
     conn.execute("select pgq.create_queue('q'), pgq_task.create_queue('t')")
     conn.execute("select pgq.capture_table('t', 'q'), pgq.create_staging('job')")
@@ -691,7 +691,7 @@ EXECUTE_TEXT = {
 
 
 def test_whatever_runs_as_the_owner_pins_its_search_path(conn: Connection) -> None:
-    """In any schema, also what is made while queues are used."""
+    """In any schema, including objects created while queues are used."""
     conn.execute("create table t (id int primary key)")
     conn.execute("select pgq.create_queue('q'), pgq_task.create_queue('t')")
     conn.execute("select pgq.create_group('q', 'g', 2, 'lower(ev_data)')")

@@ -128,7 +128,7 @@ def test_days_are_those_of_utc(
     for time in ("2026-03-28 23:59:59.999999+00", "2026-03-29 00:00:00+00", "2026-03-30 00:00+02"):
         conn.execute(INSERT, (queue, time, "type", time, None, None, None, None))
     ops.tick(conn, queue)
-    # What a new session begins with.
+    # The defaults of a new session.
     jvm_conf = spark.sparkContext._jsc.sc().conf()
     before = jvm_conf.get("spark.sql.session.timeZone")
     jvm_conf.set("spark.sql.session.timeZone", zone)

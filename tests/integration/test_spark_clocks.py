@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
 
-# What a session has from then on that asks for nothing else.
+# The default of sessions from then on.
 SETTINGS = {
     "TimeZone": "America/New_York",
     "DateStyle": "German, DMY",

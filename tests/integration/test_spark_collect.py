@@ -94,7 +94,7 @@ def test_an_old_position_does_not_make_new_events_old(
 def test_events_wait_until_they_are_large_enough(
     conn: Connection, asker: pgqpy.Connection, queue: str
 ) -> None:
-    # Of type test: four bytes each. What is stored compressed counts as what it was.
+    # The type is "test": four bytes each. Compressed values count with their full size.
     size = collector(queue, collect_bytes=1_000_000, collect_for=HOUR)
     insert(conn, queue, "x" * 499_996)
     assert not size.is_enough(asker)
@@ -102,7 +102,7 @@ def test_events_wait_until_they_are_large_enough(
     assert not size.is_enough(asker)
     insert(conn, queue, "")
     assert size.is_enough(asker)
-    # What comes after a batch is counted anew.
+    # Events after a batch are counted anew.
     finish(conn, queue)
     insert(conn, queue, "x")
     assert not size.is_enough(asker)

@@ -79,7 +79,7 @@ def read_changes(spark: SparkSession, dsn: str) -> tuple[list[Any], list[Any], l
 
 
 def copy_stream(spark: SparkSession, dsn: str, directory: str) -> list[str]:
-    """From the queue into another one, and into a table by foreachBatch; what the latter saw."""
+    """Stream from a queue into another one, and into a table by foreachBatch; returns its rows."""
     events = (
         spark.readStream.format("pgq")
         .options(dsn=dsn, queue=QUEUE, consumer="copy", startingPosition="earliest")

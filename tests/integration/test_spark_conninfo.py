@@ -1,4 +1,4 @@
-"""How executors connect: with all that the driver knows, and with nothing of their own."""
+"""Executors connect with all of the driver's settings, and with none of their own."""
 
 from __future__ import annotations
 

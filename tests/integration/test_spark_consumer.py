@@ -324,7 +324,7 @@ def test_values_at_the_edges_arrive_as_they_are(
     assert [row[4:6] for row in seen] == [
         ("it's", ""), ("", "ünïcödé 🛫"), ("", None), ("", "x" * 1_000_000),
     ]  # fmt: skip
-    # What Spark has no time for is null and not another time.
+    # A time that Spark cannot hold is null and not another time.
     assert [str(row[1]) for row in seen] == ["2024-02-29 12:34:56.789012", *["None"] * 3]
 
 

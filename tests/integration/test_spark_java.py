@@ -1,4 +1,4 @@
-"""Without a Java that Spark runs on, people are told what to install."""
+"""Without a Java that Spark runs on, the error says what to install."""
 
 from __future__ import annotations
 

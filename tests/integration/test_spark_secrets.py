@@ -130,7 +130,7 @@ def test_the_password_is_in_nothing_that_spark_says(
     host = conn.info.host
     assert "read 1" in done.stdout
     assert "read by SQL 1" in done.stdout
-    # What is logged has the name of the option.
+    # The log has the name of the option.
     assert b"dsn" in b"".join(
         path.read_bytes() for path in tmp_path.iterdir() if path.name.startswith("local-")
     )

@@ -221,7 +221,7 @@ def test_a_condition_is_applied_in_the_database(
     produce(conn, queue, "abc", "b", "a")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["a", "abc"]
-    # What it leaves out is done, too.
+    # Events that it leaves out are done, too.
     produce(conn, queue, "b")
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == []
@@ -377,7 +377,7 @@ def test_a_database_set_back_in_time_is_refused(
     start, _ = plan(stream)
     produce(conn, queue, "a")
     _, end = plan(stream, start)
-    # What a restore to an earlier time leaves: the tick is not there yet,
+    # The state after a restore to an earlier time: the tick is not there yet,
     ahead = end | {"tick": end["tick"] + 10}
     # or was made once more.
     other = end | {"snapshot": "1:1:"}
@@ -466,7 +466,7 @@ def test_a_consumer_that_was_moved_on_is_refused(
     conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, newest])
     with pytest.raises(ConsumerInUse, match=r"(?s)stands at tick \d+ already.*register_consumer"):
         plan(stream, end)
-    # What it says: a checkpoint may be an old one on purpose.
+    # The hint says: a checkpoint may be an old one on purpose.
     conn.execute("select pgq.register_consumer_at(%s, %s, %s)", [queue, CONSUMER, end["tick"]])
     start, end = plan(stream, end)
     assert payloads(stream, start, end) == ["a"]

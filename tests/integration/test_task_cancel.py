@@ -154,7 +154,7 @@ def test_a_job_that_looks_hears_that_it_is_cancelled(
     def job() -> None:
         begun.set()
         wait_for(lambda: current_job().cancelled)
-        # What is told again a second later is no news.
+        # A repeated request a second later changes nothing.
         time.sleep(1.5)
         current_job().progress(1)
 
@@ -418,7 +418,7 @@ def test_a_cancelled_task_is_not_tried_again_however_its_attempt_ends(
     assert row["queue"] == "work.failed"
     assert row["headers"]["reason"].startswith("cancelled: too expensive")
     assert ("no luck" in row["error"]) == end.startswith("fail")
-    # Those behind it go on.
+    # Tasks behind it go on.
     ops.claim(conn, QUEUE, number=5)
     assert {ops.statuses(conn)[each] for each in ids[1:]} == {"claimed"}
     # Sent back it is done.
@@ -511,7 +511,7 @@ def test_a_claimed_task_that_was_cancelled_does_not_start(
         worker = made(dsn, QUEUE, concurrency=concurrency, batch_size=50)
     worker.run(until_empty=True)
     assert cancelled
-    # Those that began while they were being cancelled, if there are two workers.
+    # Tasks that began while they were being cancelled, with two workers.
     begun = {*cancelled} & {*seen}
     assert len(begun) < concurrency
     assert {*seen} | {*cancelled} == {*range(200)}

@@ -120,7 +120,7 @@ def test_a_consumer_that_comes_late_pushes_what_was_due_before(
 def test_an_event_that_is_no_json_is_named_and_none_of_its_batch_is_pushed(
     conn: Connection, dsn: str, queue: str, tick: Tick
 ) -> None:
-    """Neither are those that were sent to the server before it was found."""
+    """Tasks sent to the server before the error are not pushed either."""
     consumer = make(dsn, queue)
     send(conn, queue, tick, *[("paid", "1")] * 1500, ("paid", "{NaN"))
     with pytest.raises(errors.InvalidPayload, match="the data of event 1501 is no JSON") as caught:
@@ -212,7 +212,7 @@ def test_what_the_page_shows_works(
 
 
 class Shipping(TaskWorker):
-    """Ships an order, and tells it to everybody: both, or neither."""
+    """Ship an order and insert an event for all consumers: both, or neither."""
 
     queues = "mails"
 

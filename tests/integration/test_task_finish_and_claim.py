@@ -38,7 +38,7 @@ def role(conn: Connection) -> Iterator[str]:
 
 
 def nothing(tasks: Tasks) -> None:
-    """There is no other task."""
+    """Check that there is no other task."""
 
 
 def usual(tasks: Tasks) -> None:

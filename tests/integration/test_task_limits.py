@@ -85,7 +85,7 @@ def test_at_most_so_many_of_a_key_run_at_a_time_and_others_pass(tasks: Connectio
     assert {task for task, _ in claimed} == {*a[:3], *b, *none}
     assert claim(tasks) == []
     of_a = [each for each in claimed if each[0] in a]
-    # Those that wait come in their order, before what is pushed later.
+    # Waiting tasks come in their order, before tasks pushed later.
     later = push(tasks, "a", 1)
     order = []
     while of_a:
@@ -290,7 +290,7 @@ def test_a_task_that_waits_for_a_rate_is_free_when_it_is_raised(tasks: Connectio
     assert seen == pushed[:1]
     assert Counter(ops.statuses(tasks).values()) == {"claimed": 1, "scheduled": 399}
     limit(tasks, rate_per_key=300, rate_period="1 day")
-    # What comes now stands behind them, and does not wait for the slots of before.
+    # A new task stands behind them, and does not wait for the slots of before.
     pushed += push(tasks, "a", 1)
     seen += [task for task, _ in claim(tasks, 1000)]
     assert sorted(seen) == pushed[:300]
@@ -317,7 +317,7 @@ def test_what_is_scheduled_stays_so_when_limits_are_changed(tasks: Connection) -
 
 def test_renewing_a_lease_that_had_ended_counts_again(tasks: Connection) -> None:
     limit(tasks, max_running=1)
-    # Those that wait stand before the end of a lease that is renewed behind their push.
+    # Waiting tasks stand before the end of a lease that is renewed behind their push.
     _, other, _ = push(tasks, None, 3)
     [first] = claim(tasks)
     renewed = "select version from pgq_task.renew('w', array[%s], array[%s], %s::interval)"

@@ -138,7 +138,7 @@ def test_tasks_that_stand_nowhere_are_listed_last(conn: Connection) -> None:
 
 
 def test_times_in_filters_are_those_that_were_written(conn: Connection) -> None:
-    """Not what they become in another DateStyle: there IST is a zone of Israel or of India."""
+    """Another DateStyle must not change them: there IST is a zone of Israel or of India."""
     task = tasks.push(conn, Q)
     hour = timedelta(hours=1)
     now: datetime = ops.value(conn, "select created from pgq_task.task")
@@ -426,7 +426,7 @@ def test_failed_tasks_go_back_to_where_they_came_from(conn: Connection) -> None:
 
 
 def test_headers_survive_the_error_queue_whatever_they_are_called(conn: Connection) -> None:
-    """Also those that a task got where it failed before, in the error queue of the error queue."""
+    """Includes errors of earlier failures, in the error queue of the error queue."""
     own = {"origin": "Rome", "reason": "ides", "unique_key": "k", "before": {"x": None}}
     task = tasks.push(conn, Q, headers=own)
     bury(conn, task)

@@ -340,7 +340,7 @@ def test_a_worker_tells_the_server_of_its_jobs_and_pushes_them(tasks: Connection
 
 @pytest.mark.parametrize("kind", ["plain", "asyncio", "app", "other app"])
 def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) -> None:
-    """Also what their programs do not know, since it was made in SQL."""
+    """Includes jobs made in SQL, which the programs do not know."""
     make(tasks, cron="0 0 1 1 *", missed="last", payload={"task": "other", "args": {}})
     tasks.execute("update pgq_task.periodic set last_due = last_due - interval '2 years'")
     app = TaskApp("other" if kind == "other app" else QUEUE)

@@ -239,7 +239,7 @@ def test_operators_of_the_views_reader_are_not_called(conn: Connection, connect:
 
 
 def test_a_filter_takes_the_right_to_read(conn: Connection, anna: Connection) -> None:
-    """How many tasks it finds tells what is in them."""
+    """The number of tasks found would reveal their contents."""
     task = tasks.push(conn, CLOSED, {"pin": 1234})
     grant(conn, "change", "delete")
     guess = '\'{"payload": {"pin": 1234}}\''

@@ -173,7 +173,7 @@ def test_sizes_and_the_time_of_the_next_task(conn: Connection, tasks: Tasks) -> 
     assert row == (4, 2, 1, 1, True)
 
 
-# --- pause, for everyone
+# --- pause, for all workers
 
 
 @pytest.fixture

@@ -376,7 +376,7 @@ def test_a_queue_with_tasks_is_dropped_only_if_forced(conn: Connection) -> None:
 def test_a_session_that_has_used_a_queue_to_be_dropped_goes_on(
     conn: Connection, connect: Connect, move: bool
 ) -> None:
-    """Also with a priority that the queue did not have."""
+    """Even with a priority that is new in the queue."""
     conn.execute("select pgq_task.create_queue('another')")
     task = tasks.push(conn, "another", priority=8)
     user, dropper = connect(autocommit=False), connect()

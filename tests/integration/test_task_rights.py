@@ -201,7 +201,7 @@ def test_an_error_queue_that_is_restricted_when_it_is_made_has_no_sequence_of_it
 def test_a_restriction_interrupts_no_session_with_the_right(
     conn: Connection, stranger: Connection
 ) -> None:
-    """Not in an open transaction either, whose first push it is."""
+    """Not even in an open transaction with its first push."""
     conn.execute("select pgq_task.grant_queue('open', '{insert}', %s)", [STRANGER])
     tasks.push(stranger, "open")
     with stranger.transaction():

@@ -427,7 +427,7 @@ def test_thousands_of_lanes_are_swept_in_several_calls(tasks: Connection, connec
 def test_a_queue_that_is_being_dropped_does_not_hold_up_sweeps(
     tasks: Connection, connect: Connect
 ) -> None:
-    """And if it is not dropped after all, what came to light meanwhile is found."""
+    """If it is not dropped after all, tasks that became visible meanwhile are found."""
     swept(tasks)
     pusher = connect(autocommit=False)
     task = push(pusher)
@@ -447,7 +447,7 @@ def test_a_queue_that_is_being_dropped_does_not_hold_up_sweeps(
 def test_an_error_queue_that_is_being_dropped_does_not_hold_up_sweeps(
     tasks: Connection, connect: Connect
 ) -> None:
-    """Nor does it those of queues that have another one."""
+    """Tasks of queues with another error queue are not held up either."""
     tasks.execute("select pgq_task.create_queue(q) from unnest('{dead,other}'::text[]) q")
     tasks.execute("select pgq_task.set_queue_config(%s, 'error_queue', 'dead')", [QUEUE])
     for queue in (QUEUE, "other"):

@@ -285,6 +285,6 @@ def test_workers_are_told_of_inserts_and_of_rows_that_are_sent_again(
     assert told(QUIET.format(later.format(1))) == []
     # It may take longer than they look.
     assert told(QUIET.format(later.format(3))) == [signal]
-    # What lies far ahead is of a clock that has gone back.
+    # A time far ahead is of a clock that has gone back.
     conn.execute("select setval(pgq_task.quiet_sequence('mail', 'next_attempt'), 1::bigint << 60)")
     assert told("insert into mail values (12)") == [signal]

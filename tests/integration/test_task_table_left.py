@@ -218,7 +218,7 @@ def test_a_lock_that_was_rolled_back_is_a_trace(
 
 
 def count_transactions(dsn: str, conn: Connection) -> tuple[int, int]:
-    """In how many batches the five rows were worked on, of all and of one."""
+    """The number of batches with all five rows, and of batches with one row."""
     sizes = []
 
     class Sender(TableWorker):

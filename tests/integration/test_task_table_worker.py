@@ -41,7 +41,7 @@ def insert(conn: Connection, *ids: int) -> None:
 
 
 def states(conn: Connection) -> dict[int, State]:
-    """By id: status, whether it waits, attempts."""
+    """Status, whether it waits, and attempts, by id."""
     found = conn.execute("select id, status, next_attempt is not null, attempts from mail")
     return {row[0]: row[1:] for row in found}
 
@@ -350,7 +350,7 @@ def test_a_row_that_becomes_due_after_the_look_does_not_wait_for_the_next(
 
 
 def listens(conn: Connection) -> bool:
-    """Whether a worker has looked once more since it listens, and waits."""
+    """Whether a listening worker has looked once more, and waits."""
     return bool(
         ops.value(
             conn,
@@ -529,7 +529,7 @@ def test_what_is_done_does_not_slow_down_while_a_transaction_is_open(
         batch_size = 50
 
         def process_batch(self, conn: pgqpy.Connection, rows: list[dict[str, Any]]) -> None:
-            # How many entries of the index the connection has read.
+            # The number of index entries that the connection has read.
             read.append(
                 ops.value(
                     conn,

@@ -233,7 +233,7 @@ def test_a_worker_that_finishes_one_of_a_queue_that_is_being_dropped_has_lost_it
 def test_lanes_are_dropped_in_the_order_in_which_they_are_looked_at(
     conn: Connection, connect: Connect, wait: Wait, names: str, call: str
 ) -> None:
-    """Whichever sequence the drop waits for."""
+    """True for every sequence that the drop waits for."""
     tasks.push(conn, Q, priority=5)
     tasks.push(conn, Q, priority=-2)
     assert len(conn.execute("select pgq_task.pop('mails', 2)").fetchall()) == 2
@@ -261,7 +261,7 @@ def bury(conn: Connection, claimed: list[tuple[int, int]]) -> object:
 def test_error_queues_are_made_in_one_order(
     conn: Connection, connect: Connect, wait: Wait, restricted: bool
 ) -> None:
-    """By two workers of the same queues, whose tasks failed in a different one."""
+    """Two workers of the same queues finish tasks that failed in a different one."""
     ops.value(conn, "select pgq_task.create_queue('third')")
     if restricted:
         for queue in (Q, OTHER, "third"):
@@ -301,7 +301,7 @@ def test_lanes_of_error_queues_are_made_in_one_order(
 
 
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
-    """By a claim that has met the session that took them away."""
+    """A claim that has met the session that took the tasks away."""
     full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"
     assert ops.value(conn, full) is True
 

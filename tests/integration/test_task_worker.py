@@ -301,7 +301,7 @@ def test_log_and_hook_say_what_became_of_a_task_that_failed(
         raise ValueError("no luck")
 
     def hear(worker: object, task: Task, error: Exception, after: Any) -> None:
-        # What became of it is committed.
+        # Its result is committed.
         [(queue, *_)] = left(conn)
         heard.append((task.attempts, after, getattr(error, "__notes__", []), queue))
 

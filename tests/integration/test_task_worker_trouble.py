@@ -269,7 +269,7 @@ def test_waiting_tasks_are_finished_by_a_worker_that_takes_one_at_a_time_and_los
 @pytest.mark.parametrize(
     ("way", "there"),
     [
-        # What was done outside of the transaction is not done again.
+        # Work done outside of the transaction is not repeated.
         ("handle_task", ("work.failed", "available", 0)),
         ("process_task", ("work", "scheduled", 1)),
     ],
@@ -305,7 +305,7 @@ def test_moves_to_a_queue_that_is_missing_fail_these_tasks_and_nothing_else(
     batch_size: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """So often that statements are prepared: a refused one takes others of its pipeline along."""
+    """Repeated until statements are prepared: a refused one takes its pipeline along."""
     tasks.push_many("work", range(80))
 
     def handle(task: Task) -> Move | None:

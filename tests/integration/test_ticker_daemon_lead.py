@@ -45,7 +45,7 @@ def leads(daemon: TickerProcess) -> float:
 
 
 def rounds_of(daemon: TickerProcess) -> float:
-    """How many rounds of ticks it has made."""
+    """The number of rounds of ticks it has made."""
     (value,) = [
         line.split()[-1]
         for line in daemon.get("/metrics")[1].splitlines()

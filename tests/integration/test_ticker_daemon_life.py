@@ -235,7 +235,7 @@ def test_a_database_that_stays_away_is_complained_of_once(start_ticker: StartTic
 
 
 def errors_of(daemon: TickerProcess, job: str) -> float:
-    """How often the metrics say that this failed."""
+    """The number of failures by the metrics."""
     for line in daemon.get("/metrics")[1].splitlines():
         if line.startswith("pgqpy_ticker_errors_total{") and f'job="{job}"' in line:
             return float(line.split()[-1])
@@ -276,7 +276,7 @@ def test_rounds_that_fail_are_two_lines_and_maintenance_goes_on_meanwhile(
     daemon.hear("the queues of this database come from a cluster")
     chores = "select pid from pg_stat_activity where application_name = 'pgqpy ticker chores'"
     wait_for_errors(daemon, 5)
-    # What was begun before it is complained of by now.
+    # Errors of earlier work have been logged by now.
     lines = len(daemon.lines)
     before = conn.execute(count_maintenance.encode()).fetchone() or (0,)
     sessions = set(conn.execute(chores.encode()).fetchall())

@@ -105,7 +105,7 @@ def test_an_event_that_fails_holds_up_no_other_and_is_not_done(
 def test_an_event_that_was_put_back_before_a_crash_is_not_lost(
     dsn: str, queue: str, conn: Connection, tick: Tick, send: Send
 ) -> None:
-    """That it shall come again is known when the batch is finished, and not before."""
+    """The retry of an event becomes known when the batch is finished, and not before."""
 
     class PutsBack(Mailer):
         def process_tracked_event(self, target: pgqpy.Connection, event: Event) -> None:
@@ -329,7 +329,7 @@ def test_events_that_may_have_been_done_before_the_source_was_restored_are_not_d
 def test_events_that_are_done_are_known_although_the_open_batch_was_dropped(
     dsn: str, options: dict[str, str], conn: Connection, queue: str, send: Send
 ) -> None:
-    """And whether the next one is larger or smaller."""
+    """True for a larger and a smaller next batch."""
     mailer = Mailer(dsn, "cg", **options)
     mailer.batch_size = 1_000_000
     mailer.run(until_empty=True)

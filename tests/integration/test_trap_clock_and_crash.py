@@ -90,7 +90,7 @@ def test_a_clock_that_was_ahead_stops_no_consumer_that_waits_for_time_to_pass(
     assert "of the future" in ops.payloads(conn, batch)
     ops.finish(conn, batch)
     if lag != "null":
-        # What is certainly young is kept back as ever.
+        # Certainly young events are kept back as before.
         assert ops.value(conn, query, queue) is None
 
 

@@ -348,7 +348,7 @@ def test_a_stop_leaves_what_waits_for_the_next_run(
     assert sorted(d["n"] for d in hooks.data) == [0, 1, 3, 5]
     hooks.answer = lambda request: Answer()
     run(each)
-    # Those that were sent are remembered.
+    # Sent events are remembered.
     assert sorted(d["n"] for d in hooks.data) == [0, 1, 2, 3, 4, 5]
     assert [d["n"] for d in hooks.data if d["key"] == "a"] == [0, 2, 4]
 

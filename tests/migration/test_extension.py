@@ -30,7 +30,7 @@ def test_drop_extension_removes_everything(other: Connection) -> None:
 def test_an_installer_that_is_no_superuser_creates_and_drops_it(
     server: Server, connect: Connect
 ) -> None:
-    """In a server of its own, since roles are the cluster's."""
+    """A server of its own, since roles belong to the cluster."""
     with Server(version=server.version) as fresh:
         with psycopg.connect(fresh.dsn, autocommit=True) as conn:
             conn.execute("create role installer login createrole")

@@ -159,7 +159,7 @@ def test_what_lies_on_the_installers_search_path_is_never_called(
 
 
 def test_an_installer_does_not_stay_a_member_of_the_owner(server: Server) -> None:
-    """In a server of its own, since roles are the cluster's."""
+    """A server of its own, since roles belong to the cluster."""
     mode = "set" if server.version >= 16 else "member"
     with Server(version=server.version) as fresh:
         with psycopg.connect(fresh.dsn, autocommit=True) as conn:

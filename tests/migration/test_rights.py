@@ -40,7 +40,7 @@ def test_without_rights_the_error_names_them(newcomer: str, conn: Connection) ->
 
 
 def test_createrole_is_enough_in_a_cluster_without_our_roles(server: Server) -> None:
-    """In a server of its own, since roles are the cluster's."""
+    """A server of its own, since roles belong to the cluster."""
     with Server(version=server.version) as fresh:
         with psycopg.connect(fresh.dsn, autocommit=True) as conn:
             conn.execute("create role installer login createrole")

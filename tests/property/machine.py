@@ -26,7 +26,7 @@ ISOLATION = st.sampled_from(["read committed", "repeatable read", "serializable"
 WAYS_TO_INSERT = st.sampled_from(["insert_event", "insert_events", "copy", "copy to an old table"])
 CONSUMERS = st.sampled_from(["first", "second"])
 
-# What a session may be told instead of being served: try again.
+# Errors by which a session may be told to try again.
 TRY_AGAIN = (errors.LockNotAvailable, errors.SerializationFailure)
 
 _names = itertools.count(1)
@@ -421,7 +421,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(name=CONSUMERS)
     def consumer_reads_in_slices(self, name: str) -> None:
-        """By the batch's SQL, on several connections that know nothing of the batch."""
+        """Read by the batch's SQL, on several connections without the batch."""
         if (consumer := self.model.consumers.get(name)) is None or consumer.batch is None:
             return
         try:
@@ -567,13 +567,13 @@ class QueueMachine(RuleBasedStateMachine):
             "select * from pgq.next_batch_info(%s, %s)", [self.queue, consumer.name]
         ).fetchone()
         batch_id, end = row[:2]
-        # What it believes about the position may be out of date; then finish_batch will say so.
+        # Its knowledge of the position may be out of date; then finish_batch says so.
         return None if batch_id is None or end not in self.model.ticks else Batch(batch_id, end)
 
     # -- the end ---------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """Everybody commits; then every consumer gets what the model says, and there is no more."""
+        """Commit all sessions; then every consumer gets the events of the model, and no more."""
         try:
             self.everybody_ends()
             self.tick(self.control)
@@ -600,7 +600,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.prepared_transaction_ends(keep=True)
 
     def clean_up(self) -> None:
-        """Also after a failure, so that the next example begins in peace."""
+        """Clean up, even after a failure, for the next example."""
         for conn in self.sessions.all():
             if conn.info.transaction_status != TransactionStatus.IDLE:
                 conn.execute("rollback")

@@ -1,4 +1,4 @@
-"""Which database is meant, said without the password."""
+"""Names of databases in messages, without the password."""
 
 from __future__ import annotations
 

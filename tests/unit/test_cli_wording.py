@@ -1,4 +1,4 @@
-"""How values look, and that nothing in them can act on the terminal."""
+"""Display of values; nothing in them can act on the terminal."""
 
 from __future__ import annotations
 

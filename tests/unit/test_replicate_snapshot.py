@@ -1,4 +1,4 @@
-"""Which transactions a snapshot sees."""
+"""Transactions that a snapshot sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When periodic jobs are due: at each time that the expression names, once, whatever clocks do."""
+"""Times of periodic jobs: each time that the expression names, once, whatever clocks do."""
 
 from __future__ import annotations
 

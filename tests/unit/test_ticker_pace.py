@@ -1,4 +1,4 @@
-"""When the daemon looks for work: promises about arithmetic, for any sequence of rounds."""
+"""Pace of the daemon's rounds: promises about arithmetic, for any sequence of rounds."""
 
 from __future__ import annotations
 

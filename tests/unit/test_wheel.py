@@ -152,7 +152,7 @@ def walk(names):
             continue
         try:
             module = importlib.import_module(name)
-            # What is imported when it is first used is promised as well.
+            # Modules imported on first use are promised as well.
             for each in getattr(module, "__all__", ()):
                 getattr(module, each)
         except ImportError as error:
