@@ -327,6 +327,24 @@ def test_a_function_without_schema_is_not_looked_for_on_the_tickers_search_path(
     assert ran(conn) == []
 
 
+def test_no_operator_on_the_search_path_is_called_by_the_tickers_own_queries(
+    start_ticker: StartTicker, dsn: str, conn: Connection, connect: Connect, attacker: Connection
+) -> None:
+    """One for text and int fits better than PostgreSQL's, which is for text and anything."""
+    conn.execute("grant create on schema public to test_attacker")
+    attacker.execute(
+        "create function public.joined(text, int) returns text language sql as"
+        " $$ insert into public.ran values (current_user) returning 'x' $$;"
+        "create operator public.|| (function = public.joined, leftarg = text, rightarg = int)"
+    )
+    writer = connect(dsn, autocommit=False)
+    writer.execute("select txid_current()")
+    daemon = start_ticker(dsn, old_transaction=0.001, observe_period=0.05)
+    daemon.hear("an old transaction holds up")
+    assert daemon.stop() == 0
+    assert ran(conn) == []
+
+
 def test_the_ticker_as_a_superuser_runs_no_code_of_other_roles_and_says_so(
     start_ticker: StartTicker, dsn: str, conn: Connection, attacker: Connection, queue: str
 ) -> None:

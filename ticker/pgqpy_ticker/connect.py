@@ -42,6 +42,8 @@ _SESSION = {
     "tcp_user_timeout": "10000",
     # A role or a database may have other values.
     **SETTINGS,
+    # An operator in a schema on the path may fit better than PostgreSQL's, and would be called.
+    "search_path": "pg_catalog, pg_temp",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "statement_timeout": "0",

@@ -84,6 +84,8 @@ class Maintenance:
         connection = await self._link.connection()
         if connection is not self._heard:
             connection.add_notice_handler(self._notice)
+            # Functions of users get that of the role or the database.
+            await connection.execute("reset search_path")
             self._heard = connection
         return connection
 
