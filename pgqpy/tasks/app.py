@@ -31,24 +31,24 @@ __all__ = ["Job", "PushOptions", "TaskApp", "TaskCancelled", "current_job"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: For whoever gives a worker a job whose connection would be of the other kind.
+#: The hint if a worker is given a job whose connection would be of the other kind.
 OTHER_KIND = (
     "Jobs with a transaction that are `async def` need TaskApp.async_worker, those that are `def` "
     "TaskApp.worker; they can be in queues of their own."
 )
 
-#: A text, or a function of the job's arguments that gives one, or None for none.
+#: A text, or a function of the job's arguments that returns one, or None for none.
 Key = str | Callable[..., str | None] | None
 
-#: The settings of a push that hold for those of a schedule, too.
+#: The settings of a push that also apply to a schedule.
 _OF_PERIODIC = ("priority", "headers", "unique_key", "order_key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
-    """How a job is pushed; the names are those of `pgqpy.tasks.Tasks.push`.
+    """The options of a job's push; the names are those of `pgqpy.tasks.Tasks.push`.
 
-    ``limit_key`` is what limits per key count by: see `pgq_task.set_limits`.
+    ``limit_key`` is the key of limits per key: see `pgq_task.set_limits`.
     """
 
     queue: str
@@ -63,7 +63,7 @@ class PushOptions:
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """When a job is pushed by itself."""
+    """The schedule of a job."""
 
     job: Job[Any, Any]
     cron: Cron
@@ -74,7 +74,7 @@ class Periodic:
 class Job(Generic[P, R]):
     """A function that can be put into a queue; `TaskApp.task` makes it.
 
-    Call it, and it is called. `push` it, and a worker calls it later.
+    Call it to run the function now; `push` it to let a worker run it later.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Job(Generic[P, R]):
         self.arguments = Arguments(name, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The function, here and now."""
+        """Call the function here and now."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -112,10 +112,10 @@ class Job(Generic[P, R]):
     ) -> Awaitable[int]: ...
 
     def push(self, conn: Any, /, *args: P.args, **kwargs: P.kwargs) -> int | Awaitable[int]:
-        """Put a call into the queue, in the connection's transaction; the task's id.
+        """Put a call into the queue, in the connection's transaction; return the task's id.
 
         With an AsyncConnection, await it. While a task with the same ``unique_key`` waits in the
-        queue, none is pushed, and the id is that one's. Raises TypeError for arguments that the
+        queue, none is pushed, and its id is returned. Raises TypeError for arguments that the
         function does not take, InvalidPayload for those that do not fit its annotations.
         """
         pushed: int | Awaitable[int] = Push(self, self.default).push(conn, *args, **kwargs)
@@ -124,14 +124,14 @@ class Job(Generic[P, R]):
     def push_many(
         self, conn: Any, calls: Iterable[Mapping[str, Any]], /
     ) -> list[int] | Awaitable[list[int]]:
-        """Put many calls into the queue, each a mapping of arguments by name; the tasks' ids.
+        """Put many calls into the queue, each a mapping of arguments by name; return their ids.
 
         In one round trip, unless the job has a ``unique_key``.
         """
         return Push(self, self.default).push_many(conn, calls)
 
     def options(self, **options: Any) -> Push[P]:
-        """``job.options(delay=60, priority=5).push(conn, ...)``: some other `PushOptions`."""
+        """Change some `PushOptions`: ``job.options(delay=60, priority=5).push(conn, ...)``."""
         try:
             changed = replace(self.default, **options)
         except TypeError as error:
@@ -143,7 +143,7 @@ class Job(Generic[P, R]):
 
 
 class Push(Generic[P]):
-    """A job with the options to push it with."""
+    """A job with its options for the push."""
 
     def __init__(self, job: Job[P, Any], options: PushOptions) -> None:
         smallint(options.priority)
@@ -159,7 +159,7 @@ class Push(Generic[P]):
     ) -> Awaitable[int]: ...
 
     def push(self, conn: Any, /, *args: P.args, **kwargs: P.kwargs) -> int | Awaitable[int]:
-        """As `Job.push`."""
+        """See `Job.push`."""
         payload, settings = self.task(args, kwargs)
         pushed: int | Awaitable[int] = _tasks(conn).push(self._options.queue, payload, **settings)
         return pushed
@@ -167,13 +167,13 @@ class Push(Generic[P]):
     def push_many(
         self, conn: Any, calls: Iterable[Mapping[str, Any]], /
     ) -> list[int] | Awaitable[list[int]]:
-        """As `Job.push_many`."""
+        """See `Job.push_many`."""
         tasks = [self.task((), call) for call in calls]
         common = [{**settings, "order_key": None} for _, settings in tasks]
         client = _tasks(conn)
         ids: list[int] | Awaitable[list[int]]
         if not tasks:
-            # Awaitable if the connection is.
+            # Awaitable if the connection is async.
             ids = client.push_many(self._options.queue, [])
         elif common[0]["unique_key"] is None and all(one == common[0] for one in common):
             del common[0]["unique_key"], common[0]["order_key"]
@@ -195,7 +195,7 @@ class Push(Generic[P]):
     def task(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The payload, and what else `Tasks.push` is given."""
+        """Return the payload, and the other arguments of `Tasks.push`."""
         options = self._options
         payload = {"task": self._job.name, "args": self._job.arguments.encode(args, kwargs)}
         headers_json(options.headers)
@@ -230,7 +230,7 @@ class TaskApp:
     """
 
     def __init__(self, queue: str = "default", *, retry_policy: RetryPolicy | None = None) -> None:
-        """``queue`` and ``retry_policy`` are for jobs that have no others."""
+        """``queue`` and ``retry_policy`` are the defaults of the jobs."""
         self.queue = queue
         self.retry_policy = retry_policy
         self.jobs: dict[str, Job[Any, Any]] = {}
@@ -271,11 +271,11 @@ class TaskApp:
     ) -> Any:
         """Make a function, sync or async, a job.
 
-        ``name`` is what the queue knows it by, so it must stay when the function is renamed; the
-        function's own if none is given. The keys are texts, or functions that are called with the
-        job's arguments. A worker claims for the longest ``lease`` of its jobs, in seconds. With
-        ``transaction`` the job is finished in the transaction of ``current_job().conn``: what it
-        writes there happens exactly once.
+        ``name`` is the job's name in the queue, so it must not change if the function is renamed;
+        the default is the function's name. The keys are texts, or functions that are called with
+        the job's arguments. A worker claims for the longest ``lease`` of its jobs, in seconds. With
+        ``transaction`` the job is finished in the transaction of ``current_job().conn``: its writes
+        there happen exactly once.
         """
 
         def register(function: Callable[..., Any]) -> Job[Any, Any]:
@@ -318,18 +318,18 @@ class TaskApp:
         periodic_name: str | None = None,
         **kwargs: Any,
     ) -> Callable[[Job[P, R]], Job[P, R]]:
-        """Push a job, made by `task`, whenever a cron expression of five fields says so::
+        """Push a job, made by `task`, at the times of a cron expression of five fields::
 
             @app.periodic("30 2 * * *", time_zone="Europe/Berlin")
             @app.task
             def clean_up() -> None: ...
 
-        However many workers there are, each run is pushed once. If none was there when runs were
-        due, ``missed`` says which are pushed when one is: the "last" of them, "all", or none
-        ("skip"). ``kwargs`` are the job's arguments; its priority and its keys hold for these
-        tasks, too. ``periodic_name`` is what the database knows it by, the job's name if none is
-        given: a job may have several schedules under names of their own. Raises InvalidTask for an
-        expression, a time zone or a job that is none, or a name that is taken.
+        Each run is pushed once, however many workers there are. If no worker ran when runs were
+        due, ``missed`` chooses those that the next worker pushes: the "last" of them, "all", or
+        none ("skip"). ``kwargs`` are the job's arguments; its priority and its keys apply to these
+        tasks, too. ``periodic_name`` is the schedule's name in the database, by default the job's:
+        a job may have several schedules with different names. Raises InvalidTask for an invalid
+        expression, time zone or job, or a name that is taken.
         """
         schedule = Cron(cron, time_zone)
         if missed not in MISSED:
@@ -350,8 +350,8 @@ class TaskApp:
         return register
 
     def periodic_tasks(self) -> list[PeriodicTask]:
-        """What the jobs that are pushed by themselves are for the server. Raises InvalidPayload
-        for arguments that a job does not take."""
+        """Return the schedules in the server's form. Raises InvalidPayload for arguments that a job
+        does not take."""
         found = []
         for name, periodic in self.periodics.items():
             options = periodic.job.default
@@ -370,12 +370,12 @@ class TaskApp:
 
     @property
     def functions(self) -> list[Callable[..., Any]]:
-        """What the jobs call."""
+        """Return the functions of all jobs."""
         return [job.function for job in self.jobs.values()]
 
     @property
     def queues(self) -> list[str]:
-        """The queues of all jobs."""
+        """Return the queues of all jobs."""
         return sorted({job.default.queue for job in self.jobs.values()})
 
     def create_queues(self, conn: psycopg.Connection[Any]) -> None:
@@ -391,10 +391,10 @@ class TaskApp:
         periodic: bool = True,
         **settings: Any,
     ) -> AppWorker:
-        """A `pgqpy.tasks.TaskWorker` that runs the jobs of these queues, by default of all.
+        """Return a `pgqpy.tasks.TaskWorker` that runs the jobs of these queues, by default of all.
 
         The settings are that class's. Async jobs run in an event loop each. Unless ``periodic`` is
-        false, it pushes the periodic ones, too, whatever their queues.
+        false, it also pushes the periodic jobs, whatever their queues.
         """
         from pgqpy.tasks.app_worker import make_worker
 
@@ -408,7 +408,7 @@ class TaskApp:
         periodic: bool = True,
         **settings: Any,
     ) -> AsyncAppWorker:
-        """The same for asyncio; sync jobs run in threads."""
+        """Return an `AsyncTaskWorker` that runs the jobs; sync jobs run in threads."""
         from pgqpy.tasks.app_worker_async import async_make_worker
 
         return async_make_worker(self, dsn, queues, periodic=periodic, **settings)
@@ -432,7 +432,7 @@ def _check_function(function: object, name: object) -> None:
 
 
 def _tasks(conn: object) -> Any:
-    """The client for either kind of connection."""
+    """Return the client for either kind of connection."""
     if isinstance(conn, psycopg.AsyncConnection):
         return AsyncTasks(conn)
     if isinstance(conn, psycopg.Connection):

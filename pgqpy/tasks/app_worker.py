@@ -71,7 +71,7 @@ class AppWorker(TaskWorker):
         return None if value is None else encode_result(value)
 
     def pushes_periodic(self) -> bool:
-        # The attendant of an app that has some does it, also while jobs take long.
+        # The attendant of an app with schedules does it, even while jobs take long.
         return self.periodic and not self.app.periodics
 
     def _run_job(self, task: Task, conn: Connection | None) -> Any:
@@ -79,7 +79,7 @@ class AppWorker(TaskWorker):
         try:
             bound = job.arguments.decode(task.payload["args"])
         except InvalidPayload as error:
-            # A newer program may have pushed it, and know its arguments: then it is tried again.
+            # A newer program may have pushed it, and know its arguments: then it is retried.
             if not job.arguments.knows(task.payload["args"]):
                 raise
             raise DeadLetter(str(error)) from None
@@ -94,7 +94,7 @@ class AppWorker(TaskWorker):
             raise DeadLetter('the payload is no job\'s: that is {"task": name, "args": {...}}')
         job = self.app.jobs.get(name)
         if job is None:
-            # A newer program may know it, so it is tried again.
+            # A newer program may know it, so it is retried.
             raise InvalidTask(
                 f"there is no job called {name}",
                 hint=f"This worker's app has {', '.join(sorted(self.app.jobs))}.",
@@ -103,14 +103,14 @@ class AppWorker(TaskWorker):
 
 
 class HandlingAppWorker(AppWorker):
-    """Without transactions: tasks are finished many at once."""
+    """A worker without transactions: many tasks are finished at once."""
 
     def handle_task(self, task: Task) -> Any:
         return self._run_job(task, None)
 
 
 class TransactionAppWorker(AppWorker):
-    """With a transaction for each job, which begins when the job uses it."""
+    """A worker with a transaction for each job, which begins when the job uses it."""
 
     def process_task(self, conn: Connection, task: Task) -> Any:
         return self._run_job(task, conn)
@@ -119,14 +119,14 @@ class TransactionAppWorker(AppWorker):
 def make_worker(
     app: TaskApp, dsn: str | None, queues: str | Iterable[str] | None, **settings: Any
 ) -> AppWorker:
-    """The kind of worker that the jobs of the app need."""
+    """Make the kind of worker that the jobs of the app need."""
     transaction = any(job.transaction for job in app.jobs.values())
     kind = TransactionAppWorker if transaction else HandlingAppWorker
     return kind(app, dsn, queues, **settings)
 
 
 def _name(task: Task) -> str:
-    """The name of the job, or an empty one if the payload has none."""
+    """Return the name of the job, or an empty one if the payload has none."""
     payload = task.payload
     named = isinstance(payload, dict) and {"task", "args"} <= payload.keys()
     return payload["task"] if named and isinstance(payload["task"], str) else ""

@@ -25,12 +25,12 @@ from pgqpy.tasks.task import Modified, Pushed, Task, TaskInfo
 
 _Taken: TypeAlias = list[Task]
 
-#: Seconds between looks for a task while `Tasks.claim` waits: not all is notified.
+#: Seconds between polls while `Tasks.claim` waits: some tasks send no notification.
 POLL = 1.0
 
 
 def claimant_name() -> str:
-    """A name for who claims tasks that nobody else has: host, process, and something random."""
+    """Return a unique name for a claimant: host, process, and a random part."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -39,16 +39,15 @@ def _seconds(wait: Duration | None) -> float:
 
 
 class Tasks(TaskJobs):
-    """Task queues, on a connection of the caller's, in the caller's transaction.
+    """Task queues, on the caller's connection and in its transaction.
 
-    Each method calls the function of ``pgq_task`` of its name and raises a
-    `pgqpy.errors.PgqError` for what that refuses: TaskQueueNotFound, TaskConflict for tasks that
-    somebody else has, InvalidTask for arguments that make no sense, InvalidPayload for what is no
-    JSON.
+    Each method calls the function of ``pgq_task`` of its name and raises its errors as a
+    `pgqpy.errors.PgqError`: TaskQueueNotFound, TaskConflict for tasks that another claimant has,
+    InvalidTask for invalid arguments, InvalidPayload for payloads that are not JSON.
     """
 
     def __init__(self, conn: Connection, claimant: str | None = None) -> None:
-        """``claimant`` is the name under which tasks are claimed; a unique one if none is given."""
+        """``claimant`` is the name under which tasks are claimed; by default a unique one."""
         super().__init__(conn)
         self.claimant = claimant or claimant_name()
 
@@ -66,12 +65,12 @@ class Tasks(TaskJobs):
         unique_key: str | None = None,
         order_key: str | None = None,
     ) -> int:
-        """Put a task into a queue; its id.
+        """Put a task into a queue; return its id.
 
         It is available ``at`` a time, or ``delay`` seconds from now, or at once; higher priorities
         come first. While a task with the same ``unique_key`` waits in the queue, none is pushed,
-        and the id is that one's; `push_unique` has other rules, and says which it was. Tasks with
-        the same ``order_key`` are worked off one after the other.
+        and its id is returned; `push_unique` has other rules, and reports which it was. Tasks with
+        the same ``order_key`` are worked on one after the other.
         """
         value = self._value(
             sql.PUSH,
@@ -134,9 +133,9 @@ class Tasks(TaskJobs):
         headers: Mapping[str, Any] | None = None,
         order_keys: Sequence[str | None] | None = None,
     ) -> list[int]:
-        """Put many tasks into a queue; their ids, in the order of the payloads.
+        """Put many tasks into a queue; return their ids, in the order of the payloads.
 
-        ``order_keys`` has one for each payload; the rest is as for `push`, and the same for all.
+        ``order_keys`` has one for each payload; the rest is as for `push`, and equal for all.
         """
         if isinstance(payloads, str | bytes | Mapping):
             raise InvalidTask(
@@ -163,12 +162,12 @@ class Tasks(TaskJobs):
         max_tasks: int = 1,
         random: bool = True,
     ) -> list[Task]:
-        """Take up to so many available tasks; none if there are none, or the queues are paused.
+        """Claim up to ``max_tasks`` available tasks; none if there are none, or the queues are
+        paused.
 
-        Until the ``lease`` ends (seconds; None: what the queue's settings say) nobody else gets
-        them. ``random``: begin with any of those that have waited longest, so that tasks which
-        bring workers down do not hold up the others; else in the order in which they became
-        available.
+        Until the ``lease`` ends (seconds; None: the queue's setting) no other claimant gets them.
+        ``random``: begin with any of the tasks that have waited longest, so that tasks that crash
+        workers do not block the others; else in the order in which they became available.
         """
         rows = self._rows(
             sql.CLAIM,
@@ -181,10 +180,10 @@ class Tasks(TaskJobs):
         return [Task(*row) for row in rows]
 
     def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
-        """Take up to so many available tasks out of the queue, in their order.
+        """Take up to ``max_tasks`` available tasks out of the queue, in their order.
 
         When the transaction commits they are gone: they are done at most once. With ``wait`` it
-        waits for the first one as `claim` does, for up to so many seconds (None: without end).
+        waits for the first one like `claim`, for up to that many seconds (None: without end).
         """
 
         def take() -> list[Task]:
@@ -204,12 +203,12 @@ class Tasks(TaskJobs):
         random: bool = True,
         wait: Duration | None = None,
     ) -> list[Task]:
-        """Wait for tasks and take them, as `try_claim` does.
+        """Wait for tasks and claim them, like `try_claim`.
 
-        None if there was none for so long (``wait``, in seconds; None: without end). The connection
-        must be in autocommit: tasks that are claimed are committed, and inside a transaction
-        nothing would ever come. It hears of tasks by LISTEN; behind a PgBouncer in transaction
-        mode, where that does not work, it looks every second.
+        None if there was none for ``wait`` seconds (None: without end). The connection must be in
+        autocommit: the claim is committed, and inside a transaction no new task would become
+        visible. It is notified of tasks by LISTEN; behind a PgBouncer in transaction mode, where
+        that does not work, it polls every second.
         """
         names = sql.queue_names(queues)
 
@@ -219,9 +218,9 @@ class Tasks(TaskJobs):
         return self._wait(names, take, _seconds(wait))
 
     def renew(self, tasks: Iterable[Task], lease: Duration | None = None) -> list[Task]:
-        """Begin the leases again; those of the tasks that are still this claimant's, renewed.
+        """Begin the leases again; return the tasks that are still this claimant's, renewed.
 
-        They have new versions and leases, which are to be used from then on.
+        Use their new versions and leases from then on.
         """
         known = {task.id: task for task in tasks}
         named = sql.versions(known.values())
@@ -231,18 +230,18 @@ class Tasks(TaskJobs):
     def release(self, tasks: Iterable[Task], *, delay: Duration = 0) -> list[int]:
         """Give tasks back as if they had not been claimed: the attempt does not count.
 
-        They are available again after ``delay`` seconds. The ids of those that were not this
-        claimant's any more.
+        They are available again after ``delay`` seconds. Returns the ids of those that were not
+        this claimant's any more.
         """
         ids, versions = sql.versions(tasks)
         delays = [sql.duration(delay, "delay")] * len(ids)
         return [row[0] for row in self._rows(sql.RELEASE, self.claimant, ids, versions, delays)]
 
     def finish(self, task: Task, result: Any = None) -> None:
-        """A task is done: it goes when the caller's transaction commits.
+        """Finish a task: it is removed when the caller's transaction commits.
 
-        ``result`` is kept with it if the queue keeps finished tasks. Raises TaskConflict if
-        somebody else has the task now, or finished it: what was done for it must be rolled back.
+        ``result`` is kept with it if the queue keeps finished tasks. Raises TaskConflict if another
+        claimant has the task now, or finished it: then roll back the work done for it.
         """
         self._value(sql.FINISH, self.claimant, task.id, task.version, sql.jsonb_or_null(result))
 
@@ -255,11 +254,11 @@ class Tasks(TaskJobs):
         lease: Duration | None = None,
         random: bool = True,
     ) -> Task | None:
-        """`finish` a task and take the next one, in one round trip and one commit; None if there is
-        none.
+        """`finish` a task and claim the next one, in one round trip and one commit; None if there
+        is none.
 
-        From the same queue, unless ``queue`` says otherwise; ``lease`` and ``random`` as for
-        `try_claim`. Raises TaskConflict if somebody else has the task; then nothing is claimed,
+        It is claimed from the same queue, or from ``queue``; for ``lease`` and ``random`` see
+        `try_claim`. Raises TaskConflict if another claimant has the task; then nothing is claimed,
         either.
         """
         rows = self._rows(
@@ -277,7 +276,7 @@ class Tasks(TaskJobs):
     def finish_many(
         self, tasks: Iterable[Task], results: Sequence[Any] | None = None
     ) -> list[Task]:
-        """The same for many tasks; those that were lost, which are not finished."""
+        """Finish many tasks; return those that were lost, which are not finished."""
         known = list(tasks)
         if results is not None and len(results) != len(known):
             raise InvalidTask(
@@ -289,10 +288,11 @@ class Tasks(TaskJobs):
         return [task for task in known if task.id in lost]
 
     def fail(self, task: Task, error: str, *, delay: Duration = 0, final: bool = False) -> bool:
-        """A task failed: it comes again after ``delay`` seconds, or goes to the error queue.
+        """Record a failure: the task is retried after ``delay`` seconds, or goes to the error
+        queue.
 
-        That is what the result tells: True if this was ``final``, or the last of the attempts that
-        the queue allows. Raises TaskConflict if somebody else has the task.
+        True for the error queue: this was ``final``, or the last attempt that the queue allows.
+        Raises TaskConflict if another claimant has the task.
         """
         return bool(
             self._value(
@@ -318,15 +318,15 @@ class Tasks(TaskJobs):
         skip_collisions: bool = False,
         force: bool = False,
     ) -> list[Modified]:
-        """Insert, change and delete any number of tasks, if others are as they are known: all or
+        """Insert, change and delete any number of tasks, if they and others are unchanged: all or
         nothing.
 
         Each is a mapping, with the keys of ``pgq_task.modify``: an insert has ``queue`` and
-        ``payload`` at least, the others ``id`` and ``version``; deletes and depends may be tasks as
-        well, as they were claimed or listed. Raises TaskConflict, whose
-        ``conflicts`` names each task that is not as it was thought to be, and why.
-        ``skip_collisions`` leaves out inserts whose id or unique_key is taken. ``force`` is for
-        people: versions and the claims of others do not count.
+        ``payload`` at least, the others ``id`` and ``version``; deletes and depends may also be
+        tasks that were claimed or listed. Raises TaskConflict, whose ``conflicts`` names each task
+        that is not in the expected state, and why. ``skip_collisions`` skips inserts whose id or
+        unique_key is taken. ``force`` is for administration: versions and foreign claims are
+        ignored.
         """
         rows = self._rows(
             sql.MODIFY,
@@ -341,14 +341,14 @@ class Tasks(TaskJobs):
         return [Modified(*row) for row in rows]
 
     def reserve_ids(self, count: int = 1) -> list[int]:
-        """Ids that no other task gets, for inserts of `modify` with an ``id`` of their own: so
-        tasks can name each other in their payloads."""
+        """Reserve ids for inserts of `modify` with an explicit ``id``: so tasks can name each other
+        in their payloads. No other task gets them."""
         return [row[0] for row in self._rows(sql.RESERVE_IDS, sql.whole(count, "count"))]
 
-    # --- how
+    # --- helpers
 
     def _wait(self, queues: list[str], take: Callable[[], _Taken], seconds: float) -> list[Task]:
-        """Take tasks as soon as there are any, for so long."""
+        """Take tasks as soon as there are any, until the timeout."""
         if not self.conn.autocommit:
             raise InvalidTask(
                 "it is to wait for tasks, and the connection is not in autocommit",

@@ -1,4 +1,4 @@
-"""When periodic jobs are due."""
+"""Cron expressions of periodic jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _STAR = re.compile(r"^\*")
 class Cron:
     """A cron expression of five fields (minute, hour, day, month, day of the week) in a time zone.
 
-    Times that the clock skips when it is put forward are due right after the gap, once; those that
-    it shows twice when it is put back, the first time. What is due in every hour (``*``) goes by
-    hours that pass.
+    Times that the clock skips when it is put forward are due right after the gap, once; times that
+    it shows twice when it is put back, the first time. Expressions for every hour (``*``) follow
+    elapsed hours.
     """
 
     def __init__(self, expression: str, time_zone: str = "UTC") -> None:
-        """Raises InvalidTask for what is no expression, or no time zone."""
+        """Raises InvalidTask for an invalid expression or time zone."""
         self.expression = expression
         self.time_zone = time_zone
         try:
@@ -40,7 +40,7 @@ class Cron:
         fields = str(expression).split()
         self._rule = " ".join(fields)
         if len(fields) == 5 and fields[1] != "*":
-            # cronsim goes by hours that pass if one of these begins with a star.
+            # cronsim uses elapsed hours if one of these begins with a star.
             minute, hour, *days = fields
             self._rule = " ".join([_STAR.sub("0-59", minute), _STAR.sub("0-23", hour), *days])
         try:
@@ -58,7 +58,7 @@ class Cron:
             ) from None
 
     def after(self, time: datetime) -> Iterator[datetime]:
-        """The times when it is due, in UTC, from the first one after ``time`` on."""
+        """Yield the due times, in UTC, from the first one after ``time`` on."""
         last = time
         for due in CronSim(self._rule, time.astimezone(self._zone)):
             # Two of them may be due right after a gap, and one before an hour that comes twice.

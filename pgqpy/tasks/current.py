@@ -1,4 +1,4 @@
-"""The job that is running, as its function sees it."""
+"""The running job, as its function sees it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pgqpy.errors import InvalidTask
 from pgqpy.retry_policy import DeadLetter
 from pgqpy.tasks.task import Task
 
-#: So much, of how much, of what.
+#: Done, total, and a note.
 Progress: TypeAlias = tuple[float, float | None, str | None]
 
 
 class TaskCancelled(DeadLetter):
-    """Somebody cancelled the task while it ran: it goes to the error queue, with the reason."""
+    """The task was cancelled while it ran: it goes to the error queue, with the reason."""
 
 
 @dataclass(eq=False, slots=True)
 class CurrentJob:
-    """The task that a job works on, as `current_job` returns it."""
+    """The task of a job, as `current_job` returns it."""
 
     task: Task
     _conn: Any = None
-    #: What the server does not know yet.
+    #: Progress that the server does not know yet.
     _progress: Progress | None = None
     _cancelled: str | None = None
     _cancel: Callable[[], object] | None = None
@@ -45,20 +45,20 @@ class CurrentJob:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody wants the task to end."""
+        """Whether the task was cancelled."""
         return self._cancelled is not None
 
     def check_cancelled(self) -> None:
-        """Raise TaskCancelled if somebody wants the task to end. Async jobs need not call it: they
-        are cancelled as tasks of asyncio are."""
+        """Raise TaskCancelled if the task was cancelled. Async jobs need not call it: they are
+        cancelled like asyncio tasks."""
         if self._cancelled is not None:
             raise TaskCancelled(self._cancelled)
 
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Say how far the job is: ``progress(40, 100, "pages")``.
+        """Report the job's progress: ``progress(40, 100, "pages")``.
 
-        The server is told about once a second, beside the job's transaction. Raises TaskCancelled
-        as `check_cancelled` does, InvalidTask for numbers that make no sense.
+        It is sent to the server about once a second, outside of the job's transaction. Raises
+        TaskCancelled like `check_cancelled`, InvalidTask for invalid numbers.
         """
         try:
             numbers = [None if number is None else float(number) for number in (done, total)]
@@ -68,7 +68,7 @@ class CurrentJob:
             raise InvalidTask(
                 f"a progress of {done!r:.40} of {total!r:.40}", hint="Give numbers from 0 on."
             )
-        # What the server cannot store must not keep it from hearing of other jobs.
+        # Text that the server cannot store must not block the reports of other jobs.
         text = (
             None if note is None else str(note).replace("\0", "").encode(errors="replace").decode()
         )
@@ -77,18 +77,18 @@ class CurrentJob:
         self.check_cancelled()
 
     def take_progress(self) -> Progress | None:
-        """What the server does not know yet."""
+        """Return the progress that the server does not know yet."""
         with self._lock:
             progress, self._progress = self._progress, None
         return progress
 
     def keep_progress(self, progress: Progress) -> None:
-        """It does not know it after all."""
+        """Keep progress that could not be sent."""
         with self._lock:
             self._progress = self._progress or progress
 
     def cancel(self, reason: str) -> None:
-        """Somebody wants the task to end."""
+        """Cancel the task."""
         if self._cancelled is None:
             self._cancelled = f"cancelled: {reason}"
             cancel = self._cancel
@@ -100,7 +100,7 @@ _current: ContextVar[CurrentJob | None] = ContextVar("pgqpy_current_job", defaul
 
 
 def current_job() -> CurrentJob:
-    """The job that is running. Raises InvalidTask outside of one."""
+    """Return the running job. Raises InvalidTask outside of one."""
     job = _current.get()
     if job is None:
         raise InvalidTask("no job is running here", hint="Call it in a job that a worker runs.")
@@ -108,12 +108,12 @@ def current_job() -> CurrentJob:
 
 
 def has_current_job() -> bool:
-    """Whether a worker runs this; False if the function was called as usual."""
+    """Whether a worker runs this; False if the function was called directly."""
     return _current.get() is not None
 
 
 def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a job's function here; one of asyncio in an event loop of its own."""
+    """Run a job's function here; an async one in an event loop of its own."""
     if asyncio.iscoroutinefunction(function):
         return asyncio.run(async_call(job, function, *args, **kwargs))
     _current.set(job)
@@ -126,7 +126,7 @@ def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: An
 async def async_call(
     job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """The same in an event loop; a function that is not of asyncio in a thread."""
+    """Run a job's function in the event loop; a sync one in a thread."""
     if not asyncio.iscoroutinefunction(function):
         return await asyncio.to_thread(call, job, function, *args, **kwargs)
     _current.set(job)
@@ -138,7 +138,7 @@ async def async_call(
     try:
         return await running
     except asyncio.CancelledError:
-        # Or is it the worker's own task that is cancelled?
+        # Otherwise the worker's own task is cancelled.
         if job.cancelled and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
             job.check_cancelled()
         running.cancel()

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/due_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Periodic tasks are pushed when they are due."""
+"""Pushing due periodic tasks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pgqpy.connection import Connection
 from pgqpy.errors import PermissionDenied, PgqError, translate_errors
 from pgqpy.log import logger
 
-#: Periodic tasks may be changed by others: seconds until that is seen.
+#: Seconds until changes of periodic tasks by other sessions are noticed.
 LOOK = 30.0
-#: Who comes later than this has missed a run.
+#: A run that is pushed later than this counts as missed.
 _LATE = timedelta(minutes=1)
-#: Runs that are pushed at once, where all are made up for.
+#: The maximum missed runs that are pushed at once.
 _AT_ONCE = 100
 
 _LIST = b"select * from pgq_task.get_periodic_info() where paused is null"
@@ -27,11 +27,11 @@ _NOW = b"select pgq_task.server_time()"
 
 
 def push_due(conn: Connection) -> float | None:
-    """Push the periodic tasks that are due; the seconds until the next one is, None if none is.
+    """Push the periodic tasks that are due; return the seconds until the next one, None if none.
 
-    The connection is in autocommit. Whoever is first pushes a run: the server has it pushed only
-    if it is still the next one, in the transaction in which that becomes the run after it. Raises
-    ImportError if there are some, and nothing that knows cron expressions is installed.
+    The connection is in autocommit. The first worker pushes a run: the server pushes it only if it
+    is still the next one, in the transaction that advances the schedule. Raises ImportError if
+    there are schedules, and no library for cron expressions is installed.
     """
     with translate_errors():
         cursor = conn.cursor(row_factory=namedtuple_row)
@@ -59,8 +59,8 @@ def push_due(conn: Connection) -> float | None:
 
 
 def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
-    """Push what is due of one; when the next run is."""
-    # Not everybody who works on tasks has it.
+    """Push the due runs of one schedule; return the time of the next run."""
+    # It is an optional dependency.
     from pgqpy.tasks.cron import Cron
 
     due: list[datetime] = []

@@ -1,4 +1,4 @@
-"""What is known of tasks that are gone, as values."""
+"""Finished tasks and statistics, as values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedTask:
-    """A task as it was at its end.
+    """A task at its end.
 
-    ``outcome`` is finished, popped or deleted; ``result`` is JSON, decoded; ``error`` of the last
-    attempt that failed, if one did, or why the result is not kept; ``last_attempt`` is when the
-    last one began. The rest is as of `pgqpy.tasks.Task`.
+    ``outcome`` is finished, popped or deleted; ``result`` is JSON, decoded; ``error`` is that of
+    the last failed attempt, if any, or why the result is not kept; ``last_attempt`` is the start of
+    the last attempt. The rest is described at `pgqpy.tasks.Task`.
     """
 
     id: int
@@ -35,11 +35,11 @@ class FinishedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatistics:
-    """With how many tasks of a queue each thing was done since it was created.
+    """The number of times each operation was done on tasks of a queue since it was created.
 
-    ``claimed`` counts attempts, popped tasks included, ``failed`` those that failed, ``buried``
+    ``claimed`` counts attempts, popped tasks included, ``failed`` failed attempts, ``buried``
     tasks that went to the error queue, ``released`` those given back untried, ``moved`` those that
-    left for another queue. What was rolled back is counted, too, and a crash of the server makes
+    left for another queue. Rolled-back operations are counted, too, and a crash of the server lets
     the counters jump ahead a little.
     """
 

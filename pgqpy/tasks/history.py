@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/history_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""What has become of tasks: those that are kept, and how many there were."""
+"""The history of tasks: kept finished tasks, and statistics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ select queue_name as queue, pushed, claimed, finished, popped, failed, buried, r
 
 
 class TaskHistory(TaskQueues):
-    """What is known of tasks that are gone."""
+    """Finished tasks and statistics."""
 
     def finished(
         self,
@@ -44,12 +44,12 @@ class TaskHistory(TaskQueues):
         outcome: str | None = None,
         max_tasks: int | None = 100,
     ) -> list[FinishedTask]:
-        """The finished tasks of a queue that are kept, those that were finished last first.
+        """Return the finished tasks that a queue keeps, the last ones first.
 
-        Only those with these ``ids``, finished between two times (with time zone), whose payload
-        contains ``payload`` (JSON; None: whatever it is), that were ``"finished"``, ``"popped"``
-        or ``"deleted"``; at most ``max_tasks`` (None: all). A queue keeps them for as long as its
-        setting ``keep`` says.
+        Only those with these ``ids``, finished between two times (with time zone), with a payload
+        that contains ``payload`` (JSON; None: any payload), with outcome ``"finished"``,
+        ``"popped"`` or ``"deleted"``; at most ``max_tasks`` (None: all). The queue's setting
+        ``keep`` says how long they are kept.
         """
         rows = self._dicts(
             FINISHED,
@@ -76,9 +76,10 @@ class TaskHistory(TaskQueues):
         outcome: str | None = None,
         max_tasks: int | None = None,
     ) -> list[int]:
-        """Push finished tasks again, as new ones, to the same queue or to ``target``; their ids.
+        """Push finished tasks again, as new ones, to the same queue or to ``target``; return their
+        ids.
 
-        Which, as for `finished`. Their headers say which task each repeats: ``origin``,
+        They are chosen like for `finished`. The headers of each name the original task: ``origin``,
         ``replay_of`` and ``finished_at``.
         """
         rows = self._rows(
@@ -95,5 +96,5 @@ class TaskHistory(TaskQueues):
         return [row[0] for row in rows]
 
     def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
-        """How often each thing was done with tasks, of all queues or of one."""
+        """Return the counts of operations on tasks, of all queues or of one."""
         return [TaskStatistics(**row) for row in self._dicts(STATISTICS, queue)]

@@ -1,4 +1,4 @@
-"""What has become of tasks: those that are kept, and how many there were."""
+"""The history of tasks: kept finished tasks, and statistics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ select queue_name as queue, pushed, claimed, finished, popped, failed, buried, r
 
 
 class AsyncTaskHistory(AsyncTaskQueues):
-    """What is known of tasks that are gone."""
+    """Finished tasks and statistics."""
 
     async def finished(
         self,
@@ -41,12 +41,12 @@ class AsyncTaskHistory(AsyncTaskQueues):
         outcome: str | None = None,
         max_tasks: int | None = 100,
     ) -> list[FinishedTask]:
-        """The finished tasks of a queue that are kept, those that were finished last first.
+        """Return the finished tasks that a queue keeps, the last ones first.
 
-        Only those with these ``ids``, finished between two times (with time zone), whose payload
-        contains ``payload`` (JSON; None: whatever it is), that were ``"finished"``, ``"popped"``
-        or ``"deleted"``; at most ``max_tasks`` (None: all). A queue keeps them for as long as its
-        setting ``keep`` says.
+        Only those with these ``ids``, finished between two times (with time zone), with a payload
+        that contains ``payload`` (JSON; None: any payload), with outcome ``"finished"``,
+        ``"popped"`` or ``"deleted"``; at most ``max_tasks`` (None: all). The queue's setting
+        ``keep`` says how long they are kept.
         """
         rows = await self._dicts(
             FINISHED,
@@ -73,9 +73,10 @@ class AsyncTaskHistory(AsyncTaskQueues):
         outcome: str | None = None,
         max_tasks: int | None = None,
     ) -> list[int]:
-        """Push finished tasks again, as new ones, to the same queue or to ``target``; their ids.
+        """Push finished tasks again, as new ones, to the same queue or to ``target``; return their
+        ids.
 
-        Which, as for `finished`. Their headers say which task each repeats: ``origin``,
+        They are chosen like for `finished`. The headers of each name the original task: ``origin``,
         ``replay_of`` and ``finished_at``.
         """
         rows = await self._rows(
@@ -92,5 +93,5 @@ class AsyncTaskHistory(AsyncTaskQueues):
         return [row[0] for row in rows]
 
     async def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
-        """How often each thing was done with tasks, of all queues or of one."""
+        """Return the counts of operations on tasks, of all queues or of one."""
         return [TaskStatistics(**row) for row in await self._dicts(STATISTICS, queue)]

@@ -1,4 +1,4 @@
-"""What job queues offer: results, progress, cancellation, limits, periodic tasks."""
+"""Features of job queues: results, progress, cancellation, limits, periodic tasks."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _DROP_PERIODIC = b"select pgq_task.drop_periodic(%s)"
 
 
 class AsyncTaskJobs(AsyncTaskHistory):
-    """What people and programs ask of tasks that others work on."""
+    """Operations on tasks that other processes work on."""
 
     async def result(self, task_id: int, *, wait: Duration | None = None) -> Any:
-        """What a task was finished with, decoded; waits until it is, for up to ``wait`` seconds
-        (None: without end).
+        """Return the result of a task, decoded; waits until it is finished, for up to ``wait``
+        seconds (None: without end).
 
-        The queue must keep finished tasks, for longer than it takes to ask. Raises TaskFailed,
-        with the reason, if the task lies in an error queue or was deleted; TimeoutError;
-        InvalidTask if nothing is known of it, or nobody else sees it before this commits.
+        The queue must keep finished tasks, for longer than it takes to ask. Raises TaskFailed, with
+        the reason, if the task is in an error queue or was deleted; TimeoutError; InvalidTask if
+        the task is unknown, or not visible to others before this transaction commits.
         """
         end = None if wait is None else monotonic() + interval(wait, "wait").total_seconds()
         pause = 0.01
@@ -71,18 +71,18 @@ class AsyncTaskJobs(AsyncTaskHistory):
             waker.close()
 
     async def cancel(self, task_id: int, reason: str = "cancelled") -> bool:
-        """A task shall not be done: True if nobody had it, and it is gone.
+        """Cancel a task: True if it was not claimed, and is deleted.
 
-        False if a worker has it. That of a `TaskApp` hears of it within about a second: a job of
-        asyncio is cancelled, others find out by `CurrentJob.progress` or `check_cancelled`; then
-        the task goes to the error queue. Raises TaskConflict if there is no such task.
+        False if a worker has it. A `TaskApp` worker is told within about a second: an asyncio job
+        is cancelled, others find out by `CurrentJob.progress` or `check_cancelled`; then the task
+        goes to the error queue. Raises TaskConflict if there is no such task.
         """
         return bool(await self._value(_CANCEL, sql.task_id(task_id), reason) == "deleted")
 
     async def progress(
         self, queue: str | None = None, *, ids: Iterable[int] | None = None
     ) -> list[TaskProgress]:
-        """How far tasks are that somebody works on, if they have said so, or are cancelled."""
+        """Return the progress of claimed tasks that reported it, or were cancelled."""
         rows = await self._rows(_PROGRESS, queue, sql.task_ids(ids))
         return [TaskProgress(*row) for row in rows]
 
@@ -96,10 +96,10 @@ class AsyncTaskJobs(AsyncTaskHistory):
         rate_per_key: int | None = None,
         rate_period: Duration = 60,
     ) -> None:
-        """Limit how many tasks of a queue run at a time, and are begun in any period of so many
-        seconds; in all, and of those with the same ``limit_key`` in their headers.
+        """Limit how many tasks of a queue run at a time, and are begun in any period of
+        ``rate_period`` seconds; in all, and of those with the same ``limit_key`` in their headers.
 
-        It holds for all workers together, from the commit on. None is no limit. Raises InvalidTask
+        It applies to all workers together, from the commit on. None is no limit. Raises InvalidTask
         for limits below 1.
         """
         await self._value(
@@ -113,26 +113,26 @@ class AsyncTaskJobs(AsyncTaskHistory):
         )
 
     async def limits(self, queue: str | None = None) -> list[TaskLimits]:
-        """The limits of queues, of those that have any."""
+        """Return the limits of queues that have any."""
         rows = await self._rows(_LIMITS, queue)
         return [TaskLimits(row[0], *row[2:]) for row in rows]
 
     async def periodic(self) -> list[PeriodicInfo]:
-        """The periodic tasks."""
+        """Return the periodic tasks."""
         return [PeriodicInfo(*row) for row in await self._rows(_PERIODIC)]
 
     async def pause_periodic(self, name: str) -> None:
-        """Push no runs of a periodic task any more."""
+        """Stop pushing runs of a periodic task."""
         await self._value(_PAUSE_PERIODIC, name)
 
     async def resume_periodic(self, name: str) -> None:
-        """End a pause; what was due in it is not made up for."""
+        """End a pause; runs that were due in it are not made up for."""
         await self._value(_RESUME_PERIODIC, name)
 
     async def run_periodic(self, name: str) -> int:
-        """Push a run of a periodic task now, besides those that are due; the task's id."""
+        """Push a run of a periodic task now, in addition to the due ones; return the task's id."""
         return int(await self._value(_RUN_PERIODIC, name))
 
     async def drop_periodic(self, name: str) -> None:
-        """Forget a periodic task, until a worker starts whose app has it."""
+        """Delete a periodic task, until a worker starts whose app has it."""
         await self._value(_DROP_PERIODIC, name)

@@ -1,4 +1,4 @@
-"""What becomes of a task that was worked on."""
+"""The outcomes of tasks that were worked on."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pgqpy.errors import InvalidTask
 from pgqpy.retry_policy import in_short
 from pgqpy.tasks.statements import Duration, headers_json, jsonb, smallint, when
 
-#: The payload stays.
+#: Keeps the payload.
 KEEP: Any = object()
 
 
 class TaskLost(Exception):
-    """The last attempt at the task ended without a word, as when its worker was killed."""
+    """The last attempt at the task ended without a result, for instance because its worker was
+    killed."""
 
 
 class Move(Exception):
-    """Return it to have the task go to another queue, with another payload if one is given.
+    """Return it to move the task to another queue, with another payload if one is given.
 
-    Both happen in the transaction in which the task would be finished: it is never in both queues,
-    nor in neither. It begins there with no attempts. Raise it to have what was written for the task
-    rolled back, too.
+    Both happen in the transaction in which the task would be finished: it is always in exactly one
+    of the queues. It begins there with no attempts. Raise it to also roll back the writes for the
+    task.
     """
 
     def __init__(
@@ -37,8 +38,8 @@ class Move(Exception):
         priority: int | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> None:
-        """The rest as for `pgqpy.tasks.Tasks.push`; what is None stays as it is. Raises
-        InvalidPayload, InvalidTask."""
+        """For the options see `pgqpy.tasks.Tasks.push`; None keeps a value. Raises InvalidPayload,
+        InvalidTask."""
         if not isinstance(queue, str):
             raise InvalidTask(
                 f"a task is moved to {queue!r:.80}", hint="Give the name of a task queue."
@@ -47,10 +48,10 @@ class Move(Exception):
         at, delay = when(at, delay)
         if priority is not None:
             smallint(priority)
-        # What cannot be sent is an error of whoever makes it, not of the worker that sends it.
+        # Checked here, so that the error is the caller's, not the worker's that sends it.
         headers_json(headers)
         given = {"at": at, "delay": delay, "priority": priority, "headers": headers}
-        # Said, since it may be the queue where the task is.
+        # Always set, since it may be the task's own queue.
         self.change: dict[str, Any] = {"queue": queue, "attempts": 0, "error": None} | {
             key: value for key, value in given.items() if value is not None
         }
@@ -61,26 +62,27 @@ class Move(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It is done; ``result`` as JSON. ``note`` tells why there is none, if it could not be kept."""
+    """The task is done; ``result`` as JSON. ``note`` tells why there is none, if it was not
+    kept."""
 
     result: str | None
     note: str | None = None
 
 
 def without_result(error: Exception) -> Finished:
-    """What was done is not done again because of what it returned."""
+    """Finish without the result: its error is no reason to repeat the work."""
     return Finished(None, f"the result is not kept: {in_short(error)}")
 
 
 def outcomes_in(values: object) -> list[Any] | None:
-    """What was returned for a batch, as a list of outcomes; None if it is none."""
+    """Return the values for a batch as a list of outcomes; None if they are not a list."""
     if isinstance(values, str | bytes | bytearray):
         return None
     return [*values] if isinstance(values, Sequence | Iterator) else None
 
 
 def no_outcomes(values: object) -> TypeError:
-    """What is wrong with what was returned for a batch."""
+    """Return the error for the invalid values of a batch."""
     return TypeError(
         f"process_batch returned {type(values).__name__}; it must be None, or a list of outcomes"
     )
@@ -88,9 +90,9 @@ def no_outcomes(values: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed, as ``error`` tells; again after ``delay``, or never, if None.
+    """The attempt failed with ``error``; the task is retried after ``delay``, or never, if None.
 
-    ``raised`` is what was raised for it, or returned.
+    ``raised`` is the error that was raised, or returned.
     """
 
     error: str
@@ -100,14 +102,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """It is given back, the attempt does not count."""
+    """The task is given back, the attempt does not count."""
 
     delay: timedelta | None
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """It goes somewhere else: ``change`` is JSON for `pgq_task.modify`."""
+    """The task moves: ``change`` is JSON for `pgq_task.modify`."""
 
     change: Mapping[str, Any]
 
@@ -117,8 +119,8 @@ Outcome: TypeAlias = Finished | Failed | Released | Moved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStats:
-    """What has just become of tasks: how many were ``finished``, ``failed``, ``moved``, given back
-    (``released``), and ``lost``, to another worker that has them since their leases ended."""
+    """The latest outcomes of tasks: how many were ``finished``, ``failed``, ``moved``, given back
+    (``released``), and ``lost`` to another worker after their leases ended."""
 
     finished: int = 0
     failed: int = 0

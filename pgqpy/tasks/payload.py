@@ -26,7 +26,7 @@ class Arguments:
     """The arguments that a function takes, encoded and checked."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        """``name`` is how errors call it. Raises InvalidTask for parameters that have no names."""
+        """``name`` is the name in errors. Raises InvalidTask for parameters that have no names."""
         self._name = name
         self._function = function
         self._signature = inspect.signature(function)
@@ -42,8 +42,8 @@ class Arguments:
         msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, as JSON. Raises TypeError if the function does not take them, as if
-        it were called; InvalidPayload for those that do not fit the annotations."""
+        """Return arguments by name, as JSON. Raises TypeError if the function does not take them,
+        like a call; InvalidPayload for those that do not fit the annotations."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -60,7 +60,7 @@ class Arguments:
         return encoded
 
     def decode(self, encoded: object) -> inspect.BoundArguments:
-        """Arguments of JSON. Raises InvalidPayload if it does not fit."""
+        """Return the arguments from JSON. Raises InvalidPayload if it does not fit."""
         values = self._convert(encoded)
         bound = self._signature.bind_partial()
         given = encoded if isinstance(encoded, Mapping) else {}
@@ -70,7 +70,7 @@ class Arguments:
         return bound
 
     def knows(self, encoded: object) -> bool:
-        """False if there are arguments that the function does not have, or does not have yet."""
+        """Whether the function has all these arguments; a newer version may have more."""
         return (
             not isinstance(encoded, Mapping) or encoded.keys() <= self._signature.parameters.keys()
         )
@@ -86,13 +86,14 @@ class Arguments:
 
     @cached_property
     def _struct(self) -> type[msgspec.Struct]:
-        """Not before it is needed: annotations may name what is defined further down."""
+        """Make the type on first use: annotations may name classes that are defined further
+        down."""
         try:
             hints = get_type_hints(self._function, include_extras=True)
             fields: list[Any] = []
             for name, parameter in self._signature.parameters.items():
                 hint = hints.get(name, Any)
-                # Not the default itself: it is the function's, and may be anything.
+                # Not the default itself: it is the function's, and may be of any type.
                 needed = parameter.default is parameter.empty
                 fields.append((name, hint) if needed else (name, hint | _Unset, msgspec.UNSET))
             struct = msgspec.defstruct(self._name, fields, kw_only=True, forbid_unknown_fields=True)
@@ -108,13 +109,13 @@ _Unset = msgspec.UnsetType
 
 
 def encode_result(value: object) -> str:
-    """What a function returned, as JSON. Raises TypeError, ValueError, InvalidPayload for what
-    cannot be."""
+    """Return a function's result as JSON. Raises TypeError, ValueError, InvalidPayload if it cannot
+    be encoded."""
     return jsonb(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True))
 
 
 def _encode_other(value: Any) -> Any:
-    """A model of pydantic's."""
+    """Encode a pydantic model."""
     if hasattr(value, "model_dump_json"):
         return json.loads(value.model_dump_json(by_alias=True))
     raise TypeError(f"objects of type {type(value).__name__} cannot be encoded")

@@ -1,4 +1,4 @@
-"""Tasks that are pushed by themselves, when a cron expression says so."""
+"""Tasks that are pushed by cron expressions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from pgqpy.log import logger
 from pgqpy.tasks.cron import Cron
 from pgqpy.tasks.statements import headers_json, jsonb
 
-#: What becomes of runs that were due while nobody was there: only the last one is made up for, or
-#: all, or none.
+#: The runs to push after a time without workers: only the last one that was due, or all, or none.
 MISSED = ("last", "all", "skip")
 
 _SET = b"""
@@ -24,10 +23,10 @@ _LIST = b"select * from pgq_task.get_periodic_info()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodicTask:
-    """A task that is pushed into a queue again and again; ``name`` tells it from others.
+    """A task that is pushed into a queue again and again; ``name`` identifies it.
 
-    The rest is as of `pgqpy.tasks.Tasks.push`: with a ``unique_key`` a run is left out while the
-    queue still has the one before it.
+    The rest is described at `pgqpy.tasks.Tasks.push`: with a ``unique_key`` a run is skipped while
+    the queue still has the one before it.
     """
 
     name: str
@@ -42,10 +41,10 @@ class PeriodicTask:
 
 
 def set_periodic(conn: Connection, tasks: Iterable[PeriodicTask]) -> None:
-    """Tell the server of periodic tasks, in the connection's transaction.
+    """Store periodic tasks on the server, in the connection's transaction.
 
-    Those it knows by name are changed; from when on they are due is only changed with when they
-    are. One that moves to another queue is logged: two programs may use the same name. Raises
+    Existing ones of the same name are changed; their next run only if the schedule changes. A
+    change of the queue is logged: two programs may use the same name. Raises
     TaskQueueNotFound, InvalidTask.
     """
     with translate_errors():

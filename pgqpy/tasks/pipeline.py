@@ -19,9 +19,9 @@ Kind: TypeAlias = Literal["direct", "choice", "fork", "sink"]
 
 
 class To(Move):
-    """What a choice returns, and a fork several of: to which station a task goes, and how.
+    """The result of a choice, and an item of a fork's: the station to which a task goes, and how.
 
-    Without a payload it keeps the one it has. The rest is as for `Move`, which takes a queue.
+    Without a payload it keeps its own. For the rest see `Move`, which takes a queue.
     """
 
     @property
@@ -32,7 +32,7 @@ class To(Move):
 
 @dataclass(frozen=True, slots=True)
 class Station:
-    """Where a function takes tasks from a queue, to send them on to its ``targets``."""
+    """A place where a function takes tasks from a queue, and sends them on to its ``targets``."""
 
     name: str
     kind: Kind
@@ -42,10 +42,10 @@ class Station:
 
 
 class Pipeline:
-    """Stations and how tasks go from one to the next: forks and loops included.
+    """Stations and the ways of tasks between them: forks and loops included.
 
-    Declare each station with the function that works on its tasks. Functions are called as
-    `TaskWorker.process_task` is: with the connection of the transaction in which the task leaves
+    Declare each station with the function that works on its tasks. Functions are called like
+    `TaskWorker.process_task`: with the connection of the transaction in which the task leaves
     the station, and with the task::
 
         orders = Pipeline("orders", start="check")
@@ -75,15 +75,15 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare a station from which all tasks go to one other.
 
-        The function returns the payload with which they do; None: the one they have; or a `To`,
-        for what else can be said of it, such as a delay.
+        The function returns their new payload; None: the old one; or a `To`, for other options such
+        as a delay.
         """
         return self._declare("direct", station, (to,), retry_policy)
 
     def choice(
         self, station: str, *, to: Sequence[str], retry_policy: RetryPolicy | None = None
     ) -> Callable[[Function], Function]:
-        """Declare a station whose function says for each task to which of several it goes.
+        """Declare a station whose function chooses one of several targets for each task.
 
         It returns a station's name, or `To` with a new payload.
         """
@@ -94,11 +94,11 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Declare a station at which a task becomes several, each at one of other stations.
 
-        The function returns a list of stations' names, or of `To` with new payloads, in which a
-        station may come more than once. All these tasks are there, and the old one is gone, when
-        the transaction commits. They are new ones, with ids of their own; what is not said of them
-        (priority, headers, order_key) is as of the old one, but they have no unique_key. Of an
-        empty list nothing becomes: the task ends here.
+        The function returns a list of station names, or of `To` with new payloads, in which a
+        station may occur more than once. All these tasks appear, and the old one is removed, when
+        the transaction commits. They are new tasks, with ids of their own; by default priority,
+        headers and order_key are copied from the old one, but they have no unique_key. An empty
+        list makes no task: the task ends here.
         """
         return self._declare("fork", station, _several(station, to), retry_policy)
 
@@ -147,16 +147,16 @@ class Pipeline:
         return f"{self.name}.{station}"
 
     def station_of(self, task: Task) -> Station:
-        """The station at which a task is."""
+        """Return the station of a task."""
         return self._stations[task.queue.removeprefix(f"{self.name}.")]
 
-    # --- what becomes of a task
+    # --- outcomes
 
     def outcome(self, station: Station, value: Any) -> Any:
-        """What a station's function has returned, as `TaskWorker.process_task` is to return it.
+        """Turn the value of a station's function into a result of `TaskWorker.process_task`.
 
-        Not for forks, see `branches`. Raises InvalidPipeline if it has chosen what is none of the
-        station's targets.
+        Not for forks, see `branches`. Raises InvalidPipeline if it chose none of the station's
+        targets.
         """
         if isinstance(value, Retry | DeadLetter):
             return value
@@ -175,8 +175,7 @@ class Pipeline:
         return Move(self.queue(station.targets[0]), KEEP if value is None else value)
 
     def branches(self, station: Station, value: Any, task: Task) -> list[dict[str, Any]]:
-        """The tasks that one becomes at a fork whose function has returned this, as inserts of
-        `pgqpy.tasks.Tasks.modify`.
+        """Return the tasks of a fork's result, as inserts of `pgqpy.tasks.Tasks.modify`.
 
         Raises InvalidPipeline if they are not for its targets.
         """
@@ -198,7 +197,7 @@ class Pipeline:
         ]
 
     def _chosen(self, station: Station, value: Any) -> dict[str, Any]:
-        """What is to be changed of a task that goes to one of a station's targets."""
+        """Return the changes of a task that goes to one of a station's targets."""
         to = To(value) if isinstance(value, str) else value
         if not isinstance(to, To):
             raise InvalidPipeline(
@@ -215,10 +214,10 @@ class Pipeline:
     # --- checks
 
     def check(self) -> None:
-        """Raise InvalidPipeline unless each task finds its way, and out again.
+        """Raise InvalidPipeline unless each task has a way through the pipeline.
 
-        All stations that are named must be declared, each must be reached from a start, and from
-        each a sink must be reached: a loop needs a choice, or a fork, that leads out of it.
+        All named stations must be declared, each must be reached from a start, and from each a sink
+        must be reached: a loop needs a choice, or a fork, that leads out of it.
         """
         for name in self.start:
             if name not in self._stations:
@@ -251,7 +250,7 @@ class Pipeline:
             )
 
     def check_function(self, station: str, *, awaited: bool) -> None:
-        """Raise InvalidPipeline if a worker that awaits functions, or does not, cannot call it."""
+        """Raise InvalidPipeline if an async worker, or a sync one, cannot call the function."""
         self.queue(station)
         function = self._stations[station].function
         call = getattr(function, "__call__", None)  # noqa: B004
@@ -260,7 +259,7 @@ class Pipeline:
                 f"the function of station {station!r} is {'no' if awaited else 'an'} `async def`",
                 hint="PipelineWorker calls plain functions, AsyncPipelineWorker those of asyncio.",
             )
-        # Of some that are written in C nothing is known.
+        # Some functions written in C have no signature.
         with suppress(ValueError):
             signature = inspect.signature(function)
             try:
@@ -278,7 +277,7 @@ class Pipeline:
         )
 
 
-#: How stations are declared, for those who did it wrong.
+#: The declaration of each kind of station, for hints.
 _CALLS: dict[Kind, str] = {
     "direct": "station, to=station",
     "choice": "station, to=[station, ...]",
@@ -302,7 +301,7 @@ def _several(station: str, to: Sequence[str]) -> tuple[str, ...]:
 
 
 def _reached(start: Iterable[str], ways: Mapping[str, Sequence[str]]) -> set[str]:
-    """All that is reached from the start, itself included."""
+    """Return all stations reached from the start, itself included."""
     reached: set[str] = set()
     ahead = list(start)
     while ahead:

@@ -1,4 +1,4 @@
-"""What job queues know of tasks, as values."""
+"""Progress, limits and schedules of tasks, as values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
-    """How far a task is that somebody works on.
+    """The progress of a claimed task.
 
-    ``done`` of ``total``, with a ``note``, as was said ``at`` a time; None if nothing was said.
-    ``cancelled`` is why the task shall end, None if it shall not.
+    ``done`` of ``total``, with a ``note``, as reported ``at`` a time; None without a report.
+    ``cancelled`` is the reason of a cancellation, None if there is none.
     """
 
     id: int
@@ -30,8 +30,8 @@ class TaskProgress:
 class TaskLimits:
     """The limits of a queue; None is no limit.
 
-    ``running`` is how many tasks are claimed now, None if there is no limit of that; ``recent`` how
-    many were claimed in the last ``rate_period``.
+    ``running`` is the number of claimed tasks, None if it is not limited; ``recent`` the number of
+    claims in the last ``rate_period``.
     """
 
     queue: str
@@ -48,8 +48,8 @@ class TaskLimits:
 class PeriodicInfo:
     """A periodic task as the server knows it.
 
-    ``last_due`` is the last run that was pushed, or left out; ``paused`` since when none is pushed,
-    or None. Payload, headers and keys are None of a restricted queue that one may not read.
+    ``last_due`` is the last run that was pushed, or skipped; ``paused`` the time of its pause, or
+    None. Payload, headers and keys are None if the caller may not read the restricted queue.
     """
 
     name: str

@@ -16,7 +16,7 @@ from pgqpy.tasks.task import TaskInfo, TaskQueueInfo
 
 
 class AsyncTaskQueues:
-    """What is done with queues, and with tasks without claiming them."""
+    """Operations on queues, and on tasks without claiming them."""
 
     def __init__(self, conn: AsyncConnection) -> None:
         self.conn = conn
@@ -31,11 +31,11 @@ class AsyncTaskQueues:
 
     async def set_config(self, queue: str, param: str, value: object) -> None:
         """Set ``lease``, ``max_attempts``, ``error_queue`` or ``keep`` (how long finished tasks are
-        kept); values are as in SQL, for instance ``'1 hour'``, None is none."""
+        kept); values are written like in SQL, for instance ``'1 hour'``, None is none."""
         await self._value(sql.SET_QUEUE_CONFIG, queue, param, None if value is None else str(value))
 
     async def pause(self, queue: str) -> None:
-        """From the commit on nobody claims tasks of the queue."""
+        """Stop claims of the queue's tasks, from the commit on."""
         await self._value(sql.PAUSE_QUEUE, queue)
 
     async def resume(self, queue: str) -> None:
@@ -45,8 +45,8 @@ class AsyncTaskQueues:
     async def queues(
         self, queue: str | None = None, *, max_count: int | None = 10_000
     ) -> list[TaskQueueInfo]:
-        """Settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of each
-        kind and priority (None: all), so that it costs the same however many there are."""
+        """Return settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of
+        each kind and priority (None: all), so that the cost does not grow with their number."""
         number = sql.whole(max_count, "max_count")
         return [TaskQueueInfo(**row) for row in await self._dicts(sql.QUEUE_INFO, queue, number)]
 
@@ -55,13 +55,13 @@ class AsyncTaskQueues:
         return bool(await self._value(sql.QUEUE_IS_EMPTY, sql.queue_names(queues)))
 
     async def next_time(self, queues: str | Iterable[str]) -> datetime | None:
-        """When the first task of the queues can be claimed, in the past if one can be now; None if
-        there is none, or all are claimed."""
+        """Return the time from which the first task of the queues can be claimed, in the past if
+        one can be now; None if there is none, or all are claimed."""
         time: datetime | None = await self._value(sql.NEXT_TIME, sql.queue_names(queues))
         return time
 
     async def server_time(self) -> datetime:
-        """The server's clock: what tasks' times are compared with."""
+        """Return the server's clock, with which tasks' times are compared."""
         time: datetime = await self._value(sql.SERVER_TIME)
         return time
 
@@ -72,11 +72,11 @@ class AsyncTaskQueues:
         *,
         max_tasks: int | None = 100,
     ) -> list[TaskInfo]:
-        """Tasks as they are, of all queues or of one; it locks nothing.
+        """List tasks, of all queues or of one, without locks.
 
-        ``filter`` has conditions as ``pgq_task.list_tasks``: ``status`` (available, claimed,
-        scheduled, held, stopped, or several), ``ids``, ``payload`` and ``headers`` (what they
-        contain), ``error`` (part of it), ``claimant``, ``priority``, ``unique_key``, ``order_key``,
+        ``filter`` has the conditions of ``pgq_task.list_tasks``: ``status`` (available, claimed,
+        scheduled, held, stopped, or several), ``ids``, ``payload`` and ``headers`` (contained
+        values), ``error`` (part of it), ``claimant``, ``priority``, ``unique_key``, ``order_key``,
         ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
         """
         number = sql.whole(max_tasks, "max_tasks")
@@ -84,12 +84,12 @@ class AsyncTaskQueues:
         return [TaskInfo(**row) for row in rows]
 
     async def stop(self, task_id: int, version: int) -> int:
-        """Make a task available to nobody until `start`; its new version. Raises TaskConflict."""
+        """Exclude a task from claims until `start`; return its new version. Raises TaskConflict."""
         known = sql.task_id(task_id), sql.whole(version, "the version")
         return int(await self._value(sql.STOP, *known))
 
     async def start(self, task_id: int, version: int) -> int:
-        """Make a task available now that was stopped, or is scheduled; its new version."""
+        """Make a stopped or scheduled task available now; return its new version."""
         known = sql.task_id(task_id), sql.whole(version, "the version")
         return int(await self._value(sql.START, *known))
 
@@ -102,11 +102,11 @@ class AsyncTaskQueues:
         max_tasks: int | None = None,
         claimed: bool = False,
     ) -> int:
-        """Change all tasks of a queue that a filter finds, in the same way; how many.
+        """Change all tasks of a queue that a filter finds, in the same way; return their number.
 
         ``change`` has ``at`` or ``delay``, ``queue``, ``priority``, ``payload``, ``headers``,
-        ``attempts``, ``error``, ``order_key``, or ``stop``. Tasks that somebody has claimed are
-        left alone unless ``claimed``.
+        ``attempts``, ``error``, ``order_key``, or ``stop``. Claimed tasks are not changed unless
+        ``claimed``.
         """
         value = await self._value(
             sql.CHANGE,
@@ -126,7 +126,7 @@ class AsyncTaskQueues:
         max_tasks: int | None = None,
         claimed: bool = False,
     ) -> int:
-        """Delete all tasks of a queue that a filter finds; how many. The rest as `change`."""
+        """Delete all tasks of a queue that a filter finds; return their number. See `change`."""
         filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
         return int(await self._value(sql.REMOVE, queue, filtered, number, claimed))
 
@@ -137,11 +137,11 @@ class AsyncTaskQueues:
         *,
         max_tasks: int | None = None,
     ) -> int:
-        """Send tasks of an error queue back to where they came from; how many."""
+        """Send tasks of an error queue back to where they failed; return their number."""
         filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
         return int(await self._value(sql.REQUEUE, queue, filtered, number))
 
-    # --- how
+    # --- helpers
 
     async def _value(self, statement: bytes, *arguments: Any) -> Any:
         ((value,),) = await self._rows(statement, *arguments)

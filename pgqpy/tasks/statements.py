@@ -1,4 +1,4 @@
-"""The statements that tasks are worked with; arguments become what PostgreSQL takes."""
+"""The statements for tasks; arguments are converted for PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgqpy.tasks.task import Modified, Task, TaskInfo
 #: Seconds, or an interval.
 Duration: TypeAlias = float | timedelta
 
-# With a type each: without, the server finds no function for a value of another one.
+# With explicit types: otherwise the server finds no function for a value of another type.
 PUSH = b"""
 select pgq_task.push(%s::text, %s::jsonb, %s::timestamptz, %s::interval, %s::int4, %s::jsonb,
                      %s::text, %s::text)
@@ -31,14 +31,14 @@ PUSH_MANY = b"""
 select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
                           %s::jsonb, %s::text[])
 """
-#: The error of a task whose last attempt ended without a word: pgq_task.lost_error().
+#: The error of a task whose last attempt ended without a result: pgq_task.lost_error().
 LOST = "the worker was lost"
 CLAIM = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
        order_key
   from pgq_task.claim(%s::text[], %s::text, %s::interval, %s::int4, %s)
 """
-#: With the seconds until the lease ends: clocks differ.
+#: Returns the seconds until the lease ends, because clocks differ.
 CLAIM_FOR_WORKER = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
        order_key, extract(epoch from lease - clock_timestamp())::float8
@@ -88,7 +88,7 @@ QUEUE_INFO = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
 QUEUE_IS_EMPTY = b"select pgq_task.queue_is_empty(%s::text[])"
 SERVER_TIME = b"select pgq_task.server_time()"
 NEXT_TIME = b"select pgq_task.next_time(%s::text[])"
-#: Python has no time that is infinite, as that of a stopped task.
+#: Python has no infinite time, which a stopped task has.
 LIST = b"""
 select id, version, queue, priority, status, nullif(at, 'infinity') as at, claimant, attempts,
        last_attempt, created, payload, headers, error, unique_key, order_key
@@ -102,7 +102,7 @@ START = b"select pgq_task.start(%s, %s::int4)"
 PAUSE_QUEUE = b"select pgq_task.pause_queue(%s)"
 RESUME_QUEUE = b"select pgq_task.resume_queue(%s)"
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
-#: Those of a claimant's tasks that were cancelled.
+#: Returns those of a claimant's tasks that were cancelled.
 CANCELLED = b"select id, reason from pgq_task.attend(%s, %s::bigint[])"
 QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
 SWEEP = b"select pgq_task.sweep()"
@@ -113,7 +113,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def jsonb(value: object) -> str:
-    """A payload, or a result, as JSON. Raises InvalidPayload for what JSON does not have."""
+    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON."""
     try:
         text = _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -128,12 +128,12 @@ def jsonb(value: object) -> str:
 
 
 def jsonb_or_null(value: object) -> str | None:
-    """The same; None is no JSON, but none."""
+    """Return a value as JSON; None stays None."""
     return None if value is None else jsonb(value)
 
 
 def headers_json(headers: object) -> str | None:
-    """Headers as JSON. Raises InvalidTask unless they are a mapping with texts as keys."""
+    """Return headers as JSON. Raises InvalidTask unless they are a mapping with texts as keys."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping) or not all(isinstance(key, str) for key in headers):
@@ -144,7 +144,7 @@ def headers_json(headers: object) -> str | None:
 
 
 def smallint(priority: object) -> int:
-    """A priority. Raises InvalidTask for what is none."""
+    """Return a priority. Raises InvalidTask if it is invalid."""
     if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
         raise InvalidTask(
             f"priority {priority!r:.80}", hint="Give a whole number between -32768 and 32767."
@@ -153,8 +153,8 @@ def smallint(priority: object) -> int:
 
 
 def whole(value: object, what: str, bits: int = 32) -> Any:
-    """A number that the server has so many bits for; None is left to it. Raises InvalidTask for
-    what is none."""
+    """Return an integer of at most ``bits`` bits; None is left to the server. Raises InvalidTask if
+    it is invalid."""
     end = 2 ** (bits - 1)
     if value is None:
         return None
@@ -166,17 +166,17 @@ def whole(value: object, what: str, bits: int = 32) -> Any:
 
 
 def task_id(value: object) -> Any:
-    """The id of a task. Raises InvalidTask for what is none."""
+    """Return the id of a task. Raises InvalidTask if it is invalid."""
     return whole(value, "the id of a task", 64)
 
 
 def task_ids(values: Iterable[object] | None) -> list[Any] | None:
-    """Ids of tasks as a list, if there are any. Raises InvalidTask for what is none."""
+    """Return ids of tasks as a list, if there are any. Raises InvalidTask if one is invalid."""
     return None if values is None else [task_id(value) for value in values]
 
 
 def queue_names(queues: object) -> list[str]:
-    """One name, or several, as a list. Raises InvalidTask for what are no names, or none."""
+    """Return one name, or several, as a list. Raises InvalidTask for other values, or no name."""
     names: list[Any] = [queues]
     if isinstance(queues, Iterable) and not isinstance(queues, str):
         names = list(queues)
@@ -188,12 +188,12 @@ def queue_names(queues: object) -> list[str]:
 
 
 def duration(value: Duration | None, what: str) -> timedelta | None:
-    """Seconds or an interval as an interval; ``what`` names it in the ValueError."""
+    """Return seconds or an interval as an interval; ``what`` names it in the ValueError."""
     return None if value is None else interval(value, what)
 
 
 def when(at: datetime | None, delay: Duration | None) -> tuple[datetime | None, timedelta | None]:
-    """The time or the delay of a push. Raises InvalidTask for a time without zone."""
+    """Return the time or the delay of a push. Raises InvalidTask for a time without zone."""
     if at is not None and getattr(at, "tzinfo", None) is None:
         raise InvalidTask(
             f"the time {at!r:.80} has no time zone",
@@ -203,9 +203,9 @@ def when(at: datetime | None, delay: Duration | None) -> tuple[datetime | None, 
 
 
 def changes_json(changes: object, kind: str = "insert") -> str:
-    """Inserts, changes, deletes or dependencies of `modify` as a JSON array of objects.
+    """Return inserts, changes, deletes or dependencies of `modify` as a JSON array of objects.
 
-    Raises InvalidTask for what is neither a mapping nor, where that is enough, a task.
+    Raises InvalidTask for values that are not mappings or, if allowed, tasks.
     """
     given = changes if isinstance(changes, Iterable) else [changes]
     return json.dumps([_modification(kind, one) for one in given])
@@ -223,7 +223,7 @@ def _modification(kind: str, given: object) -> dict[str, Any]:
 
 
 def filter_json(conditions: object) -> str | None:
-    """The conditions of a filter, or what is to be changed, as a JSON object."""
+    """Return the conditions of a filter, or a change, as a JSON object."""
     if conditions is None:
         return None
     if not isinstance(conditions, Mapping):
@@ -255,6 +255,6 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def versions(tasks: Iterable[Any]) -> tuple[list[int], list[int]]:
-    """Ids and versions of tasks, as two lists."""
+    """Return ids and versions of tasks, as two lists."""
     known: Sequence[Any] = list(tasks)
     return [task.id for task in known], [task.version for task in known]

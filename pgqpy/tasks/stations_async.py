@@ -17,9 +17,9 @@ from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 class AsyncPipelineWorker(AsyncTaskWorker):
     """Works on the tasks at a pipeline's stations; any number may serve the same ones.
 
-    A task goes to the next station, with its new payload, in one transaction with what the
-    station's function writes on its connection: whatever crashes, it is at one station, once. So
-    do the tasks that it becomes at a fork.
+    A task goes to the next station, with its new payload, in one transaction with the writes of the
+    station's function on its connection: after any crash it is at one station, once. So are the
+    tasks of a fork.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class AsyncPipelineWorker(AsyncTaskWorker):
         stations: Iterable[str] | None = None,
         **options: Any,
     ) -> None:
-        """Serve all stations, or these. ``options`` as for `AsyncTaskWorker`.
+        """Serve all stations, or these. For ``options`` see `AsyncTaskWorker`.
 
         Raises InvalidPipeline, see `Pipeline.check`.
         """
@@ -52,12 +52,12 @@ class AsyncPipelineWorker(AsyncTaskWorker):
                 return self.pipeline.outcome(station, value)
             branches = self.pipeline.branches(station, value, task)
         except Exception as error:
-            # It would be done again, and return the same.
+            # It would be repeated, with the same result.
             raise DeadLetter(error) from error
-        # Gone with the rest of the transaction if another worker has taken the task over.
+        # Rolled back with the rest of the transaction if another worker has taken the task over.
         pushed = await AsyncTasks(conn, self.name).modify(inserts=branches)
         return [task.id for task in pushed]
 
     def policy_of(self, task: Task) -> RetryPolicy:
-        """The station's policy, or else the worker's."""
+        """Return the station's policy, or else the worker's."""
         return self.pipeline.station_of(task).retry_policy or super().policy_of(task)

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as it was when it was claimed.
+    """A task as it was claimed.
 
     ``id`` is given when it is pushed; ``version`` counts its changes, claims and renewals included.
     ``queue``, ``priority`` (higher ones come first), ``attempts`` (claims so far, this one
-    included), ``lease`` (until when it is its claimant's), ``created``. ``payload`` is JSON,
-    decoded; ``headers`` a dict of what is to be known besides, or None. ``error`` tells why the
-    attempt before failed. At most one task of a queue has a ``unique_key`` at a time; tasks of a
-    queue with the same ``order_key`` are worked off in the order of their ids.
+    included), ``lease`` (the end of its claim), ``created``. ``payload`` is JSON, decoded;
+    ``headers`` a dict of further data, or None. ``error`` is that of the previous attempt, if it
+    failed. At most one task of a queue has a ``unique_key`` at a time; tasks of a queue with the
+    same ``order_key`` are worked on in the order of their ids.
     """
 
     id: int
@@ -42,8 +42,8 @@ class Pushed(NamedTuple):
 
 
 class Modified(NamedTuple):
-    """What became of a task: ``kind`` is insert, skip, change or delete; ``number`` its place, from
-    1, among what was given of its kind; ``version`` its new one, None if it is gone."""
+    """A modified task: ``kind`` is insert, skip, change or delete; ``number`` its place, from 1,
+    among the arguments of its kind; ``version`` its new one, None if it is gone."""
 
     kind: str
     number: int
@@ -55,7 +55,7 @@ class Modified(NamedTuple):
 class TaskInfo:
     """A task as it is listed. ``status`` is available, claimed, scheduled, held (back by an earlier
     one with the same ``order_key``) or stopped; ``at`` the time from which it is available, or when
-    its lease ends; None if it is held back or stopped. The rest is as of `Task`."""
+    its lease ends; None if it is held back or stopped. The rest is described at `Task`."""
 
     id: int
     version: int
@@ -78,10 +78,10 @@ class TaskInfo:
 class TaskQueueInfo:
     """Settings and sizes of a task queue.
 
-    ``paused`` tells since when nobody gets tasks of it. Unless ``exact``, ``total`` is an estimate
-    and the other sizes are at least that many; they are None if the caller may not read the queue.
-    ``oldest`` is since when the task that has waited longest is available, ``next_time`` when the
-    next scheduled one is due.
+    ``paused`` is the time of its pause. Unless ``exact``, ``total`` is an estimate and the other
+    sizes are lower bounds; they are None if the caller may not read the queue. ``oldest`` is the
+    time since which the longest waiting task is available, ``next_time`` the time when the next
+    scheduled one is due.
     """
 
     queue_name: str

@@ -1,1 +1,1 @@
-"""Rows of an application's own table, worked off as tasks."""
+"""Rows of an application's own table, processed as tasks."""

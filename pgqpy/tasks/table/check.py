@@ -1,4 +1,4 @@
-"""What can be wrong with a worker for a table, found before it touches a row."""
+"""Checks of a worker for a table, before it touches a row."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _check_handler(name: str, handler: Any, awaited: bool) -> None:
             f"{name}: the handler must not be `async def`; the class whose name begins with Async"
             " takes that"
         )
-    # A lambda may return what can be awaited.
+    # A lambda may return an awaitable.
     if awaited and not given and getattr(handler, "__name__", "<lambda>") != "<lambda>":
         raise InvalidConsumer(f"{name}: the handler must be `async def`")
     try:

@@ -12,8 +12,8 @@ from psycopg import sql
 from pgqpy.tasks.table.row import RowOutcome
 
 DESCRIBE = b"select * from pgq_task.describe_table(%s::regclass, %s)"
-#: Whatever the statistics say, rows are taken in the order of the index: a backlog is not to be
-#: read as a whole, nor all that is dead. The plan is made once.
+#: Makes the planner read rows in the order of the index, whatever the statistics: a backlog, or
+#: dead rows, must not be read as a whole. The plan is made once.
 PLAN = (
     b"select set_config('enable_seqscan', 'off', true),"
     b" set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),"
@@ -26,7 +26,7 @@ WANT_QUIET = b"select pgq_task.want_quiet(%s::regclass, %s)"
 
 @dataclass(frozen=True, slots=True)
 class TaskColumnNames:
-    """What the five columns are called that make rows tasks; see `pgq_task.add_columns`."""
+    """The names of the five columns that make rows tasks; see `pgq_task.add_columns`."""
 
     status: str = "status"
     next_attempt: str = "next_attempt"
@@ -36,16 +36,16 @@ class TaskColumnNames:
 
     @classmethod
     def prefixed(cls, prefix: str) -> TaskColumnNames:
-        """With the same before each: for a second queue of the same table."""
+        """Return the names with a prefix: for a second queue of the same table."""
         return cls(**{name: prefix + name for name in asdict(cls())})
 
     def json(self) -> str:
-        """As the functions of pgq_task take them."""
+        """Return the names for the functions of pgq_task."""
         return json.dumps(asdict(self))
 
 
 class TaskTable:
-    """The statements, for a table as `pgq_task.describe_table` describes it."""
+    """The statements for a table that `pgq_task.describe_table` describes."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TaskTable:
         signal: str | None,
         plan_settings: Sequence[str],
     ) -> None:
-        """``plan_settings`` are those that hold for whoever works on a row."""
+        """``plan_settings`` are the session's settings while a row is worked on."""
         self.names = names
         self.name = table
         self.signal = signal
@@ -77,9 +77,9 @@ class TaskTable:
         def statement(text: str) -> bytes:
             return text.format(**parts).encode()
 
-        #: Of a time, seconds before it and a number: that many of the rows that are due since then.
-        #: Before their columns come the keys, next_attempt, attempts and whether somebody left the
-        #: row. When rows are found, `PLAN` is taken back.
+        #: Takes a time, seconds before it and a number: returns at most that many rows due since
+        #: then. Before their columns come the keys, next_attempt, attempts and whether the row was
+        #: left. If rows are found, `PLAN` is reset.
         self.claim = statement(
             "select {texts}, t.{next_attempt}::text, coalesce(t.{attempts}, 0),"
             " case when t.xmax = '0' then false else pgq_task.was_left(t.xmin, t.xmax) end,"
@@ -93,7 +93,7 @@ class TaskTable:
             " from {table} t where t.{next_attempt} > now() - %s * interval '1 second'"
             " order by t.{next_attempt} limit 1"
         )
-        #: Of the row with a key.
+        #: Takes the key of the row.
         self.settle_one = statement(
             "update {table} t set {status} = coalesce(%s, t.{status}),"
             " {next_attempt} = clock_timestamp() + %s::interval,"
@@ -108,8 +108,8 @@ class TaskTable:
             " from unnest({arrays}, %s::text[], %s::interval[], %s::int[], %s::text[])"
             " x ({columns}, status, delay, counts, error) where {same}"
         )
-        #: Make a row again what it was before its end was settled in advance, unless somebody has
-        #: changed it since.
+        #: Restores a row whose outcome was written in advance, unless another session has changed
+        #: it since.
         self.restore = statement(
             "update {table} t set {status} = %s, {next_attempt} = %s::timestamptz,"
             " {attempts} = %s, {last_error} = %s"
@@ -120,8 +120,8 @@ class TaskTable:
         )
 
     def settled(self, outcomes: list[RowOutcome]) -> tuple[bytes, list[Any]]:
-        """The statement that writes what becomes of rows, and its values."""
-        # One that was put back on purpose does not count.
+        """Return the statement that writes the outcomes of rows, and its values."""
+        # A deliberate retry does not count.
         given = [
             (each.status, each.delay, int(each.status is not None), each.error) for each in outcomes
         ]
@@ -130,11 +130,11 @@ class TaskTable:
         return self.settle, [*self._keys(outcomes), *map(list, zip(*given, strict=True))]
 
     def deleted(self, outcomes: list[RowOutcome]) -> tuple[bytes, list[Any]]:
-        """The statement that deletes rows, and its values."""
+        """Return the statement that deletes rows, and its values."""
         return self.delete, self._keys(outcomes)
 
     def _keys(self, outcomes: list[RowOutcome]) -> list[Any]:
-        """For each column of the key its values."""
+        """Return, for each column of the key, its values."""
         return [list(values) for values in zip(*(outcome.key for outcome in outcomes), strict=True)]
 
 

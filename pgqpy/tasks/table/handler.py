@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/table/handler_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Working on rows that are locked: the handler, and what becomes of rows by what it does."""
+"""Working on locked rows: the handler, and the outcomes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BACK = b"rollback to savepoint pgqpy_row"
 
 
 class NotCommittedError(Exception):
-    """A transaction could not be committed, or was ended. Some row is to blame."""
+    """A transaction could not be committed, or was ended. A row is the cause."""
 
     def __init__(self, cause: psycopg.Error) -> None:
         super().__init__(str(cause))
@@ -42,7 +42,7 @@ class NotCommittedError(Exception):
 
 
 class RowConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection on which nobody ends a transaction but those who work on a table."""
+    """A connection whose transactions only the worker may end."""
 
     def commit(self) -> None:
         self._refuse("commit()")
@@ -61,7 +61,7 @@ class RowConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class TableHandler:
-    """Of one worker. Who calls has locked the rows, and set a savepoint after that."""
+    """The handler of a worker. The caller has locked the rows, and set a savepoint after that."""
 
     def __init__(self, worker: TableWorker) -> None:
         self._worker = worker
@@ -71,13 +71,13 @@ class TableHandler:
     ) -> list[RowOutcome]:
         """Work on rows, or on one that this transaction has ``restored``.
 
-        Raises what says nothing against any of them, and NotCommittedError.
+        Raises errors that are not the fault of a row, and NotCommittedError.
         """
         unreadable = [self.failed(conn, row, row.error) for row in rows if row.error]
         rows = [row for row in rows if row.error is None]
         if not rows:
             return unreadable
-        # What was restored is to be restored again.
+        # A restored row must be restored again.
         only = len(rows) == 1 and not restored
         if self._worker.whole_batches:
             return unreadable + self._handle_batch(conn, rows, only)
@@ -89,7 +89,7 @@ class TableHandler:
         return outcomes
 
     def failed(self, conn: RowConnection, row: TableRow, error: Exception) -> RowOutcome:
-        """What becomes of a row for which this was raised."""
+        """Return the outcome of a row for which this error was raised."""
         if isinstance(error, Retry):
             try:
                 return RowOutcome(row.key, None, _delay(error.after))
@@ -111,7 +111,7 @@ class TableHandler:
         return RowOutcome(row.key, "failed", after, storable(reason, encoding), told)
 
     def lost(self, row: TableRow) -> RowOutcome:
-        """What becomes of a row that was left, if this attempt, too, comes to no end."""
+        """Return the outcome of a row that was left, in case this attempt, too, does not end."""
         lost = RowLost.after(row.values.get(self._worker.columns.last_error))
         after, error = self._after(row, lost)
         if lost.times >= RowLost.MOST:
@@ -125,10 +125,10 @@ class TableHandler:
             logger.info("row %s was left: it is worked on alone", row.key, extra=fields)
         return RowOutcome(row.key, "failed", after, in_short(error))
 
-    # --- how
+    # --- helpers
 
     def _handle_row(self, conn: RowConnection, row: TableRow, only: bool) -> RowOutcome:
-        """A row that fails has written nothing."""
+        """Work on one row; if it fails, its writes are undone."""
         try:
             with deadline(self._worker.time_limit):
                 value = self._worker.work_on_row(conn, row.values)
@@ -142,7 +142,7 @@ class TableHandler:
     def _handle_batch(
         self, conn: RowConnection, rows: Sequence[TableRow], only: bool
     ) -> list[RowOutcome]:
-        """If the batch fails, its rows are worked on one by one."""
+        """Work on a batch; if it fails, its rows are worked on one by one."""
         try:
             with deadline(self._worker.time_limit):
                 values = self._worker.work_on_batch(conn, [row.values for row in rows])
@@ -174,7 +174,7 @@ class TableHandler:
         return RowOutcome(row.key, "succeeded")
 
     def _after(self, row: TableRow, error: Exception) -> tuple[timedelta | None, Exception]:
-        """When a row comes again that failed so, or why the policy does not know."""
+        """Return the delay of a failed row, or the policy's own error."""
         if isinstance(error, DeadLetter):
             return None, error
         try:
@@ -185,9 +185,9 @@ class TableHandler:
             return timedelta(minutes=1), worse
 
     def _take_back(self, conn: RowConnection, error: Exception, only: bool) -> None:
-        """Undo what was written for rows, the ``only`` one or some of several.
+        """Undo the writes for rows, the ``only`` one or some of several.
 
-        Raises an error that says nothing against them.
+        Raises an error that is not the rows' fault.
         """
         if conn.closed:
             raise ConnectionFailed("the connection was lost while a row was worked on") from error
@@ -199,7 +199,7 @@ class TableHandler:
             conn.execute(BEGIN)
             conn.execute(SAVEPOINT)
         else:
-            # With it went what was written for others.
+            # The writes for other rows are lost with it.
             raise NotCommittedError(_ended()) from error
 
 
@@ -222,7 +222,7 @@ def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
         return outcomes
     if values is None or isinstance(values, Retry | DeadLetter) or inspect.iscoroutine(values):
         return [values] * number
-    # What was done is not done again because of what it returned.
+    # The result's error is no reason to repeat the work.
     logger.warning("rows are done, but %s", no_outcomes(values), extra=fields)
     return [None] * number
 

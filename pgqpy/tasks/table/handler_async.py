@@ -1,4 +1,4 @@
-"""Working on rows that are locked: the handler, and what becomes of rows by what it does."""
+"""Working on locked rows: the handler, and the outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BACK = b"rollback to savepoint pgqpy_row"
 
 
 class NotCommittedError(Exception):
-    """A transaction could not be committed, or was ended. Some row is to blame."""
+    """A transaction could not be committed, or was ended. A row is the cause."""
 
     def __init__(self, cause: psycopg.Error) -> None:
         super().__init__(str(cause))
@@ -39,7 +39,7 @@ class NotCommittedError(Exception):
 
 
 class AsyncRowConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """A connection on which nobody ends a transaction but those who work on a table."""
+    """A connection whose transactions only the worker may end."""
 
     async def commit(self) -> None:
         self._refuse("commit()")
@@ -58,7 +58,7 @@ class AsyncRowConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
 
 class AsyncTableHandler:
-    """Of one worker. Who calls has locked the rows, and set a savepoint after that."""
+    """The handler of a worker. The caller has locked the rows, and set a savepoint after that."""
 
     def __init__(self, worker: AsyncTableWorker) -> None:
         self._worker = worker
@@ -68,13 +68,13 @@ class AsyncTableHandler:
     ) -> list[RowOutcome]:
         """Work on rows, or on one that this transaction has ``restored``.
 
-        Raises what says nothing against any of them, and NotCommittedError.
+        Raises errors that are not the fault of a row, and NotCommittedError.
         """
         unreadable = [await self.failed(conn, row, row.error) for row in rows if row.error]
         rows = [row for row in rows if row.error is None]
         if not rows:
             return unreadable
-        # What was restored is to be restored again.
+        # A restored row must be restored again.
         only = len(rows) == 1 and not restored
         if self._worker.whole_batches:
             return unreadable + await self._handle_batch(conn, rows, only)
@@ -86,7 +86,7 @@ class AsyncTableHandler:
         return outcomes
 
     async def failed(self, conn: AsyncRowConnection, row: TableRow, error: Exception) -> RowOutcome:
-        """What becomes of a row for which this was raised."""
+        """Return the outcome of a row for which this error was raised."""
         if isinstance(error, Retry):
             try:
                 return RowOutcome(row.key, None, _delay(error.after))
@@ -108,7 +108,7 @@ class AsyncTableHandler:
         return RowOutcome(row.key, "failed", after, storable(reason, encoding), told)
 
     def lost(self, row: TableRow) -> RowOutcome:
-        """What becomes of a row that was left, if this attempt, too, comes to no end."""
+        """Return the outcome of a row that was left, in case this attempt, too, does not end."""
         lost = RowLost.after(row.values.get(self._worker.columns.last_error))
         after, error = self._after(row, lost)
         if lost.times >= RowLost.MOST:
@@ -122,10 +122,10 @@ class AsyncTableHandler:
             logger.info("row %s was left: it is worked on alone", row.key, extra=fields)
         return RowOutcome(row.key, "failed", after, in_short(error))
 
-    # --- how
+    # --- helpers
 
     async def _handle_row(self, conn: AsyncRowConnection, row: TableRow, only: bool) -> RowOutcome:
-        """A row that fails has written nothing."""
+        """Work on one row; if it fails, its writes are undone."""
         try:
             async with async_deadline(self._worker.time_limit):
                 value = await self._worker.work_on_row(conn, row.values)
@@ -139,7 +139,7 @@ class AsyncTableHandler:
     async def _handle_batch(
         self, conn: AsyncRowConnection, rows: Sequence[TableRow], only: bool
     ) -> list[RowOutcome]:
-        """If the batch fails, its rows are worked on one by one."""
+        """Work on a batch; if it fails, its rows are worked on one by one."""
         try:
             async with async_deadline(self._worker.time_limit):
                 values = await self._worker.work_on_batch(conn, [row.values for row in rows])
@@ -171,7 +171,7 @@ class AsyncTableHandler:
         return RowOutcome(row.key, "succeeded")
 
     def _after(self, row: TableRow, error: Exception) -> tuple[timedelta | None, Exception]:
-        """When a row comes again that failed so, or why the policy does not know."""
+        """Return the delay of a failed row, or the policy's own error."""
         if isinstance(error, DeadLetter):
             return None, error
         try:
@@ -182,9 +182,9 @@ class AsyncTableHandler:
             return timedelta(minutes=1), worse
 
     async def _take_back(self, conn: AsyncRowConnection, error: Exception, only: bool) -> None:
-        """Undo what was written for rows, the ``only`` one or some of several.
+        """Undo the writes for rows, the ``only`` one or some of several.
 
-        Raises an error that says nothing against them.
+        Raises an error that is not the rows' fault.
         """
         if conn.closed:
             raise ConnectionFailed("the connection was lost while a row was worked on") from error
@@ -196,7 +196,7 @@ class AsyncTableHandler:
             await conn.execute(BEGIN)
             await conn.execute(SAVEPOINT)
         else:
-            # With it went what was written for others.
+            # The writes for other rows are lost with it.
             raise NotCommittedError(_ended()) from error
 
 
@@ -219,7 +219,7 @@ def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
         return outcomes
     if values is None or isinstance(values, Retry | DeadLetter) or inspect.iscoroutine(values):
         return [values] * number
-    # What was done is not done again because of what it returned.
+    # The result's error is no reason to repeat the work.
     logger.warning("rows are done, but %s", no_outcomes(values), extra=fields)
     return [None] * number
 

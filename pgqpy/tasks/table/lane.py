@@ -1,16 +1,16 @@
 # WARNING: generated from pgqpy/tasks/table/lane_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""One of those who work for a `TableWorker`: a connection, and one transaction at a time.
+"""A lane of an `TableWorker`: a connection, and one transaction at a time.
 
-One round trip ends a transaction, begins the next, and locks the rows of that.
+One round trip ends a transaction, begins the next, and locks its rows.
 
-A row that is locked by a transaction which does not commit bears the mark of that; see
-`pgq_task.was_left`. Whoever finds such rows takes them one by one: it first writes, and commits,
-what becomes of a row if it is never heard of again, that is the attempt counts, and has failed.
-Then the row is worked on in a transaction that begins with making it again what it was, and by one
-lane of a worker at a time. So a row that ends its process is given up in the end, those that were
-lost with it are not, and nothing has to be written for a row that nobody has left.
+A row that was locked by a transaction that did not commit bears its mark; see
+`pgq_task.was_left`. A lane that finds such rows takes them one by one: it first writes, and
+commits, the outcome of a row in case its attempt never ends, that is, the attempt counts, and has
+failed. Then it works on the row in a transaction that begins by restoring the row; only one lane of
+a worker does so at a time. So a row that ends its process is given up in the end, the rows that
+were lost with it are not, and nothing has to be written for a row that was not left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pgqpy.tasks.table.row import RowOutcome, TableRow, read_infinity
 if TYPE_CHECKING:
     from pgqpy.tasks.table.worker import TableWorker
 
-#: The triggers are silent so long after somebody has wanted quiet; see pgq_task.want_quiet().
+#: The seconds for which the triggers are silent after a want of quiet; see pgq_task.want_quiet().
 QUIET = 0.05
 
 #: Seconds until a lane asks again whether another one still works on a row that was left.
@@ -69,27 +69,27 @@ class TableLane:
         self._pauses = Backoff(worker.backoff_first, worker.backoff_cap)
         self._quiet_at = 0.0
         self._look_pause = worker.poll_interval
-        #: Locked by the transaction that is open.
+        #: The rows locked by the open transaction.
         self._rows: list[TableRow] = []
-        #: So many looks take one row, since some were left.
+        #: The number of further looks that take one row each, since some were left.
         self._careful = 0
-        #: A row that was left, as it was, with what was settled in advance.
+        #: A row that was left, in its old state, with the outcome written in advance.
         self._alone: tuple[TableRow, RowOutcome] | None = None
-        #: How many rows the last statement wrote that ended a transaction, and, if it were too few,
-        #: those that it was for: keys, attempts and next_attempt.
+        #: The number of rows written by the last statement that ended a transaction, and, in case
+        #: they were too few, the intended ones: keys, attempts and next_attempt.
         self._written = 0
         self._unwritten: set[tuple[tuple[str, ...], int, str]] = set()
-        #: Whether the last transaction was committed for which the connection did not say so.
+        #: Whether the last transaction was committed without the connection reporting it.
         self._ended = False
-        #: Why it could not be committed.
+        #: The reason why it could not be committed.
         self._blame: Exception | None = None
-        #: Whether there was anything to do, and when to look for more unless somebody says so.
+        #: Whether there was work, and when to poll again without a notification.
         self.worked = False
         self.look_at = 0.0
         self.free = True
 
     def table(self) -> TaskTable:
-        """The table, for which it connects."""
+        """Return the table's statements; connects if needed."""
         conn = self._connection()
         if self._table is None:
             worker = self._worker
@@ -118,7 +118,7 @@ class TableLane:
         return self._table
 
     def work(self) -> None:
-        """Work until nothing is due. Raises what waiting does not mend."""
+        """Work until nothing is due. Raises errors that waiting does not cure."""
         self.worked = False
         try:
             while not self._worker.stopping:
@@ -137,7 +137,7 @@ class TableLane:
             self.free = True
 
     def step(self, *, more: bool = False) -> bool:
-        """One transaction, with ``more`` to come. False if nothing is due."""
+        """Run one transaction, with ``more`` to come. False if nothing is due."""
         table = self.table()
         conn = self._connection()
         with translate_errors():
@@ -157,7 +157,7 @@ class TableLane:
                 return self.step()
             if self._rows[0].left:
                 if not self._marks.alone.acquire(blocking=False):
-                    # It keeps the mark, and comes again.
+                    # It keeps the mark, and is found again.
                     self._rows = []
                     conn.execute(_ROLLBACK)
                     self.look_at = monotonic() + _TURN
@@ -170,11 +170,11 @@ class TableLane:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a row was settled in advance, and is still to be worked on."""
+        """Whether an outcome was written in advance for a row that is still to be worked on."""
         return self._alone is not None
 
     def leave(self) -> None:
-        """The worker stops: what it has and did not finish is as it was, if that can be said."""
+        """Stop: restore unfinished rows, if possible."""
         try:
             with translate_errors():
                 self._let_go()
@@ -226,7 +226,7 @@ class TableLane:
             raise failure
 
     def _settle_in_advance(self, conn: RowConnection, table: TaskTable, row: TableRow) -> None:
-        """Write that the attempt has failed which only begins."""
+        """Write that the attempt has failed, before it begins."""
         try:
             lost = self._handler.lost(row)
             self._rows = []
@@ -239,7 +239,7 @@ class TableLane:
         self._alone = row, lost
 
     def _work_alone(self, conn: RowConnection, table: TaskTable) -> None:
-        """If a row ends this process, no other is blamed."""
+        """Work on one row alone: if it ends this process, no other row is blamed."""
         assert self._alone is not None
         row, lost = self._alone
         cursor = conn.cursor(row_factory=tuple_row)
@@ -267,7 +267,7 @@ class TableLane:
             self._report(outcomes)
 
     def _report(self, outcomes: list[RowOutcome]) -> None:
-        """They are committed: a hook that raises takes nothing back of what was done."""
+        """Report committed outcomes: an error of a hook undoes nothing."""
         for each in outcomes:
             if each.told is not None:
                 self._worker.on_row_failed(*each.told)
@@ -276,7 +276,7 @@ class TableLane:
     def _settled(
         self, conn: RowConnection, table: TaskTable, outcomes: list[RowOutcome]
     ) -> list[Statement]:
-        """The statements that are left to say what becomes of rows. Raises NotCommittedError."""
+        """Execute the remaining statements for outcomes. Raises NotCommittedError."""
         settle = outcomes
         statements: list[Statement] = [(RELEASE, None)]
         done = [each for each in outcomes if each.status == "succeeded"]
@@ -296,7 +296,7 @@ class TableLane:
         return [*statements, table.settled(settle)] if settle else statements
 
     def _look(self, conn: RowConnection, table: TaskTable) -> list[TableRow]:
-        """Lock rows that are due, those that have been so for longest."""
+        """Lock due rows, the longest due first."""
         for look in self._marks.looks():
             if rows := self._turn(conn, table, None, look):
                 return rows
@@ -312,7 +312,7 @@ class TableLane:
     ) -> list[TableRow]:
         """End the transaction with these statements; to look for rows, begin the next.
 
-        Raises NotCommittedError if it could not, for another reason than circumstances.
+        Raises NotCommittedError if it failed for a reason other than circumstances.
         """
         began = monotonic()
         idle = conn.info.transaction_status == TransactionStatus.IDLE
@@ -355,7 +355,7 @@ class TableLane:
             return [_row(each, width, names) for each in cursor.fetchall()]
         except Exception:
             rows = []
-        # There is a value that Python does not have.
+        # Python cannot represent some value.
         for number in range(cursor.rowcount):
             cursor.scroll(number, mode="absolute")
             try:
@@ -379,21 +379,21 @@ class TableLane:
     # --- before and after
 
     def _pause(self, conn: RowConnection, table: TaskTable, looked: float) -> float:
-        """Seconds until the next look, when there was nothing to do ``looked``."""
+        """Return the seconds until the next look, after one at ``looked`` found no work."""
         if self.worked:
-            # Meanwhile nobody told it of anything, and some may not have committed yet.
+            # Since then it was not notified, and some rows may not be committed yet.
             self._look_pause = QUIET
             return QUIET
         self._look_pause = min(2 * self._look_pause, self._worker.poll_interval)
         cursor = conn.cursor(row_factory=tuple_row)
-        # A row may have become due since then, or be one that somebody else has locked.
+        # A row may have become due since then, or be locked by another session.
         cursor.execute(table.due, (monotonic() - looked + QUIET,))
         found = cursor.fetchall()
         due = max(found[0][0], QUIET / 10) if found else math.inf
         return min(due, self._look_pause)
 
     def _disturbed(self, error: Exception) -> None:
-        """All was rolled back, and comes again after a pause."""
+        """Pause after all was rolled back; the rows are found again."""
         pause = self._pauses.pause()
         self.look_at = monotonic() + pause
         logger.warning(
@@ -419,7 +419,7 @@ class TableLane:
             )
             read_infinity(self._conn.adapters)
             if worker.time_limit is not None:
-                # The server frees the rows of whoever does nothing for longer.
+                # The server frees the rows of a session that is idle for longer.
                 self._conn.execute(
                     "select set_config('idle_in_transaction_session_timeout', %s, false)",
                     (f"{worker.time_limit * 1000 + 1000:.0f}",),

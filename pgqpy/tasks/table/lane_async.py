@@ -1,13 +1,13 @@
-"""One of those who work for a `AsyncTableWorker`: a connection, and one transaction at a time.
+"""A lane of an `AsyncTableWorker`: a connection, and one transaction at a time.
 
-One round trip ends a transaction, begins the next, and locks the rows of that.
+One round trip ends a transaction, begins the next, and locks its rows.
 
-A row that is locked by a transaction which does not commit bears the mark of that; see
-`pgq_task.was_left`. Whoever finds such rows takes them one by one: it first writes, and commits,
-what becomes of a row if it is never heard of again, that is the attempt counts, and has failed.
-Then the row is worked on in a transaction that begins with making it again what it was, and by one
-lane of a worker at a time. So a row that ends its process is given up in the end, those that were
-lost with it are not, and nothing has to be written for a row that nobody has left.
+A row that was locked by a transaction that did not commit bears its mark; see
+`pgq_task.was_left`. A lane that finds such rows takes them one by one: it first writes, and
+commits, the outcome of a row in case its attempt never ends, that is, the attempt counts, and has
+failed. Then it works on the row in a transaction that begins by restoring the row; only one lane of
+a worker does so at a time. So a row that ends its process is given up in the end, the rows that
+were lost with it are not, and nothing has to be written for a row that was not left.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pgqpy.tasks.table.row import RowOutcome, TableRow, read_infinity
 if TYPE_CHECKING:
     from pgqpy.tasks.table.worker_async import AsyncTableWorker
 
-#: The triggers are silent so long after somebody has wanted quiet; see pgq_task.want_quiet().
+#: The seconds for which the triggers are silent after a want of quiet; see pgq_task.want_quiet().
 QUIET = 0.05
 
 #: Seconds until a lane asks again whether another one still works on a row that was left.
@@ -66,27 +66,27 @@ class AsyncTableLane:
         self._pauses = Backoff(worker.backoff_first, worker.backoff_cap)
         self._quiet_at = 0.0
         self._look_pause = worker.poll_interval
-        #: Locked by the transaction that is open.
+        #: The rows locked by the open transaction.
         self._rows: list[TableRow] = []
-        #: So many looks take one row, since some were left.
+        #: The number of further looks that take one row each, since some were left.
         self._careful = 0
-        #: A row that was left, as it was, with what was settled in advance.
+        #: A row that was left, in its old state, with the outcome written in advance.
         self._alone: tuple[TableRow, RowOutcome] | None = None
-        #: How many rows the last statement wrote that ended a transaction, and, if it were too few,
-        #: those that it was for: keys, attempts and next_attempt.
+        #: The number of rows written by the last statement that ended a transaction, and, in case
+        #: they were too few, the intended ones: keys, attempts and next_attempt.
         self._written = 0
         self._unwritten: set[tuple[tuple[str, ...], int, str]] = set()
-        #: Whether the last transaction was committed for which the connection did not say so.
+        #: Whether the last transaction was committed without the connection reporting it.
         self._ended = False
-        #: Why it could not be committed.
+        #: The reason why it could not be committed.
         self._blame: Exception | None = None
-        #: Whether there was anything to do, and when to look for more unless somebody says so.
+        #: Whether there was work, and when to poll again without a notification.
         self.worked = False
         self.look_at = 0.0
         self.free = True
 
     async def table(self) -> TaskTable:
-        """The table, for which it connects."""
+        """Return the table's statements; connects if needed."""
         conn = await self._connection()
         if self._table is None:
             worker = self._worker
@@ -115,7 +115,7 @@ class AsyncTableLane:
         return self._table
 
     async def work(self) -> None:
-        """Work until nothing is due. Raises what waiting does not mend."""
+        """Work until nothing is due. Raises errors that waiting does not cure."""
         self.worked = False
         try:
             while not self._worker.stopping:
@@ -134,7 +134,7 @@ class AsyncTableLane:
             self.free = True
 
     async def step(self, *, more: bool = False) -> bool:
-        """One transaction, with ``more`` to come. False if nothing is due."""
+        """Run one transaction, with ``more`` to come. False if nothing is due."""
         table = await self.table()
         conn = await self._connection()
         with translate_errors():
@@ -154,7 +154,7 @@ class AsyncTableLane:
                 return await self.step()
             if self._rows[0].left:
                 if not self._marks.alone.acquire(blocking=False):
-                    # It keeps the mark, and comes again.
+                    # It keeps the mark, and is found again.
                     self._rows = []
                     await conn.execute(_ROLLBACK)
                     self.look_at = monotonic() + _TURN
@@ -167,11 +167,11 @@ class AsyncTableLane:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a row was settled in advance, and is still to be worked on."""
+        """Whether an outcome was written in advance for a row that is still to be worked on."""
         return self._alone is not None
 
     async def leave(self) -> None:
-        """The worker stops: what it has and did not finish is as it was, if that can be said."""
+        """Stop: restore unfinished rows, if possible."""
         try:
             with translate_errors():
                 await self._let_go()
@@ -225,7 +225,7 @@ class AsyncTableLane:
     async def _settle_in_advance(
         self, conn: AsyncRowConnection, table: TaskTable, row: TableRow
     ) -> None:
-        """Write that the attempt has failed which only begins."""
+        """Write that the attempt has failed, before it begins."""
         try:
             lost = self._handler.lost(row)
             self._rows = []
@@ -238,7 +238,7 @@ class AsyncTableLane:
         self._alone = row, lost
 
     async def _work_alone(self, conn: AsyncRowConnection, table: TaskTable) -> None:
-        """If a row ends this process, no other is blamed."""
+        """Work on one row alone: if it ends this process, no other row is blamed."""
         assert self._alone is not None
         row, lost = self._alone
         cursor = conn.cursor(row_factory=tuple_row)
@@ -266,7 +266,7 @@ class AsyncTableLane:
             await self._report(outcomes)
 
     async def _report(self, outcomes: list[RowOutcome]) -> None:
-        """They are committed: a hook that raises takes nothing back of what was done."""
+        """Report committed outcomes: an error of a hook undoes nothing."""
         for each in outcomes:
             if each.told is not None:
                 await self._worker.on_row_failed(*each.told)
@@ -275,7 +275,7 @@ class AsyncTableLane:
     async def _settled(
         self, conn: AsyncRowConnection, table: TaskTable, outcomes: list[RowOutcome]
     ) -> list[Statement]:
-        """The statements that are left to say what becomes of rows. Raises NotCommittedError."""
+        """Execute the remaining statements for outcomes. Raises NotCommittedError."""
         settle = outcomes
         statements: list[Statement] = [(RELEASE, None)]
         done = [each for each in outcomes if each.status == "succeeded"]
@@ -295,7 +295,7 @@ class AsyncTableLane:
         return [*statements, table.settled(settle)] if settle else statements
 
     async def _look(self, conn: AsyncRowConnection, table: TaskTable) -> list[TableRow]:
-        """Lock rows that are due, those that have been so for longest."""
+        """Lock due rows, the longest due first."""
         for look in self._marks.looks():
             if rows := await self._turn(conn, table, None, look):
                 return rows
@@ -311,7 +311,7 @@ class AsyncTableLane:
     ) -> list[TableRow]:
         """End the transaction with these statements; to look for rows, begin the next.
 
-        Raises NotCommittedError if it could not, for another reason than circumstances.
+        Raises NotCommittedError if it failed for a reason other than circumstances.
         """
         began = monotonic()
         idle = conn.info.transaction_status == TransactionStatus.IDLE
@@ -356,7 +356,7 @@ class AsyncTableLane:
             return [_row(each, width, names) for each in await cursor.fetchall()]
         except Exception:
             rows = []
-        # There is a value that Python does not have.
+        # Python cannot represent some value.
         for number in range(cursor.rowcount):
             await cursor.scroll(number, mode="absolute")
             try:
@@ -380,21 +380,21 @@ class AsyncTableLane:
     # --- before and after
 
     async def _pause(self, conn: AsyncRowConnection, table: TaskTable, looked: float) -> float:
-        """Seconds until the next look, when there was nothing to do ``looked``."""
+        """Return the seconds until the next look, after one at ``looked`` found no work."""
         if self.worked:
-            # Meanwhile nobody told it of anything, and some may not have committed yet.
+            # Since then it was not notified, and some rows may not be committed yet.
             self._look_pause = QUIET
             return QUIET
         self._look_pause = min(2 * self._look_pause, self._worker.poll_interval)
         cursor = conn.cursor(row_factory=tuple_row)
-        # A row may have become due since then, or be one that somebody else has locked.
+        # A row may have become due since then, or be locked by another session.
         await cursor.execute(table.due, (monotonic() - looked + QUIET,))
         found = await cursor.fetchall()
         due = max(found[0][0], QUIET / 10) if found else math.inf
         return min(due, self._look_pause)
 
     async def _disturbed(self, error: Exception) -> None:
-        """All was rolled back, and comes again after a pause."""
+        """Pause after all was rolled back; the rows are found again."""
         pause = self._pauses.pause()
         self.look_at = monotonic() + pause
         logger.warning(
@@ -420,7 +420,7 @@ class AsyncTableLane:
             )
             read_infinity(self._conn.adapters)
             if worker.time_limit is not None:
-                # The server frees the rows of whoever does nothing for longer.
+                # The server frees the rows of a session that is idle for longer.
                 await self._conn.execute(
                     "select set_config('idle_in_transaction_session_timeout', %s, false)",
                     (f"{worker.time_limit * 1000 + 1000:.0f}",),

@@ -1,4 +1,4 @@
-"""A row of the application's table that is locked, and what becomes of it."""
+"""A locked row of the application's table, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from psycopg.types.datetime import DateLoader, TimestampLoader, TimestamptzLoade
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """``key`` and ``next_attempt`` are texts. Somebody who began with it came to no end if it is
-    ``left``; ``values`` are empty if they could not be read, for which the ``error`` is."""
+    """A row; ``key`` and ``next_attempt`` are texts. If it is ``left``, an earlier attempt did not
+    end; ``values`` are empty if they could not be read, for the reason in ``error``."""
 
     key: tuple[str, ...]
     next_attempt: str
@@ -26,10 +26,10 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class RowOutcome:
-    """What becomes of a row that was worked on.
+    """The outcome of a row.
 
-    ``key`` is that of its table, as text. ``status`` and ``error`` None: they stay. ``delay``
-    None: the row is not to be processed any more. ``told`` is what `on_row_failed` gets.
+    ``key`` is that of its table, as text. ``status`` and ``error`` None: unchanged. ``delay``
+    None: the row is not due any more. ``told`` is passed to `on_row_failed`.
     """
 
     key: tuple[str, ...]
@@ -42,7 +42,7 @@ class RowOutcome:
 class RowLost(Exception):
     """The process, or its connection, ended while it worked on the row."""
 
-    #: So often in a row, and the row is given up, whatever the retry policy says.
+    #: The attempts in a row that may be lost before the row is given up, whatever the retry policy.
     MOST: ClassVar = 5
 
     def __init__(self, times: int = 1) -> None:
@@ -52,7 +52,7 @@ class RowLost(Exception):
 
     @classmethod
     def after(cls, last_error: object) -> Self:
-        """Once more than what a row's last_error tells."""
+        """Return the error after one more loss than a row's last_error reports."""
         told = _LOST.match(last_error) if isinstance(last_error, str) else None
         return cls(1 + int(told[1] or 1) if told else 1)
 
@@ -64,7 +64,7 @@ _LAST, _FIRST = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UT
 
 
 class _InfiniteDate(DateLoader):
-    """PostgreSQL's infinity is as far as Python's dates go."""
+    """Maps PostgreSQL's infinity to Python's last or first date."""
 
     def load(self, data: Any) -> date:
         ends = {b"infinity": _LAST.date(), b"-infinity": _FIRST.date()}
@@ -83,7 +83,7 @@ class _InfiniteTimeOfZone(TimestamptzLoader):
 
 
 def read_infinity(adapters: psycopg.adapt.AdaptersMap) -> None:
-    """Have infinite dates and times read as the last and the first that Python has."""
+    """Read infinite dates and times as Python's last and first ones."""
     adapters.register_loader("date", _InfiniteDate)
     adapters.register_loader("timestamp", _InfiniteTime)
     adapters.register_loader("timestamptz", _InfiniteTimeOfZone)

@@ -1,4 +1,4 @@
-"""Hearing of rows of a table that are to be processed."""
+"""Notifications of rows of a table that are due."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pgqpy.listener_async import AsyncSubscriber
 
 
 class AsyncTableSignal(AsyncSubscriber):
-    """What the triggers of `pgq_task.notify_workers` say of a table."""
+    """Receiver of the triggers of `pgq_task.notify_workers` of a table."""
 
     probe = ""
     subject = "rows"
 
     def __init__(self, dsn: str, table: str, signal: str) -> None:
-        #: There may be rows that were not looked for yet.
+        #: Whether there may be rows that were not looked for yet.
         self.heard = False
         self._signal = signal
         super().__init__(dsn, table)

@@ -1,4 +1,4 @@
-"""Workers for the rows of a table that the application has."""
+"""Workers for the rows of an application's table."""
 
 from __future__ import annotations
 
@@ -31,52 +31,51 @@ class AsyncTableWorker:
 
         await AsyncTableWorker(dsn, "mail", send).run()
 
-    A row is locked while it is worked on, others step over it; the lock goes with the connection.
-    What is written on ``conn`` commits in the transaction in which the row's columns say what
-    became of it: effects in this database happen *exactly once*. Other effects happen at least
-    once, and again for all rows of a transaction that does not commit; there is one for each row,
-    or with ``batch_size`` for so many.
+    A row is locked while it is worked on, others skip it; the lock ends with the connection. Writes
+    on ``conn`` commit in the transaction that writes the row's outcome into its columns: effects in
+    this database happen *exactly once*. Other effects happen at least once, and again for all rows
+    of a transaction that does not commit; a transaction has one row, or up to ``batch_size``.
 
-    Rows come in the order of their next_attempt. When one is done its status is ``succeeded`` and
-    next_attempt null, or it is deleted. One for which an error is raised has written nothing; its
-    status is ``failed``, last_error tells why, and ``retry_policy`` when it comes again. A `Retry`
-    or a `DeadLetter` may be raised, or returned; then what was written stays. A row whose
-    transaction came to no end, since its process was killed, is next worked on alone, and its
-    attempt is counted before.
+    Rows are processed in the order of their next_attempt. When one is done its status is
+    ``succeeded`` and next_attempt null, or it is deleted. If an error is raised, the row's writes
+    are rolled back; its status is ``failed``, last_error is the error, and ``retry_policy`` gives
+    the next attempt. A `Retry` or a `DeadLetter` may be raised, or returned; if returned, writes
+    stay. A row whose transaction did not end, because its process was killed, is next worked on
+    alone, and its attempt is counted before.
     """
 
     table: str = ""
-    """The table, with its schema if that is not on the search_path, quoted if need be."""
+    """The table, with its schema if that is not on the search_path, quoted if needed."""
     columns: TaskColumnNames = TaskColumnNames()
-    """What its columns are called."""
+    """The names of its columns."""
 
     batch_size: int = 1
-    """Work on at most so many rows in one transaction."""
+    """The maximum rows of one transaction."""
     concurrency: int = 1
-    """So many transactions at once: in threads, or in tasks of asyncio."""
+    """The number of concurrent transactions: in threads, or in asyncio tasks."""
     delete_done: bool = False
-    """Delete rows that are done."""
+    """Whether to delete finished rows."""
     time_limit: float | None = None
-    """With asyncio: a row, or batch, that takes so many seconds has failed. Without, the server
-    frees rows for others while nothing was asked of it for a second longer."""
+    """With asyncio: the seconds after which a row, or batch, has failed. Without, the server frees
+    rows for others if the session was idle for a second longer."""
 
     retry_policy: RetryPolicy = ExponentialBackoff()
-    """When a row for which an error is raised comes again: a `FixedDelay`, an
-    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that gives
-    the seconds, or None for never; in a class that is a method, or a staticmethod."""
+    """The delay of a row for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
+    any function of the attempt (1 for the first) and the error that returns the seconds, or None
+    for never; in a class, a method or a staticmethod."""
     outages: tuple[type[Exception], ...] = ()
-    """Errors that say nothing against the row: its transaction is rolled back and comes again, the
-    attempt does not count. Lost connections, deadlocks, serialization failures, locks that could
-    not be had and full disks of PostgreSQL are always taken so."""
+    """Errors that are not the row's fault: its transaction is rolled back and repeated, the attempt
+    does not count. Lost connections, deadlocks, serialization failures, unavailable locks and full
+    disks of PostgreSQL always count as such."""
 
     listen: bool = True
-    """Hear of rows by LISTEN, if the table has the triggers of `pgq_task.notify_workers`."""
+    """Whether to listen, if the table has the triggers of `pgq_task.notify_workers`."""
     poll_interval: float = 1.0
-    """The most seconds between looks for rows: not all of them can be heard of."""
+    """The maximum seconds between polls for rows: some are not notified."""
     backoff_first: float = 0.1
     """Seconds of the first pause after an outage."""
     backoff_cap: float = 10.0
-    """The most seconds of such a pause."""
+    """The maximum seconds of such a pause."""
 
     def __init__(
         self,
@@ -98,10 +97,10 @@ class AsyncTableWorker:
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` as for `pgqpy.dsn.resolve`; what is given here wins over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; the arguments here win over the class's.
 
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
-        ``prepare_threshold=None`` if it does not know prepared statements.
+        ``prepare_threshold=None`` if it does not support prepared statements.
         """
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
@@ -135,7 +134,7 @@ class AsyncTableWorker:
     async def process_row(self, conn: AsyncConnection, row: dict[str, Any]) -> Any:
         """Work on a row, by column; the default calls the handler.
 
-        The transaction must be left open; ``conn.transaction()`` gives savepoints.
+        Leave the transaction open; ``conn.transaction()`` gives savepoints.
         """
         if self.handler is None:
             raise NotImplementedError
@@ -146,31 +145,31 @@ class AsyncTableWorker:
     ) -> Sequence[Any] | None:
         """Work on all rows of a transaction at once.
 
-        Returns None if all are done, else for each row what `process_row` would. If it raises, what
-        it wrote is rolled back, and it is called again for each row alone.
+        Returns None if all are done, else for each row a result like `process_row`'s. If it raises,
+        its writes are rolled back, and it is called again for each row alone.
         """
         raise NotImplementedError
 
     async def on_row_failed(
         self, row: dict[str, Any], error: Exception, after: timedelta | None
     ) -> None:
-        """A row failed, and is to come again after so long; None: it is given up.
+        """Called when a row failed; it is retried after ``after``, None: it is given up.
 
-        The log knows already.
+        The error is logged already.
         """
 
     async def on_settled(self, stats: TaskStats) -> None:
-        """What became of rows is committed: the place for metrics. ``released`` are those that
-        were put back on purpose."""
+        """Called when outcomes of rows are committed: the place for metrics. ``released`` are those
+        that were retried on purpose."""
 
     async def on_error(self, error: Exception) -> None:
-        """The database is away, or something else that is no row's fault. Raise here to leave
-        `run`, which else tries again. The log knows already."""
+        """Called when the database is away, or for another error that is no row's fault. Raise here
+        to leave `run`, which otherwise retries. The error is logged already."""
 
     # --- the life of a worker
 
     async def run_once(self) -> bool:
-        """One transaction; False if nothing was due. Raises whatever is no row's fault."""
+        """Run one transaction; False if nothing was due. Raises errors that are no row's fault."""
         check_table_worker(self)
         lane = AsyncTableLane(self, TableMarks())
         try:
@@ -185,10 +184,10 @@ class AsyncTableWorker:
         """Work until `stop`, or with ``until_empty`` until nothing is due.
 
         Survives errors of rows and the loss of the database. Raises InvalidTaskTable if the table
-        has no primary key or not the columns, ConnectionFailed if it cannot connect to begin with,
-        and later only what waiting does not mend; with ``until_empty`` any outage.
+        has no primary key or lacks the columns, ConnectionFailed if it cannot connect at the start,
+        and later only errors that waiting does not cure; with ``until_empty`` any outage.
 
-        In the main thread SIGTERM and SIGINT stop it after the rows it is at (a second one, at
+        In the main thread SIGTERM and SIGINT stop it after the current rows (a second one, at
         once), unless ``handle_signals`` is false; handlers are as before when it returns.
         """
         check_table_worker(self)
@@ -221,9 +220,9 @@ class AsyncTableWorker:
             waker.close()
 
     def stop(self) -> None:
-        """Make `run` return after the rows it is at, or now if it waits.
+        """Make `run` return after the current rows, or now if it waits.
 
-        From any thread (asyncio: in the event loop's), also before `run`.
+        Call it from any thread (asyncio: the event loop's), also before `run`.
         """
         self.stopping = True
         if self._waker is not None:
@@ -246,10 +245,10 @@ class AsyncTableWorker:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What every log line carries."""
+        """The fields of every log line."""
         return {"table": self.table}
 
-    # --- how
+    # --- helpers
 
     async def _work(
         self, lanes: list[AsyncTableLane], crew: AsyncCrew, *, until_empty: bool
@@ -279,7 +278,7 @@ class AsyncTableWorker:
         assert self._waker is not None
         if self._signal is None:
             await self._waker.wait(max(seconds, 0))
-        # What came before the first LISTEN was not heard: look once more.
+        # Rows before the first LISTEN were not notified: poll once more.
         elif await self._signal.open():
             self._signal.heard = True
         else:

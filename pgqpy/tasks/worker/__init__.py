@@ -1,1 +1,1 @@
-"""Workers of tasks: what is claimed, what becomes of it, and how they wait for more."""
+"""Workers of tasks: claims, outcomes, and waiting for more."""

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/worker/attempts_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Working on tasks that were claimed."""
+"""Working on claimed tasks."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pgqpy.tasks.worker.worker import TaskWorker
 
 
-#: What is not older than so many seconds is news: a look costs a tenth of that.
+#: The seconds for which an answer counts as new: a look costs a tenth of that.
 _NEWS = 0.002
 
 
 class Lost(Exception):
-    """Roll back: somebody else has these tasks now."""
+    """Roll back: another worker has these tasks now."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Lost(Exception):
 
 
 class Attempts:
-    """Attempts at tasks, in the way that the worker has; as many at once as call `work`."""
+    """Attempts at tasks, in the worker's way; `work` may be called concurrently."""
 
     def __init__(self, worker: TaskWorker, settling: Settling, waker: Waker) -> None:
         self._worker = worker
@@ -60,15 +60,15 @@ class Attempts:
         self._way = way_of(worker)
         self._idle: list[BatchConnection] = []
         self._asking = Lock()
-        #: What became of tasks, for whoever is going to tell the server.
+        #: Outcomes that the server must be told.
         self.ended: deque[Settled] = deque()
-        #: How many tasks `process_batch` gets at once.
+        #: The number of tasks that `process_batch` gets at once.
         self.batch_size = 1
-        #: Begin nothing more.
+        #: Whether to begin no more tasks.
         self.halted = False
 
     def work(self, until: float | None = None) -> None:
-        """Work on what waits, until nothing does, or somebody should be told what became of it."""
+        """Work on waiting tasks, until there are none, or outcomes must be sent."""
         waiting = self._held.waiting
         with suppress(IndexError):
             while not (self._worker.stopping or self.halted):
@@ -98,8 +98,8 @@ class Attempts:
             self._process(begun)
 
     def _begin(self, claims: list[Claim]) -> list[Claim]:
-        """Those that are to be done. Not if their leases have ended before they begin, as after an
-        outage, if somebody has cancelled them, or if they have lost too many workers."""
+        """Return the tasks to be done. Not those whose leases have ended before they begin, for
+        instance after an outage, that were cancelled, or that have lost too many workers."""
         self._hear_of_cancelled(claims)
         now = monotonic()
         begun = []
@@ -113,7 +113,7 @@ class Attempts:
         return begun
 
     def _hear_of_cancelled(self, claims: list[Claim]) -> None:
-        """Ask which tasks were cancelled, if that was not done just now."""
+        """Ask which tasks were cancelled, unless that was done just now."""
 
         def is_news() -> bool:
             return min(claim.asked for claim in claims) >= monotonic() - _NEWS
@@ -133,7 +133,7 @@ class Attempts:
                 finally:
                     self._put_back(conn)
             except PgqError as error:
-                # What is worked on will meet it, too.
+                # The task will meet the same error.
                 logger.debug("it is not known whether tasks were cancelled: %s", error)
                 return
         for claim in held.values():
@@ -144,7 +144,7 @@ class Attempts:
                 logger.info("task %s is cancelled: %s", task_id, reason)
 
     def _end(self, settled: Settled) -> None:
-        # Alone it is the loop itself that works.
+        # A single worker runs in the loop itself.
         first = self._worker.concurrency > 1 and not self.ended
         self.ended.append(settled)
         if first:
@@ -210,8 +210,8 @@ class Attempts:
                 self._end(Settled(claim, Released(None)))
 
     def _transact(self, claims: list[Claim]) -> tuple[Settlement, list[list[Any]]]:
-        """Effects and finish; what was told, and the answers. Raises Lost, and whatever goes wrong;
-        nothing was written then."""
+        """Process and finish; return the settlement and the answers. Raises Lost, and any other
+        error; then nothing was written."""
         conn = self._connection()
         try:
             with conn.batch():
@@ -228,7 +228,7 @@ class Attempts:
             if conn.closed and not conn.broken:
                 raise RuntimeError(f"{self._way} closed its connection") from error
             if conn.closed:
-                # It is not the task that has to wait.
+                # The task is not the one that has to wait.
                 self._settling.wait_for_database()
             raise
         finally:
@@ -255,7 +255,7 @@ class Attempts:
         return [worker.outcome_of(value) for value in outcomes]
 
     def _finish(self, conn: BatchConnection, settlement: Settlement) -> list[list[Any]]:
-        """Raises Lost, if some of the tasks are."""
+        """Finish the tasks. Raises Lost, if some of them are."""
         if settlement.may_be_refused():
             try:
                 with conn.transaction():
@@ -280,7 +280,7 @@ class Attempts:
         if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
             self._idle.append(conn)
         else:
-            # Whoever interrupted it was quicker than the rollback.
+            # The interruption was quicker than the rollback.
             conn.close()
 
     def _connection(self) -> BatchConnection:

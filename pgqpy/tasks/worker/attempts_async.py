@@ -1,4 +1,4 @@
-"""Working on tasks that were claimed."""
+"""Working on claimed tasks."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from pgqpy.tasks.worker.worker_async import AsyncTaskWorker
 
 
-#: What is not older than so many seconds is news: a look costs a tenth of that.
+#: The seconds for which an answer counts as new: a look costs a tenth of that.
 _NEWS = 0.002
 
 
 class Lost(Exception):
-    """Roll back: somebody else has these tasks now."""
+    """Roll back: another worker has these tasks now."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Lost(Exception):
 
 
 class AsyncAttempts:
-    """Attempts at tasks, in the way that the worker has; as many at once as call `work`."""
+    """Attempts at tasks, in the worker's way; `work` may be called concurrently."""
 
     def __init__(self, worker: AsyncTaskWorker, settling: AsyncSettling, waker: AsyncWaker) -> None:
         self._worker = worker
@@ -57,15 +57,15 @@ class AsyncAttempts:
         self._way = way_of(worker)
         self._idle: list[AsyncBatchConnection] = []
         self._asking = Lock()
-        #: What became of tasks, for whoever is going to tell the server.
+        #: Outcomes that the server must be told.
         self.ended: deque[Settled] = deque()
-        #: How many tasks `process_batch` gets at once.
+        #: The number of tasks that `process_batch` gets at once.
         self.batch_size = 1
-        #: Begin nothing more.
+        #: Whether to begin no more tasks.
         self.halted = False
 
     async def work(self, until: float | None = None) -> None:
-        """Work on what waits, until nothing does, or somebody should be told what became of it."""
+        """Work on waiting tasks, until there are none, or outcomes must be sent."""
         waiting = self._held.waiting
         with suppress(IndexError):
             while not (self._worker.stopping or self.halted):
@@ -95,8 +95,8 @@ class AsyncAttempts:
             await self._process(begun)
 
     async def _begin(self, claims: list[Claim]) -> list[Claim]:
-        """Those that are to be done. Not if their leases have ended before they begin, as after an
-        outage, if somebody has cancelled them, or if they have lost too many workers."""
+        """Return the tasks to be done. Not those whose leases have ended before they begin, for
+        instance after an outage, that were cancelled, or that have lost too many workers."""
         await self._hear_of_cancelled(claims)
         now = monotonic()
         begun = []
@@ -110,7 +110,7 @@ class AsyncAttempts:
         return begun
 
     async def _hear_of_cancelled(self, claims: list[Claim]) -> None:
-        """Ask which tasks were cancelled, if that was not done just now."""
+        """Ask which tasks were cancelled, unless that was done just now."""
 
         def is_news() -> bool:
             return min(claim.asked for claim in claims) >= monotonic() - _NEWS
@@ -130,7 +130,7 @@ class AsyncAttempts:
                 finally:
                     await self._put_back(conn)
             except PgqError as error:
-                # What is worked on will meet it, too.
+                # The task will meet the same error.
                 logger.debug("it is not known whether tasks were cancelled: %s", error)
                 return
         for claim in held.values():
@@ -141,7 +141,7 @@ class AsyncAttempts:
                 logger.info("task %s is cancelled: %s", task_id, reason)
 
     def _end(self, settled: Settled) -> None:
-        # Alone it is the loop itself that works.
+        # A single worker runs in the loop itself.
         first = self._worker.concurrency > 1 and not self.ended
         self.ended.append(settled)
         if first:
@@ -207,8 +207,8 @@ class AsyncAttempts:
                 self._end(Settled(claim, Released(None)))
 
     async def _transact(self, claims: list[Claim]) -> tuple[Settlement, list[list[Any]]]:
-        """Effects and finish; what was told, and the answers. Raises Lost, and whatever goes wrong;
-        nothing was written then."""
+        """Process and finish; return the settlement and the answers. Raises Lost, and any other
+        error; then nothing was written."""
         conn = await self._connection()
         try:
             async with conn.batch():
@@ -225,7 +225,7 @@ class AsyncAttempts:
             if conn.closed and not conn.broken:
                 raise RuntimeError(f"{self._way} closed its connection") from error
             if conn.closed:
-                # It is not the task that has to wait.
+                # The task is not the one that has to wait.
                 self._settling.wait_for_database()
             raise
         finally:
@@ -252,7 +252,7 @@ class AsyncAttempts:
         return [worker.outcome_of(value) for value in outcomes]
 
     async def _finish(self, conn: AsyncBatchConnection, settlement: Settlement) -> list[list[Any]]:
-        """Raises Lost, if some of the tasks are."""
+        """Finish the tasks. Raises Lost, if some of them are."""
         if settlement.may_be_refused():
             try:
                 async with conn.transaction():
@@ -277,7 +277,7 @@ class AsyncAttempts:
         if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
             self._idle.append(conn)
         else:
-            # Whoever interrupted it was quicker than the rollback.
+            # The interruption was quicker than the rollback.
             await conn.close()
 
     async def _connection(self) -> AsyncBatchConnection:

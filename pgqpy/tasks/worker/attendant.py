@@ -1,4 +1,4 @@
-"""What a worker of an app does beside its jobs: periodic tasks, progress, cancellations."""
+"""The background work of an app's worker: periodic tasks, progress, cancellations."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pgqpy.tasks.current import CurrentJob
 from pgqpy.tasks.due import LOOK, push_due
 from pgqpy.tasks.periodic import PeriodicTask, set_periodic
 
-#: Seconds between looks for cancellations while jobs run, and between reports of progress.
+#: Seconds between checks for cancellations while jobs run, and between reports of progress.
 _PAUSE = 1.0
-#: A cancelled task is gone a little later; seconds for which that is waited for.
+#: Seconds to wait for the end of cancelled tasks.
 _LINGER = 60.0
 
 _ATTEND = b"""
@@ -29,7 +29,7 @@ select * from pgq_task.attend(%s, %s::bigint[], %s::bigint[], %s::float8[], %s::
 
 
 class Attendant:
-    """A thread with a connection of its own, in asyncio, too: jobs may keep the event loop busy."""
+    """A thread with its own connection, also with asyncio: jobs may keep the event loop busy."""
 
     def __init__(self, dsn: str, claimant: str, periodic: Sequence[PeriodicTask]) -> None:
         self._dsn = dsn
@@ -39,7 +39,7 @@ class Attendant:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
-        #: Nothing is due, unless a job begins.
+        #: Whether nothing is due, unless a job begins.
         self._idle = False
         self._conn: Connection | None = None
         self._push_at = 0.0
@@ -47,7 +47,7 @@ class Attendant:
         self._thread = threading.Thread(target=self._run, name="pgqpy attendant", daemon=True)
 
     def __enter__(self) -> Self:
-        """Tells the server of the periodic tasks; raises what that does."""
+        """Store the periodic tasks on the server; raises its errors."""
         if self._periodic:
             with self._connect() as conn, conn.transaction():
                 set_periodic(conn, self._periodic)
@@ -67,7 +67,7 @@ class Attendant:
 
     @contextmanager
     def attending(self, job: CurrentJob) -> Iterator[None]:
-        """While it runs, the job is told if it is cancelled, and the server of its progress."""
+        """While the job runs, tell it of its cancellation, and the server of its progress."""
         with self._changed:
             self._jobs[job.task.id] = job
             if self._idle:
@@ -96,7 +96,7 @@ class Attendant:
                     log = logger.error if isinstance(error, PERMANENT) else logger.warning
                     log("beside its jobs worker %s cannot: %s", self._claimant, error)
                 except Exception:
-                    # Whatever it is, jobs go on to be cancelled and pushed.
+                    # Whatever the error, jobs are still cancelled and pushed.
                     self._disconnect()
                     pause = backoff.pause()
                     logger.exception("beside its jobs worker %s failed", self._claimant)
@@ -104,7 +104,7 @@ class Attendant:
             self._disconnect()
 
     def _wait(self, pause: float) -> bool:
-        """Wait until there is something to do, at least so long. False if closed."""
+        """Wait until there is something to do, at least ``pause``. False if closed."""
         begun = monotonic()
         with self._changed:
             while not self._closed:

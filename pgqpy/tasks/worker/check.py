@@ -1,4 +1,4 @@
-"""What can be wrong with a worker, found before it claims a task."""
+"""Checks of a worker, before it claims a task."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pgqpy.retries import interval
 from pgqpy.retry_policy import check_policy
 from pgqpy.tasks import statements as sql
 
-#: The ways to work, of which a worker has one.
+#: The methods of work, of which a worker has one.
 WAYS = ("handle_task", "process_task", "process_batch")
 
 
 def way_of(worker: object) -> str:
-    """The method that a worker has overridden. Raises InvalidConsumer if it is not one."""
+    """Return the method that a worker has overridden. Raises InvalidConsumer if it is not one."""
     name = type(worker).__name__
     ways = [
         way
@@ -80,7 +80,7 @@ def _check_handler(name: str, handler: object, awaited: bool) -> None:
     given = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
     if given and not awaited:
         raise InvalidConsumer(f"{name}: the handler must not be `async def`; use AsyncTaskWorker")
-    # A lambda may return what can be awaited.
+    # A lambda may return an awaitable.
     if awaited and not given and getattr(handler, "__name__", "<lambda>") != "<lambda>":
         raise InvalidConsumer(f"{name}: the handler must be `async def`; or use TaskWorker")
     try:

@@ -1,7 +1,7 @@
 """The tasks that a worker has claimed, and the renewal of their leases.
 
-A thread renews them, with a connection of its own, in asyncio, too: a handler that keeps its thread
-or the event loop busy must not cost the lease.
+A thread renews them, with a connection of its own, also with asyncio: a handler that keeps its
+thread or the event loop busy must not cost the lease.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from pgqpy.tasks.task import Task
 
 @dataclass(eq=False, slots=True)
 class Claim:
-    """A task that the worker has, from the claim until it is told what became of it."""
+    """A task of the worker, from the claim until its outcome is reported."""
 
     task: Task
-    #: The newest one, which counts.
+    #: The newest version, which counts.
     version: int
     #: Seconds from a renewal to the end of the lease.
     lease: float
-    #: When it ends, by this machine's clock.
+    #: The end of the lease, by this machine's clock.
     end: float
-    #: When it was last known that the task shall be done.
+    #: When the task was last known not to be cancelled.
     asked: float
-    #: Somebody has cancelled the task meanwhile.
+    #: The task was cancelled meanwhile.
     cancelled: bool = False
-    #: Its version may have changed without anybody here having heard of it.
+    #: Its version may have changed without this worker's knowledge.
     doubtful: bool = False
-    #: Somebody else may have it.
+    #: Another worker may have it.
     lost: bool = False
-    #: Interrupts who works on it.
+    #: Interrupts the work on it.
     interrupt: Callable[[], None] | None = field(default=None, repr=False)
 
     @property
     def suspect(self) -> bool:
-        """Nobody told what came of the last attempt: it may have ended its worker, or have waited
-        beside one that has."""
+        """Whether the last attempt ended without an outcome: it may have ended its worker, or have
+        waited beside one that has."""
         return self.task.error == sql.LOST
 
     @property
     def dangerous(self) -> bool:
-        """It is suspect, and this is not the first time that it is tried again."""
+        """Whether it is suspect, and this is not its first retry."""
         return self.suspect and self.task.attempts > 2
 
     @property
@@ -67,8 +67,8 @@ class Claim:
 class Held:
     """The claims of a worker, renewed at half of their leases.
 
-    Those in `waiting` have not begun. Whoever takes a claim out of there has it: who works on it,
-    or who gives it back, which is what becomes of it if it still waits after half of its lease.
+    Those in `waiting` have not begun. The code that takes a claim out of there owns it: to work on
+    it, or to give it back, which happens if it still waits after half of its lease.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Held:
     ) -> None:
         """``on_lost`` is called in the thread, for a claim whose lease was lost."""
         self.waiting: deque[Claim] = deque()
-        #: Held while a renewal is under way: until its answer is there nobody knows the versions.
+        #: Held while a renewal is under way: the versions are unknown until its answer.
         self.renewing = threading.Lock()
         self._claims: dict[int, Claim] = {}
         self._claimant = claimant
@@ -112,7 +112,7 @@ class Held:
         return claim is not None and claim.task.version == task.version
 
     def add(self, claims: list[Claim]) -> list[Claim]:
-        """They were claimed just now, and wait. Those of the same tasks that are lost by that."""
+        """Add new claims, which wait. Returns earlier claims of the same tasks, which are lost."""
         lost = []
         first, shortest = math.inf, self._shortest
         for claim in claims:
@@ -131,22 +131,22 @@ class Held:
         return lost
 
     def claims(self) -> dict[int, Claim]:
-        """All, by the ids of their tasks."""
+        """Return all claims, by the ids of their tasks."""
         return self._claims.copy()
 
     def drop(self, claims: Iterable[Claim]) -> None:
-        """They are not to be renewed any more; while `renewing` is held."""
+        """Stop renewing claims; call it while `renewing` is held."""
         for claim in claims:
             if self._claims.get(claim.task.id) is claim:
                 del self._claims[claim.task.id]
 
     def keep(self, claims: Iterable[Claim]) -> None:
-        """They are to be renewed after all."""
+        """Renew claims again."""
         for claim in claims:
             self._claims.setdefault(claim.task.id, claim)
 
     def take_waiting(self) -> list[Claim]:
-        """All that have not begun."""
+        """Take all claims that have not begun."""
         taken = []
         with suppress(IndexError):
             while True:
@@ -154,7 +154,7 @@ class Held:
         return taken
 
     def close(self) -> None:
-        """Renew nothing any more."""
+        """Stop all renewals."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -176,7 +176,7 @@ class Held:
             while not self._closed:
                 now = monotonic()
                 due = [claim.renew_at for claim in [*self._claims.values()]]
-                # A claim of later has no shorter lease, or else it notifies.
+                # A later claim has no shorter lease, or else it notifies.
                 self._next = max(min(due, default=now + self._shortest / 2), self._not_before)
                 if self._next <= now:
                     return True
@@ -186,7 +186,7 @@ class Held:
     def _renew_due(self) -> None:
         with self.renewing:
             now = monotonic()
-            # Some are a little early, to be renewed together.
+            # Some are renewed a little early, together with others.
             due = [c for c in [*self._claims.values()] if c.renew_at <= now + c.lease / 8]
             unbegun = [claim for claim in due if self._take_back(claim)]
             begun = [claim for claim in due if claim not in unbegun]
@@ -211,7 +211,7 @@ class Held:
                 )
                 return
             self._backoff.reset()
-            # Some may have been told to the server meanwhile.
+            # Some may have been reported to the server meanwhile.
             lost = [claim for claim in lost if claim.task in self]
             self.drop(lost)
         for claim in lost:
@@ -225,7 +225,7 @@ class Held:
         return True
 
     def _renew(self, claims: list[Claim]) -> list[Claim]:
-        """Renew; those that are lost."""
+        """Renew claims; return the lost ones."""
         if any(claim.doubtful for claim in claims):
             ids = [claim.task.id for claim in claims]
             know_versions(claims, self._ask(sql.HELD, ids, False))
@@ -249,7 +249,7 @@ class Held:
 
 
 def know_versions(claims: Iterable[Claim], held: Iterable[tuple[int, int]]) -> None:
-    """Doubtful claims have the versions that the server says they have."""
+    """Give doubtful claims the versions that the server returned."""
     versions = dict(held)
     for claim in claims:
         claim.version = versions.get(claim.task.id, claim.version)

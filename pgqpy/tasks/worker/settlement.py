@@ -1,4 +1,4 @@
-"""Telling the server what became of tasks, in as few statements as there are kinds of outcomes."""
+"""Statements that report outcomes of tasks to the server: one for each kind of outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pgqpy.tasks import statements as sql
 from pgqpy.tasks.outcome import Failed, Finished, Moved, Outcome, Released, without_result
 from pgqpy.tasks.worker.held import Claim
 
-#: Any server takes a result of so many characters, if it knows them.
+#: Any server takes a result of this many characters, if its encoding has them.
 _SMALL = 10_000
 
 #: A statement and its parameters.
@@ -23,23 +23,22 @@ Call: TypeAlias = tuple[bytes, list[Any]]
 
 @dataclass(eq=False, slots=True)
 class Settled:
-    """A claim, and what becomes of its task."""
+    """A claim, and the outcome of its task."""
 
     claim: Claim
     outcome: Outcome
 
 
 def lost_ids(error: TaskConflict) -> list[int]:
-    """The tasks that somebody else has; none if another task is in the way of what was to become
-    of them."""
+    """Return the tasks that another worker has; none if another task prevents the outcome."""
     return [each["id"] for each in error.conflicts if each["reason"] != "collision"]
 
 
 class Settlement:
-    """Statements for outcomes, and what their answers say."""
+    """Statements for outcomes, and the meaning of their answers."""
 
     def __init__(self, claimant: str, info: ConnectionInfo, settled: Iterable[Settled]) -> None:
-        """``info`` tells the server's encoding: it may not know all that an error quotes."""
+        """``info`` gives the server's encoding: it may lack characters that an error quotes."""
         self._claimant = claimant
         self._info = info
         self.settled = list(settled)
@@ -49,11 +48,11 @@ class Settlement:
         }
 
     def calls(self) -> list[Call]:
-        """The statements. The one for moves fails as a whole if a task is lost."""
+        """Return the statements. The one for moves fails as a whole if a task is lost."""
         return [self._call(kind, settled) for kind, settled in self._kinds.items()]
 
     def may_be_refused(self) -> bool:
-        """Whether the server may not take some result, for its encoding or its size."""
+        """Whether the server may refuse some result, for its encoding or its size."""
         unicode = self._info.parameter_status("server_encoding") == "UTF8"
         return any(
             len(result) > _SMALL or not (unicode or result.isascii())
@@ -62,21 +61,21 @@ class Settlement:
         )
 
     def drop_results(self, error: Exception) -> None:
-        """The server does not take them; tasks are finished without."""
+        """Drop results that the server refuses; tasks are finished without."""
         for each in self._kinds.get(Finished, ()):
             if isinstance(each.outcome, Finished) and each.outcome.result is not None:
                 each.outcome = without_result(error)
 
     @property
     def one_finished(self) -> tuple[Claim, str | None] | None:
-        """A claim and its result, if there is no more to tell than that its task was done."""
+        """Return a claim and its result, if the only outcome is that its task was done."""
         match self.settled:
             case [Settled(claim=claim, outcome=Finished(result=result, note=None))]:
                 return claim, result
         return None
 
     def failed(self, answers: Iterable[list[Any]]) -> Iterator[tuple[Claim, Failed, Sequence[Any]]]:
-        """Those that failed, each with whether it went to an error queue, to which, and why."""
+        """Yield failed tasks, each with whether it went to an error queue, to which, and why."""
         for (kind, settled), rows in zip(self._kinds.items(), answers, strict=True):
             known = {row[0]: row[1:] for row in rows} if kind is Failed else {}
             for each in settled:
@@ -84,7 +83,7 @@ class Settlement:
                     yield each.claim, each.outcome, known[each.claim.task.id]
 
     def lost(self, answers: Iterable[list[Any]]) -> Iterator[Settled]:
-        """Those that the worker did not have any more, from the rows of the statements."""
+        """Yield tasks that the worker had lost, from the rows of the statements."""
         for (kind, settled), rows in zip(self._kinds.items(), answers, strict=True):
             ids = {row[0] for row in rows}
             if kind is Finished or kind is Released:

@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/worker/settling_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Saying what became of tasks: to the server, the log and the worker's hooks."""
+"""Reporting outcomes of tasks: to the server, the log and the worker's hooks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ONE_FINISHED = TaskStats(finished=1)
 
 
 class Settling:
-    """What the loop of a worker and the attempts have in common."""
+    """The shared state of a worker's loop and its attempts."""
 
     def __init__(self, worker: TaskWorker) -> None:
         self._worker = worker
@@ -56,14 +56,14 @@ class Settling:
             application_name=self._name,
             prepare_threshold=worker.prepare_threshold,
         )
-        #: Pauses of what fails for reasons that are no task's.
+        #: Pauses after failures that are no task's fault.
         self._outage = Backoff(0.1, worker.reconnect_cap)
         self._outage_until = 0.0
         self.not_before = 0.0
 
     @property
     def connecting(self) -> dict[str, Any]:
-        """How the worker connects."""
+        """The worker's arguments for connections."""
         return {
             "autocommit": True,
             "application_name": self._name,
@@ -71,12 +71,12 @@ class Settling:
         }
 
     def prepare(self, conn: Connection, settled: list[Settled]) -> Settlement:
-        """The statements for what became of tasks, whose leases are not renewed any more."""
+        """Return the statements for outcomes; stops renewing the leases of these tasks."""
         claims = [each.claim for each in settled]
         info = conn.info
         in_transaction = info.transaction_status != TransactionStatus.IDLE
         if in_transaction and self.held.renewing.locked():
-            # Behind a pooler the renewal may wait for the very session that this transaction has.
+            # Behind a pooler the renewal may wait for the very session of this transaction.
             self.held.drop(claims)
             for claim in claims:
                 claim.doubtful = True
@@ -91,7 +91,7 @@ class Settling:
         return Settlement(self._worker.name, info, settled)
 
     def report(self, settlement: Settlement, answers: list[list[Any]]) -> None:
-        """The server knows; tell the worker."""
+        """Report outcomes that the server has recorded to the worker."""
         lost = [each.claim for each in settlement.lost(answers)]
         if not lost and settlement.one_finished:
             self._worker.on_settled(_ONE_FINISHED)
@@ -136,7 +136,7 @@ class Settling:
         )
 
     def lost(self, claim: Claim) -> None:
-        """Somebody else has the task now, or had it. From any thread."""
+        """Report that another worker has, or had, the task. Call it from any thread."""
         if claim.lost:
             return
         claim.lost = True
@@ -159,29 +159,29 @@ class Settling:
         self.not_before = monotonic() + self._outage_pause()
 
     def outage_is_over(self) -> None:
-        """Something worked."""
+        """End an outage: something worked."""
         self._outage.reset()
 
     def _outage_pause(self) -> float:
-        """Seconds to wait for what fails for reasons that are no task's. What fails before they are
-        over is part of the same, and waits no longer."""
+        """Return the seconds to wait after a failure that is no task's fault. A failure before they
+        are over belongs to the same outage, and does not prolong the pause."""
         now = monotonic()
         if now >= self._outage_until:
             self._outage_until = now + self._outage.pause()
         return self._outage_until - now
 
     def outcome_of_lost(self, claim: Claim) -> Outcome | None:
-        """What becomes of a task instead of a further attempt, after one that was lost; None if it
-        is tried again."""
+        """Return the outcome of a task that lost a worker, instead of a further attempt; None if it
+        is retried."""
         before = replace(claim.task, attempts=claim.task.attempts - 1)
         outcome = self._worker.outcome_of_error(before, TaskLost(sql.LOST))
         return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
 
     def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
-        """What becomes of a task for which this was raised."""
+        """Return the outcome of a task for which this error was raised."""
         worker, task = self._worker, claim.task
         meant = isinstance(error, Retry | DeadLetter | Move)
-        # Of its own `modify`: others were quicker, and the next attempt sees what they did.
+        # A conflict of its own `modify`: the next attempt sees the others' changes.
         conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
         if not meant and (conflict or isinstance(error, worker.outages) or is_circumstance(error)):
             pause = self._outage_pause()
@@ -196,13 +196,13 @@ class Settling:
         return worker.outcome_of_error(task, error)
 
     def _tell_failed(self, claim: Claim, outcome: Failed, verdict: Sequence[Any]) -> None:
-        """The log and the worker's hook, of what became of a task that failed."""
+        """Report the outcome of a failed task to the log and the worker's hook."""
         task, error = claim.task, outcome.raised
         buried, queue, because = verdict
         if buried:
             where = f"goes to the error queue {queue} after attempt {task.attempts}"
             where += f" ({because})" if because else ""
-            # Who gave it up on purpose may name a cause; only that has a traceback of interest.
+            # A deliberate DeadLetter may name a cause; only that has a traceback of interest.
             cause = error.__cause__ if isinstance(error, DeadLetter) else error
             logger.error(
                 "task %s of queue %s %s: %s",
@@ -239,7 +239,7 @@ class Settling:
 
 
 def send(conn: Connection, calls: list[Call]) -> list[list[Any]]:
-    """The rows of statements, which are sent at once: outside of a transaction they are one."""
+    """Send statements at once and return their rows: outside of a transaction they are one."""
     cursors = [conn.cursor(row_factory=tuple_row, binary=True) for _ in calls]
     with translate_errors():
         if len(calls) == 1:
@@ -256,8 +256,8 @@ def send(conn: Connection, calls: list[Call]) -> list[list[Any]]:
 
 
 def _forget_prepared(conn: Connection) -> None:
-    """After one of a pipeline's statements was refused psycopg takes those behind it for prepared,
-    which they are not. A rollback makes it forget."""
+    """Make psycopg forget its prepared statements, by a rollback: if one of a pipeline's statements
+    was refused, it wrongly takes those behind it for prepared."""
     if conn.info.transaction_status == TransactionStatus.IDLE:
         with suppress(psycopg.Error), conn.transaction(force_rollback=True):
             pass

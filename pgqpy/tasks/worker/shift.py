@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/worker/shift_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""A worker at work, from its first claim until it stops."""
+"""A worker's run, from its first claim until it stops."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from pgqpy.tasks.worker.signal import TaskSignal
 if TYPE_CHECKING:
     from pgqpy.tasks.worker.worker import TaskWorker
 
-#: What became of a task is told after so many seconds at the latest, unless the next takes longer.
+#: The maximum seconds until an outcome is reported, unless the next one takes longer.
 _PROMPT = 0.02
-#: A batch should take about so many seconds: if it is less, the next one is twice as large.
+#: The seconds that a batch should take: if it takes less, the next one is twice as large.
 _QUICK, _SLOW = 0.1, 0.5
-#: The first look behind a claim that found nothing: some pushes that were under way notify nobody.
+#: The first poll after a claim that found nothing: some uncommitted pushes send no notification.
 _FIRST_LOOK = 0.05
 _SWEEP = 1.0
 _LOCK_NOT_AVAILABLE = "55P03"
-#: So many signals are answered at once before they are folded, so that tasks which come once an
-#: interval need not wait when one of them is a little early.
+#: The number of signals answered at once before they are folded, so that tasks that come once an
+#: interval need not wait if one of them is a little early.
 _AT_ONCE = 3
 
 
 class Shift:
-    """The loop: tell what became of tasks, and claim the next, in one round trip; work on them."""
+    """The loop: report outcomes and claim the next tasks, in one round trip; work on them."""
 
     def __init__(self, worker: TaskWorker, waker: Waker, *, until_empty: bool) -> None:
         self._until_empty = until_empty
@@ -72,32 +72,32 @@ class Shift:
         self._crew = Crew(worker.concurrency, waker.wake)
         self._conn: Connection | None = None
         self._cursor: Cursor[Any] | None = None
-        #: What became of tasks, as far as the server may not know yet.
+        #: Outcomes that the server may not know yet.
         self._unsettled: list[Settled] = []
-        #: How many to claim at once.
+        #: The number of tasks to claim at once.
         self._size = worker.concurrency
         self._claimed_at = 0.0
         self._settled_at = 0.0
-        #: It was claimed, and begins when all that has not begun is given back: if it ends this
-        #: process, that costs no other an attempt.
+        #: A claimed task that begins after all waiting tasks are given back: if it ends this
+        #: process, no other task loses an attempt.
         self._suspect: Claim | None = None
-        #: It may end this process: while it is worked on nothing else is begun.
+        #: A task that may end this process: while it is worked on no other one begins.
         self._dangerous: Claim | None = None
-        #: The last claim got fewer tasks than it might have had.
+        #: Whether the last claim got fewer tasks than it could.
         self._dry = False
-        #: It got none while no task was worked on: there was nothing to do.
+        #: Whether it got none while no task was worked on: there was nothing to do.
         self._done = False
         self._look_at = 0.0
         self._look_pause = _FIRST_LOOK
         self._sweep_at = 0.0
         self._push_at = 0.0 if worker.pushes_periodic() else math.inf
-        #: When a signal is answered that is heard before; and when all answers so far would have
-        #: been given, had there been an interval between them.
+        #: The time to answer a signal that arrives earlier; and the time by which all answers so
+        #: far would have been given, had there been an interval between them.
         self._answer_at = 0.0
         self._answers_until = 0.0
-        #: How often a signal was answered in vain, without a break.
+        #: The number of consecutive signals that were answered in vain.
         self._vain = 0
-        #: How many tasks the last claim got.
+        #: The number of tasks of the last claim.
         self._found = 0
         self._away = Backoff(0.1, worker.reconnect_cap)
 
@@ -123,7 +123,7 @@ class Shift:
         finally:
             self._attempts.halted = True
             self._crew.close()
-            # Where it did not leave in good order: what can be told at once.
+            # After an error: report the outcomes that can be reported at once.
             try:
                 with suppress(Exception):
                     self._leave()
@@ -138,7 +138,7 @@ class Shift:
     # --- the loop
 
     def _turn(self) -> bool:
-        """One round. False if there is nothing to do."""
+        """Run one round. False if there is nothing to do."""
         if self.held.waiting:
             self._set_to_work()
             if self._worker.stopping:
@@ -151,7 +151,7 @@ class Shift:
             answering
             or not self._dry
             or now >= self._look_at
-            # What has ended may have pushed tasks.
+            # Finished tasks may have pushed others.
             or (
                 self._until_empty and (bool(self._attempts.ended) or not (self._done or self._crew))
             )
@@ -176,14 +176,14 @@ class Shift:
             self._crew.start(self._attempts.work)
 
     def _room(self) -> int:
-        """How many tasks to claim now."""
+        """Return the number of tasks to claim now."""
         if self._dangerous is not None and self._dangerous.task in self.held:
             return 0
         if self._worker.concurrency == 1:
             return 0 if self.held.waiting else self._size
         room = self._size - len(self.held) + len(self._attempts.ended)
         if not self.held.waiting:
-            # Whoever is idle gets a task, however many the others have.
+            # An idle thread gets a task, however many the others have.
             return max(room, self._worker.concurrency - len(self._crew))
         return room if room * 2 >= self._size else 0
 
@@ -193,19 +193,19 @@ class Shift:
         return not (self._crew and self.held.waiting) or now >= self._settled_at + _PROMPT
 
     def _wait(self, now: float) -> None:
-        """Wait for a task, for somebody who has worked on one, or until it is time to look."""
+        """Wait for a task, for the end of one, or until it is time to poll."""
         until = max(self._look_at, self._settling.not_before) if self._room() else now + 60
         if self._attempts.ended:
             until = min(until, self._settled_at + _PROMPT)
         until = min(until, max(self._push_at, self._settling.not_before))
-        # Else, whatever is heard, nothing can be done about it.
+        # Otherwise a signal could not be answered.
         able = bool(self._room()) and now >= self._settling.not_before
         if able and self._heard:
             until = min(until, self._answer_at)
         seconds = max(until - now, 0.001)
         if self._signal is None or self._heard or not able:
             self._waker.wait(seconds)
-        # What came before the first LISTEN was not heard: look once more.
+        # Tasks before the first LISTEN were not notified: poll once more.
         elif self._signal.open():
             self._look_at = 0.0
         else:
@@ -216,18 +216,18 @@ class Shift:
         return self._signal is not None and self._signal.heard
 
     def _answered(self, now: float) -> None:
-        """A signal was answered; those of a stream are folded, into one an interval."""
+        """Record the answer to a signal; those of a stream are folded, into one an interval."""
         fold = self._worker.fold_interval
         self._vain = 0 if self._found else min(self._vain + 1, 10)
         if self._vain:
-            # Others were quicker, and may be so again.
+            # Other workers were quicker, and may be so again.
             self._answer_at = now + random.uniform(0, min(fold, 0.001 * 2**self._vain))
         else:
             self._answers_until = max(self._answers_until, now) + fold
             self._answer_at = self._answers_until - (_AT_ONCE - 1) * fold
 
     def _leave(self) -> None:
-        """Give back what has not begun, wait for what has, and tell what became of it."""
+        """Give back waiting tasks, wait for the running ones, and report their outcomes."""
         worker = self._worker
         away = Backoff(0.1, 2)
         failures = 0
@@ -275,7 +275,7 @@ class Shift:
         return existing
 
     def _database_away(self, error: PgqError) -> None:
-        """Start over with new connections, after a pause."""
+        """Reconnect, after a pause."""
         pause = self._away.pause()
         logger.warning(
             "worker %s lost the database: %s; again in %.1f s",
@@ -290,10 +290,10 @@ class Shift:
         if not self._worker.stopping:
             self._waker.wait(pause)
 
-    # --- what the server is told and asked
+    # --- exchange with the server
 
     def _exchange(self, room: int) -> None:
-        """Tell what became of tasks, and claim so many, in one round trip and one transaction."""
+        """Report outcomes, and claim ``room`` tasks, in one round trip and one transaction."""
         while self._attempts.ended:
             self._unsettled.append(self._attempts.ended.popleft())
         if self._signal is not None and room:
@@ -328,7 +328,7 @@ class Shift:
     def _ask(
         self, conn: Connection, settlement: Settlement, room: int, arm: bool
     ) -> tuple[list[list[Any]], float | None, list[Any]]:
-        """The answers to what became of tasks, the seconds until one is due, and claimed rows."""
+        """Return the answers to outcomes, the seconds until a task is due, and claimed rows."""
         worker = self._worker
         one = settlement.one_finished
         if one is not None and room == len(self._queues) == 1 and not arm:
@@ -352,8 +352,8 @@ class Shift:
         )
 
     def _finish_and_claim(self, conn: Connection, arguments: list[Any]) -> list[Any]:
-        """Always with the same cursor: a new one has to find out how values are sent and loaded,
-        which takes longer than all the rest."""
+        """Use always the same cursor: a new one must find out how values are sent and loaded, which
+        takes longer than all the rest."""
         if self._cursor is None or self._cursor.connection is not conn:
             self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
         with translate_errors():
@@ -361,7 +361,7 @@ class Shift:
             return self._cursor.fetchall()
 
     def _settle_each(self, conn: Connection) -> None:
-        """One after the other, since some outcome cannot be had: that task has failed then."""
+        """Report outcomes one by one, since one was refused: that task has failed then."""
         while self._unsettled:
             each = self._unsettled[0]
             settlement = self._settling.prepare(conn, [each])
@@ -376,7 +376,7 @@ class Shift:
                     each.outcome = without_result(error)
                     continue
                 elif isinstance(each.outcome, Moved):
-                    # It would be done again, and moved to the same place.
+                    # It would be repeated, and moved to the same place.
                     given_up = DeadLetter(error)
                     each.outcome = self._settling.outcome_of_error(each.claim, given_up)
                     continue
@@ -394,12 +394,12 @@ class Shift:
             self._unsettled.pop(0)
 
     def _take_up(self, room: int, rows: list[Any], due: float | None) -> None:
-        """Tasks were claimed, or none."""
+        """Take the claimed tasks, or note that there were none."""
         now = self._settled_at
         self._found = len(rows)
         armed, self._dry = self._dry, len(rows) < room
         if not rows:
-            # A claim that nobody was told of might have come too early.
+            # A claim before the unnotified tasks were committed has missed them.
             pause = self._look_pause if due is None else min(self._look_pause, due)
             armed = armed or self._until_empty
             self._look_at = now + pause if armed else 0.0
@@ -435,7 +435,7 @@ class Shift:
             self._settling.lost(claim)
 
     def _sweep(self) -> None:
-        """Now and then somebody must."""
+        """Sweep the queues now and then; any worker may do it."""
         if monotonic() >= self._sweep_at:
             conn = self._connection()
             self._sweep_at = monotonic() + _SWEEP
@@ -444,16 +444,16 @@ class Shift:
             except PgqError as error:
                 if error.sqlstate != _LOCK_NOT_AVAILABLE:
                     raise
-                # Somebody has locked what it needs; the next one begins anew.
+                # Another session has locked what it needs; the next sweep begins anew.
                 return
             if len(self._queues) < len(self._all_queues):
                 self._queues = self._existing()
             if swept:
-                # It may have brought to light what claims did not find.
+                # It may have made tasks visible that claims did not find.
                 self._look_at = 0.0
 
     def _push_periodic(self) -> None:
-        """Somebody must, too: who made them may run no workers."""
+        """Push periodic tasks: the program that made them may run no workers."""
         try:
             seconds = push_due(self._connection())
         except ImportError as error:

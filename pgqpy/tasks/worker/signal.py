@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/worker/signal_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Hearing of tasks that were pushed."""
+"""Notifications of pushed tasks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pgqpy.listener import Subscriber
 
 
 class TaskSignal(Subscriber):
-    """What a worker hears of its queues."""
+    """Receiver of notifications of a worker's queues."""
 
     probe = ""
     subject = "tasks"
 
     def __init__(self, dsn: str, queues: Collection[str]) -> None:
-        #: There may be tasks that were not looked for yet.
+        #: Whether there may be tasks that were not looked for yet.
         self.heard = False
         self._queues = frozenset(queues)
         super().__init__(dsn, ", ".join(queues))

@@ -1,4 +1,4 @@
-"""Hearing of tasks that were pushed."""
+"""Notifications of pushed tasks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pgqpy.listener_async import AsyncSubscriber
 
 
 class AsyncTaskSignal(AsyncSubscriber):
-    """What a worker hears of its queues."""
+    """Receiver of notifications of a worker's queues."""
 
     probe = ""
     subject = "tasks"
 
     def __init__(self, dsn: str, queues: Collection[str]) -> None:
-        #: There may be tasks that were not looked for yet.
+        #: Whether there may be tasks that were not looked for yet.
         self.heard = False
         self._queues = frozenset(queues)
         super().__init__(dsn, ", ".join(queues))

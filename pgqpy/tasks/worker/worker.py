@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/worker/worker_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Workers: claim tasks, work on them, and say what became of them."""
+"""Workers: claim tasks, work on them, and report their outcomes."""
 
 from __future__ import annotations
 
@@ -40,65 +40,64 @@ class TaskWorker:
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 
     There are three ways to work. Give a handler, or override `handle_task`: it is called outside
-    of any transaction, and the task is finished afterwards, so what it does happens *at least
-    once*. Or override `process_task`: what it writes on ``conn`` commits in the transaction in
-    which the task is finished, so effects in this database happen *exactly once*. Or override
-    `process_batch`, for many tasks in one such transaction::
+    of any transaction, and the task is finished afterwards, so its effects happen *at least once*.
+    Or override `process_task`: its writes on ``conn`` commit in the transaction in which the task
+    is finished, so effects in this database happen *exactly once*. Or override `process_batch`,
+    for many tasks in one such transaction::
 
         def send(task):
             mail(task.payload["to"])
 
         TaskWorker(dsn, "mails", send).run()
 
-    A task is the worker's for its lease, which is renewed in the background for as long as it
-    works. If that fails, because the machine slept or the network was away, and another worker has
-    taken the task over, this one cannot finish it any more: in a transaction nothing of what it
-    wrote is committed; a handler of asyncio is cancelled, and `on_task_lost` is called.
+    A task belongs to the worker for its lease, which is renewed in the background while the worker
+    works. If that fails, because the machine slept or the network was down, and another worker has
+    taken the task over, this one cannot finish it any more: in a transaction its writes are rolled
+    back; a handler of asyncio is cancelled, and `on_task_lost` is called.
 
-    What is returned for a task is its result, which is kept if the queue keeps finished tasks. If
-    it is no JSON the task is finished without it: what was done is not done again because of what
-    it returned. A `Retry`, a `DeadLetter` or a `Move` may be returned or raised; returned, what was
-    written for the task in its transaction commits with it, raised, it is rolled back. After any
-    other error ``retry_policy`` says when the task comes again; when that or the queue allows no
-    more attempts, the task goes to the error queue with the reason.
+    The value returned for a task is its result, which is kept if the queue keeps finished tasks. If
+    it is not JSON the task is finished without it: that is no reason to repeat the work. A `Retry`,
+    a `DeadLetter` or a `Move` may be returned or raised; if returned, the task's writes in its
+    transaction commit with it, if raised, they are rolled back. After any other error
+    ``retry_policy`` gives the delay of the next attempt; if that or the queue allows no more
+    attempts, the task goes to the error queue with the reason.
     """
 
     queues: str | Sequence[str] = ()
     """The queues to serve; higher priorities first, else at random among them."""
 
     lease: Duration | None = None
-    """For how long a task is claimed and renewed, in seconds. None: what the queue's settings
-    say."""
+    """Seconds for which a task is claimed and renewed. None: the queue's setting."""
     batch_size: int = 100
-    """Claim at most so many tasks at once: fewer while they take long."""
+    """The maximum number of tasks to claim at once: fewer while they take long."""
     concurrency: int = 1
-    """Work on so many tasks at once: in threads, or in tasks of asyncio."""
+    """The number of tasks to work on at once: in threads, or in asyncio tasks."""
     random: bool = True
-    """Begin with any of those that have waited longest, so that tasks which bring workers down do
-    not hold up the others. False: in the order in which they became available."""
+    """Begin with any of the tasks that have waited longest, so that tasks that crash workers do
+    not block the others. False: in the order in which they became available."""
 
     retry_policy: RetryPolicy = ExponentialBackoff()
-    """When a task for which an error is raised comes again: a `FixedDelay`, an
-    `ExponentialBackoff`, or any function of the attempt (1 for the first) and the error that gives
-    the seconds, or None for never; in a class that is a method, or a staticmethod."""
+    """The delay of a task for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
+    any function of the attempt (1 for the first) and the error that returns the seconds, or None
+    for never; in a class, a method or a staticmethod."""
     outages: tuple[type[Exception], ...] = ()
-    """Errors that say nothing against the task: it is given back, the attempt does not count. Lost
-    connections, deadlocks, serialization failures, locks that could not be had and full disks of
-    PostgreSQL are always taken so, and conflicts with others that change the same tasks."""
+    """Errors that are not the task's fault: it is given back, the attempt does not count. Lost
+    connections, deadlocks, serialization failures, unavailable locks and full disks of PostgreSQL,
+    and conflicts with others that change the same tasks, always count as such."""
 
     periodic: bool = True
-    """Push periodic tasks when they are due, whatever their queues. It takes ``pgqpy[jobs]``."""
+    """Push periodic tasks when they are due, whatever their queues. It needs ``pgqpy[jobs]``."""
 
     listen: bool = True
-    """Hear of new tasks by LISTEN, where that is possible."""
+    """Whether to be notified of new tasks by LISTEN, if that is possible."""
     fold_interval: float = 0.005
-    """While tasks keep coming, be woken only every so many seconds, for all that came meanwhile.
-    The first ones after a pause wake the worker at once. With 0 each does; 0.05 costs much less
-    than the default, and tasks of a stream wait so long."""
+    """The seconds between wake-ups while tasks keep coming, each for all tasks that came meanwhile.
+    The first tasks after a pause wake the worker at once. With 0 each does; 0.05 costs much less
+    than the default, and tasks of a stream wait up to that long."""
     poll_interval: float = 1.0
-    """The most seconds between looks for tasks: not all of them can be heard of."""
+    """The maximum seconds between polls for tasks: some are not notified."""
     reconnect_cap: float = 5.0
-    """The most seconds between attempts to connect again."""
+    """The maximum seconds between attempts to reconnect."""
 
     def __init__(
         self,
@@ -121,11 +120,11 @@ class TaskWorker:
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """``dsn`` as for `pgqpy.dsn.resolve`; what is given here wins over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; the arguments here win over the class's.
 
-        ``name`` is under which the tasks are claimed, unique if none is given. Behind a PgBouncer
-        in transaction mode, ``listen_dsn`` goes around it, and ``prepare_threshold=None`` if it
-        does not know prepared statements.
+        ``name`` is the name of the claims, by default a unique one. Behind a PgBouncer in
+        transaction mode, ``listen_dsn`` goes around it, and ``prepare_threshold=None`` if it does
+        not support prepared statements.
         """
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
@@ -164,7 +163,7 @@ class TaskWorker:
     def process_task(self, conn: Connection, task: Task) -> Any:
         """Work on a task inside the transaction in which it is finished.
 
-        It begins when ``conn`` is first used, and must be left open; ``conn.transaction()`` gives
+        It begins when ``conn`` is first used. Leave it open; ``conn.transaction()`` gives
         savepoints.
         """
         raise NotImplementedError
@@ -172,33 +171,33 @@ class TaskWorker:
     def process_batch(self, conn: Connection, tasks: list[Task]) -> Sequence[Any] | None:
         """Work on tasks inside the one transaction in which they are finished.
 
-        Returns None if they all are, else for each task what `process_task` would. If it raises,
-        or if the worker has lost one of the tasks meanwhile, all is rolled back, and it is called
-        again for each task alone.
+        Returns None if they all are, else for each task a result like `process_task`'s. If it
+        raises, or if the worker has lost one of the tasks meanwhile, all is rolled back, and it is
+        called again for each task alone.
         """
         raise NotImplementedError
 
     def on_task_lost(self, task: Task) -> None:
-        """Somebody else may have the task now; whatever the worker does for it is in vain.
+        """Called when another worker may have the task now; further work on it is in vain.
 
         Called in another thread, while the task is worked on, or when it cannot be finished. The
-        log knows already.
+        loss is logged already.
         """
 
     def on_task_failed(self, task: Task, error: Exception, after: float | timedelta | None) -> None:
-        """A task failed, and comes again after so long; None: it went to the error queue.
+        """Called when a task failed; it is retried after ``after``, None: it is in the error queue.
 
-        That is what became of it on the server, whatever the retry policy had said: a note of
-        ``error`` names the error queue, and what sent the task there if it was the queue's
-        max_attempts or a cancellation. The log knows already.
+        That is its outcome on the server, whatever the retry policy had said: a note of ``error``
+        names the error queue, and the reason if it was the queue's max_attempts or a cancellation.
+        The error is logged already.
         """
 
     def on_settled(self, stats: TaskStats) -> None:
-        """What became of tasks is committed: the place for metrics."""
+        """Called when outcomes of tasks are committed: the place for metrics."""
 
     def on_error(self, error: Exception) -> None:
-        """The database is away. The worker will connect again; raise here to leave `run` instead.
-        The log knows already."""
+        """Called when the database is away. The worker will reconnect; raise here to leave `run`
+        instead. The error is logged already."""
 
     # --- the life of a worker
 
@@ -207,8 +206,8 @@ class TaskWorker:
 
         Survives errors of tasks, the loss of the database, and of some of its queues, on which it
         works again when they are back. Raises TaskQueueNotFound, ConnectionFailed if it cannot
-        connect to begin with, and later only what waiting does not mend; with ``until_empty`` any
-        error of the database.
+        connect at the start, and later only errors that waiting does not cure; with ``until_empty``
+        any error of the database.
 
         In the main thread SIGTERM and SIGINT stop it (a second one, at once), unless
         ``handle_signals`` is false; handlers are as before when it returns.
@@ -227,25 +226,25 @@ class TaskWorker:
             waker.close()
 
     def stop(self) -> None:
-        """Make `run` return when the tasks that it works on are done.
+        """Make `run` return when the running tasks are done.
 
-        Those that it has claimed and not begun are given back. From any thread (asyncio: in the
-        event loop's), also before `run`.
+        Tasks that were claimed and have not begun are given back. Call it from any thread (asyncio:
+        the event loop's), also before `run`.
         """
         self.stopping = True
         if self._waker is not None:
             self._waker.wake()
 
     def has(self, task: Task) -> bool:
-        """Whether the lease of a task that is worked on is not known to be lost. From any
-        thread: for handlers that take long."""
+        """Whether the lease of a running task is not known to be lost. Call it from any thread: for
+        handlers that take long."""
         shift = self._shift
         return shift is not None and task in shift.held
 
     # --- decisions
 
     def policy_of(self, task: Task) -> RetryPolicy:
-        """The retry policy for a task."""
+        """Return the retry policy for a task."""
         return self.retry_policy
 
     def pushes_periodic(self) -> bool:
@@ -253,11 +252,11 @@ class TaskWorker:
         return self.periodic
 
     def encode_result(self, value: Any) -> str | None:
-        """What was returned for a task, as JSON; None for none."""
+        """Return the value for a task as JSON; None for none."""
         return sql.jsonb_or_null(value)
 
     def outcome_of(self, value: Any) -> Outcome:
-        """What was returned for a task, as what becomes of it. Raises DeadLetter, ValueError."""
+        """Return the outcome for a task's value. Raises DeadLetter, ValueError."""
         if isinstance(value, Retry):
             after = interval(value.after, "the delay to retry after")
             if after < timedelta():
@@ -276,7 +275,7 @@ class TaskWorker:
             return without_result(error)
 
     def outcome_of_error(self, task: Task, error: Exception) -> Outcome:
-        """What becomes of a task for which an error was raised that is no outage."""
+        """Return the outcome of a task for which an error was raised that is no outage."""
         try:
             if isinstance(error, Retry | DeadLetter | Move):
                 return self.outcome_of(error)
@@ -291,12 +290,12 @@ class TaskWorker:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What every log line carries."""
+        """The fields of every log line."""
         return {"queues": sql.queue_names(self.queues), "claimant": self.name}
 
 
 def _described(reason: str, error: BaseException | None) -> str:
-    """A reason in the first line, then the traceback, of which the end tells most."""
+    """Join a reason and the traceback, whose end is most informative."""
     if error is None:
         return reason
     text = "".join(traceback.format_exception(error)).rstrip()
