@@ -64,7 +64,7 @@ OURS = re.compile(
         | row_layout | group_key_check)
     | pgq_ext\.(log | (progress|event)_[01])                            # goes with a tracker
     | pgq_task\.(lane | sweep | to_release | progress | cancellation    # goes with a task queue
-        | queue_grant | queue_limit | limit_log | limit_\d+_[01])
+        | queue_grant | queue_limit | unique_period | limit_log | limit_\d+_[01])
     | pgq_staging\..*                                                   # its stream writes it anew
     """,
     re.VERBOSE,
@@ -93,9 +93,9 @@ def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
             # A table that is in neither list is a loss, too, if it has rows.
             yield from _rows(driver, table, HELD.get(table) or Held(f"{table} row"))
     others = (
-        ("unknown table", _FOREIGN),
+        ("unknown object", _UNKNOWN),
         ("captured table", _TRIGGERS),
-        ("view", _VIEWS),
+        ("dependent object", _DEPENDENT),
     )
     for noun, statement in others:
         names = [name for (name,) in driver.execute(statement, {"schemas": list(ALL_SCHEMAS)})]
@@ -135,23 +135,47 @@ def _some(names: list[str], most: int = 10) -> str:
 
 
 # Partitions and children are counted with their parents.
-_OURS_FROM: LiteralString = """
+_TABLES: LiteralString = """
+select n.nspname || '.' || c.relname
   from pg_catalog.pg_class as c
   join pg_catalog.pg_namespace as n
     on n.oid = c.relnamespace
  where n.nspname = any (%(schemas)s)
    and c.relkind in ('r', 'p', 'm', 'f')
+   and pg_catalog.pg_get_userbyid(c.relowner) = 'pgq_owner'
    and not exists (
         select
           from pg_catalog.pg_inherits
          where inhrelid = c.oid)
-   and pg_catalog.pg_get_userbyid(c.relowner)"""
-_TABLES: LiteralString = (
-    f"select n.nspname || '.' || c.relname {_OURS_FROM} = 'pgq_owner' order by c.oid"
-)
-_FOREIGN: LiteralString = (
-    f"select n.nspname || '.' || c.relname {_OURS_FROM} <> 'pgq_owner' order by 1"
-)
+ order by c.oid
+"""
+_INSIDE: LiteralString = """
+select 'pg_catalog.pg_class'::regclass as classid, oid, relowner as owner
+  from pg_catalog.pg_class
+ where relnamespace::regnamespace::text = any (%(schemas)s)
+   and relkind <> 'i'
+union all
+select 'pg_catalog.pg_proc'::regclass, oid, proowner
+  from pg_catalog.pg_proc
+ where pronamespace::regnamespace::text = any (%(schemas)s)
+union all
+select 'pg_catalog.pg_type'::regclass, oid, typowner
+  from pg_catalog.pg_type
+ where typnamespace::regnamespace::text = any (%(schemas)s)
+"""
+# A row type belongs to its table, an array type to its element type.
+_UNKNOWN: LiteralString = f"""
+select pg_catalog.pg_describe_object(classid, oid, 0)
+  from ({_INSIDE}) as inside
+ where pg_catalog.pg_get_userbyid(owner) <> 'pgq_owner'
+   and not exists (
+        select
+          from pg_catalog.pg_depend
+         where classid = inside.classid
+           and objid = inside.oid
+           and deptype = 'i')
+ order by 1
+"""
 _TRIGGERS: LiteralString = """
 select distinct t.tgrelid::regclass::text
   from pg_catalog.pg_trigger as t
@@ -164,21 +188,31 @@ select distinct t.tgrelid::regclass::text
    and c.relnamespace::regnamespace::text <> all (%(schemas)s)
  order by 1
 """
-_VIEWS: LiteralString = """
-select distinct v.oid::regclass::text
+# Outside of our schemas. A view is its rule here, a default or a constraint stands for itself.
+_DEPENDENT: LiteralString = f"""
+with inside as ({_INSIDE})
+select distinct pg_catalog.pg_describe_object(
+           case when r.oid is null then d.classid else 'pg_catalog.pg_class'::regclass end,
+           coalesce(r.ev_class, d.objid), d.objsubid)
   from pg_catalog.pg_depend as d
-  join pg_catalog.pg_rewrite as r
-    on r.oid = d.objid
-  join pg_catalog.pg_class as v
-    on v.oid = r.ev_class
-  left join pg_catalog.pg_class as c
-    on d.refclassid = 'pg_catalog.pg_class'::regclass
-   and c.oid = d.refobjid
-  left join pg_catalog.pg_proc as p
-    on d.refclassid = 'pg_catalog.pg_proc'::regclass
-   and p.oid = d.refobjid
- where d.classid = 'pg_catalog.pg_rewrite'::regclass
-   and coalesce(c.relnamespace, p.pronamespace)::regnamespace::text = any (%(schemas)s)
-   and v.relnamespace::regnamespace::text <> all (%(schemas)s)
+  join inside as i
+    on i.classid = d.refclassid
+   and i.oid = d.refobjid
+  left join pg_catalog.pg_rewrite as r
+    on d.classid = 'pg_catalog.pg_rewrite'::regclass
+   and r.oid = d.objid
+  left join pg_catalog.pg_attrdef as f
+    on d.classid = 'pg_catalog.pg_attrdef'::regclass
+   and f.oid = d.objid
+  left join pg_catalog.pg_constraint as k
+    on d.classid = 'pg_catalog.pg_constraint'::regclass
+   and k.oid = d.objid
+  left join pg_catalog.pg_index as x
+    on d.classid = 'pg_catalog.pg_class'::regclass
+   and x.indexrelid = d.objid
+ where d.deptype in ('n', 'a')
+   and d.classid <> 'pg_catalog.pg_trigger'::regclass
+   and coalesce(r.ev_class, f.adrelid, k.conrelid, x.indrelid, d.objid)
+       not in (select oid from inside)
  order by 1
 """

@@ -105,7 +105,7 @@ CASES = {
     ),
     "views of ours": (
         "create view public.queues as select queue_name from pgq.queue",
-        r"1 view \(public.queues\)",
+        r"1 dependent object \(view public.queues\)",
     ),
     "a table that is in no list": (
         (
@@ -116,7 +116,25 @@ CASES = {
     ),
     "a table of an application in a schema of ours": (
         "create table pgq.notes as select 1; insert into pgq.notes values (2)",
-        r"1 unknown table \(pgq.notes\)",
+        r"1 unknown object \(table pgq.notes\)",
+    ),
+    "a function, a type and a sequence of an application in a schema of ours": (
+        (
+            "create function pgq.mine() returns int language sql return 1;"
+            "create type pgq.colour as enum ('red'); create sequence pgq_task.numbers"
+        ),
+        r"3 unknown objects \(function pgq.mine\(\), sequence pgq_task.numbers, type pgq.colour\)",
+    ),
+    "what is made of ours elsewhere": (
+        (
+            "create function public.add(q text) returns int language sql"
+            " return pgq.create_queue(q);"
+            "create table public.log (info text default pgq.version(), task pgq_task.task)"
+        ),
+        (
+            r"3 dependent objects \(column task of table public.log, default value for column info"
+            r" of table public.log, function public.add\(text\)\)"
+        ),
     ),
 }
 
