@@ -1,4 +1,4 @@
-"""How late delayed events are: from the time at which they are due to the consumer's method.
+"""The delay of delayed events: from the time at which they are due to the consumer's method.
 
 Ticker and consumer are processes of their own, with default settings. Events are inserted a while
 before they are due, so that delay is the ticker's and the consumer's alone: first 200 a second,

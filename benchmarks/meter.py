@@ -30,9 +30,9 @@ class Reading:
     moment: float
     programs: Mapping[str, float]
     sessions: Mapping[str, float]
-    """Those of open sessions."""
+    """Seconds of open sessions."""
     ended: float
-    """Those of all server processes that have ended."""
+    """Seconds of all server processes that have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,7 @@ def test_the_error_names_lost_tasks_and_the_reasons(state: State) -> None:
 def test_an_expired_lease_is_valid_until_another_worker_takes_the_task(
     conn: Connection,
 ) -> None:
-    """The version decides, so nothing is done twice, and nothing is thrown away in vain."""
+    """The version decides, so nothing is done twice, and no work is thrown away."""
     tasks = Tasks(conn, "me")
     tasks.create_queue(Q)
     tasks.push(Q, 1)

@@ -27,7 +27,7 @@ PATIENCE = 300.0
 
 
 class Chaos(threading.Thread):
-    """Kills something every now and then, until it is told to stop."""
+    """Kills workers, sessions and the server now and then, until it is stopped."""
 
     def __init__(self, server: Server, workers: list[Workers]) -> None:
         super().__init__()

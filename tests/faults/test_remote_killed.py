@@ -21,7 +21,7 @@ from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import PATIENCE
 
-#: A process that kills itself at a point, in the batch in which it is told to, counted from 1.
+#: A process that kills itself at a point, in the batch of the given number, counted from 1.
 PROGRAM = """
 import os, signal, sys
 import pgqpy

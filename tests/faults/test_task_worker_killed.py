@@ -18,7 +18,7 @@ from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
-#: Prints what it does, and at the step that is named waits until it is told to go on.
+#: Prints its steps, and waits at the named step for a line of input.
 WORKER = """
 import sys
 import time

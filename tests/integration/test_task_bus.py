@@ -340,14 +340,14 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     began = monotonic()
     Tasks(conn).push(QUEUE, 0)
     assert listening.got.get(timeout=PATIENCE) == 0
-    # So it is woken once more at least, however late it hears of the others.
+    # So it is woken at least once more, however late the other signals come.
     wait_until_asleep(listening)
     for number in range(1, 100):
         Tasks(conn).push(QUEUE, number)
         sleep(0.001)
     got = {listening.got.get(timeout=PATIENCE) for _ in range(1, 100)}
     assert got == {*range(1, 100)}
-    # Others may be in vain: what they were sent for had been claimed with the one before.
+    # Others may find nothing: their tasks had been claimed with the one before.
     assert 1 < counts["_answered, with tasks"] <= 4 + (monotonic() - began) / fold
     # Nor does it spin between them.
     assert counts["_turn"] < 20 * counts["_answered"]

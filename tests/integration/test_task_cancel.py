@@ -1,4 +1,4 @@
-"""A task that is cancelled is not done, or ends as soon as it can; how far tasks are is told."""
+"""Cancelled tasks are not started, or end as soon as they can; running tasks report progress."""
 
 from __future__ import annotations
 

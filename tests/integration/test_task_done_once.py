@@ -70,7 +70,7 @@ OUTCOMES = ("generator",)
 
 
 def worker(way: str, returned: Return | None, done: list[Any], *, awaited: bool) -> Any:
-    """A class of workers that note what they do, and return what they are told."""
+    """A class of workers that note their tasks, and return a given value."""
 
     def work(self: object, *args: Any) -> Any:
         tasks = args[-1] if way == "process_batch" else [args[-1]]

@@ -1,4 +1,4 @@
-"""Workers of task queues: three ways to work, and what becomes of tasks."""
+"""Workers of task queues: three ways to work, and the results of tasks."""
 
 from __future__ import annotations
 

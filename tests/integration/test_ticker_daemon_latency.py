@@ -19,7 +19,7 @@ from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually, ticker_
 
 
 def tick_heard(conn: Connection) -> int:
-    """The tick that a listening connection is told of next."""
+    """The tick of a listening connection's next notification."""
     for notify in conn.notifies(timeout=PATIENCE, stop_after=1):
         return int(notify.payload)
     raise AssertionError("no tick was heard")

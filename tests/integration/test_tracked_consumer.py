@@ -40,7 +40,7 @@ class Crash(BaseException):
 
 
 class Mailer(TrackedConsumer):
-    """Sends, which nothing undoes; dies after the events that are told."""
+    """Sends mails, which cannot be undone; dies after the given events."""
 
     consumer_name = "mailer"
     backoff_first = 0.01

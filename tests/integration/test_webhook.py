@@ -233,7 +233,7 @@ def test_an_endpoint_that_is_away_costs_no_attempts(
 
     async def main() -> None:
         running = asyncio.create_task(each.run(until_empty=True))
-        # It tries in vain, and goes on trying.
+        # Its attempts fail, and it continues trying.
         while tries < 3:
             assert not running.done()
             await asyncio.sleep(0.01)
