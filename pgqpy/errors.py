@@ -211,7 +211,7 @@ class TaskQueueNotFound(PgqError, sqlstates=("PQ070",)):
 
 
 class TaskConflict(PgqError, sqlstates=("PQ071",)):
-    """Nothing was changed, because some tasks are not in the expected state: another process has
+    """Some tasks are not in the expected state, so nothing was changed: another process has
     claimed them, or had them and finished them; or a task to insert exists already.
 
     ``conflicts`` lists them, with reasons.

@@ -424,7 +424,7 @@ class GroupConsumer(Consumer):
             "event %s failed in attempt %s, its key is parked, %s: %s",
             event.id,
             event.retry_count + 1,
-            "until somebody unparks it" if delay is None else f"again after {delay}",
+            "until it is unparked" if delay is None else f"again after {delay}",
             reason,
             exc_info=None if isinstance(error, Retry) else error,
             extra=self._fields(batch) | {"event_id": event.id, "attempt": event.retry_count + 1},

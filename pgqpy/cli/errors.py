@@ -120,7 +120,7 @@ def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Probl
 #: The server's hints name SQL functions; a person at a terminal needs the command.
 _COMMANDS: dict[type[Exception], str] = {
     pgqpy.errors.QueueNotFound: "`pgqpy queue list` shows them, `pgqpy queue create` makes one",
-    pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows who is registered where",
+    pgqpy.errors.ConsumerNotRegistered: "`pgqpy consumer list` shows all registrations",
     pgqpy.errors.QueueInUse: "--force drops it nevertheless",
     pgqpy.errors.CaptureError: "`pgqpy capture list` shows what is captured; --replace changes how",
     pgqpy.errors.NoTicks: "keep `pgqpy ticker` running",

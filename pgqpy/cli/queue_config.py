@@ -10,10 +10,10 @@ from psycopg.rows import dict_row
 import pgqpy
 from pgqpy.cli.database import no_such_queue
 
-#: The parameters of pgq.set_queue_config(), in the order of their use to readers.
+#: The parameters of pgq.set_queue_config(), in the order of their display.
 PARAMETERS = {
     "ticker_latency": "longest wait for a tick (null: as below)",
-    "ticker_max_count": "a tick after so many events",
+    "ticker_max_count": "a tick after this number of events",
     "ticker_max_lag": "a tick after so long, if there are events",
     "ticker_idle_period": "a tick after so long, also without events",
     "ticker_paused": "no ticks at all",

@@ -29,7 +29,7 @@ from pgqpy.values import ConsumerInfo, QueueInfo
 IDLE_GRACE = timedelta(minutes=1)
 BUSY_GRACE = timedelta(seconds=5)
 
-#: What the ticker notes for maintenance that it does not run.
+#: The operation that the ticker records for maintenance that it does not run.
 REFUSED = "pgq.maint_refused"
 
 
@@ -225,7 +225,7 @@ def _alerts(queue: QueueStatus, groups: list[Group], patience: timedelta) -> Ite
     if queue.state is QueueState.NO_TICKER:
         last = f"last tick {ago(queue.tick_age)}" if queue.tick_age is not None else "no tick yet"
         yield Alert(
-            f"{queue.queue}: nobody ticks ({last}), so its events reach nobody",
+            f"{queue.queue}: no ticker is running ({last}), so its events are not delivered",
             "keep `pgqpy ticker` running",
         )
     failing_ones = [each for each in queue.consumers if each.state is ConsumerState.FAILING]
@@ -278,7 +278,7 @@ def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus])
     if number := group.keys_given_up:
         yield Alert(
             f"{queue.queue}: {plural(number, 'key')} of group {group.name} failed so often that "
-            f"nobody tries {'it' if number == 1 else 'them'} again",
+            f"{'it is' if number == 1 else 'they are'} not retried",
             f"see why: pgqpy group parked {quote(queue.queue)} {quote(group.name)}; then unpark",
         )
 

@@ -29,7 +29,7 @@ from pgqpy.cli.wording import shown
 from pgqpy.tasks.queues import TaskQueues
 from pgqpy.tasks.task import TaskQueueInfo
 
-#: The parameters of pgq_task.set_queue_config(), in the order of their use to readers.
+#: The parameters of pgq_task.set_queue_config(), in the order of their display.
 PARAMETERS = {
     "lease": "how long a claim holds",
     "max_attempts": "then a task goes to the error queue (null: never)",

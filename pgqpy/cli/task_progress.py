@@ -143,9 +143,9 @@ def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: 
         say(
             f"{plural(asked, 'task')} "
             + (
-                "would be ended by who works on them"
+                "would be cancelled by the worker"
                 if dry_run
-                else "shall be ended by who works on them: see `pgqpy task progress`"
+                else "will be cancelled by the worker: see `pgqpy task progress`"
             )
         )
 

@@ -42,7 +42,7 @@ NAMES = "select carrier, name from pgqpy_demo.airline"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The same totals by three ways. Without Spark its two are None."""
+    """Totals computed in three ways. Without Spark its two are None."""
 
     names: Mapping[str, str]
     application: Totals

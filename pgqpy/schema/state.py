@@ -105,7 +105,7 @@ def refuse_foreign_schema(connection: sa.Connection) -> None:
     if foreign is not None and foreign[1] and foreign[0] != VERSION_SCHEMA:
         raise SchemaError(
             f"schema {foreign[0]} is left over: its schema {VERSION_SCHEMA} was dropped without it",
-            hint="if nobody needs what it remembers: "
+            hint="if its data is not needed: "
             f"drop schema if exists {', '.join(SCHEMAS[1:])} cascade",
         )
     if foreign is not None:

@@ -98,7 +98,7 @@ class ScratchDatabase:
         raise _endless(consumer)
 
     async def adrain(self, consumer: AsyncConsumer) -> None:
-        """The same in the event loop that is running."""
+        """Drain a consumer in the running event loop."""
         if (tick := self._first_tick(consumer)) is not None:
             await consumer.register(at_tick=tick)
         for _ in range(ROUNDS):
@@ -123,7 +123,7 @@ class ScratchDatabase:
         return int(self.conn.execute(_FIRST_TICK, [queue]).fetchall()[0][0])
 
     def _bring_back(self) -> int:
-        """Put what is due by now into its queues; how many events."""
+        """Put due retries and delayed events into their queues; return their number."""
         admin = Admin(self.conn)
         total = 0
         while moved := admin.maint_retry_events():

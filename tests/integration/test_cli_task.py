@@ -442,10 +442,10 @@ def test_tasks_are_cancelled_whichever_worker_has_them(
     ids = [pushed(cli, mails, f'{{"n": {n}}}') for n in range(4)]
     ops.claim(conn, mails)
     said = cli.ok("task", "cancel", str(ids[0]), str(ids[1]), "--reason", "too late", "--dry-run")
-    assert said == "1 task would be deleted\n1 task would be ended by who works on them\n"
+    assert said == "1 task would be deleted\n1 task would be cancelled by the worker\n"
     assert len(ops.statuses(conn)) == 4
     said = cli.ok("task", "cancel", str(ids[0]), str(ids[1]), "--reason", "too late")
-    assert said.startswith("1 task deleted\n1 task shall be ended by who works on them")
+    assert said.startswith("1 task deleted\n1 task will be cancelled by the worker")
     assert "too late" in cli.ok("task", "progress")
     assert "cancelled     too late" in cli.ok("task", "show", str(ids[0]))
     said = cli.ok("task", "cancel", "--queue", mails, "--payload", '{"n": 2}')

@@ -14,7 +14,7 @@ from pgqpy_ticker.failures import Failures
 from pgqpy_ticker.logs import Log
 
 LEAD = "the ticker's lead"
-"""What pgq.lock_keys() calls the lock by which a ticker leads."""
+"""The name in pgq.lock_keys() of the lock by which a ticker leads."""
 
 # One session can take any number.
 _LOCKS: LiteralString = """
@@ -51,7 +51,7 @@ class ForeignLock:
 
 
 class ForeignLocks:
-    """Looks at them, says each once when it is there and once when it is gone."""
+    """Observes foreign locks; logs each once when it appears and once when it is gone."""
 
     def __init__(self, log: Log, failures: Failures) -> None:
         self._log = log

@@ -205,7 +205,7 @@ class Leader:
             reason = "it does not react"
         else:
             return
-        problem = f"the leader's session hangs, and cannot be ended: {reason}; nobody ticks"
+        problem = f"the leader's session hangs, and cannot be ended: {reason}; no ticker works"
         hint = f"end or continue process {pid} on the server's host (kill -CONT {pid})"
         self._log.error(problem, extra=told | {"hint": hint})
         self._failures.fail(_LEAD, f"{problem}: {hint}")

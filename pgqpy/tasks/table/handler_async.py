@@ -230,7 +230,7 @@ def _check_outcomes(values: Sequence[Any]) -> None:
             _delay(value.after)
         elif inspect.iscoroutine(value):
             value.close()
-            raise DeadLetter("a coroutine was returned, which nobody has awaited")
+            raise DeadLetter("a coroutine was returned, which was not awaited")
 
 
 def _check_transaction(conn: AsyncRowConnection) -> None:

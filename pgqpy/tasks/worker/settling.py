@@ -142,7 +142,7 @@ class Settling:
         claim.lost = True
         task = claim.task
         logger.warning(
-            "task %s of queue %s is lost: somebody else has claimed it, finished it or changed it",
+            "task %s of queue %s is lost: it was claimed, finished or changed elsewhere",
             task.id,
             task.queue,
             extra=self._fields(claim),

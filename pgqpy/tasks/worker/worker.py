@@ -268,7 +268,7 @@ class TaskWorker:
             return Moved(value.change)
         if inspect.iscoroutine(value):
             value.close()
-            raise DeadLetter("a coroutine was returned, which nobody has awaited")
+            raise DeadLetter("a coroutine was returned, which was not awaited")
         try:
             return Finished(self.encode_result(value))
         except Exception as error:

@@ -267,7 +267,7 @@ class AsyncTaskWorker:
             return Moved(value.change)
         if inspect.iscoroutine(value):
             value.close()
-            raise DeadLetter("a coroutine was returned, which nobody has awaited")
+            raise DeadLetter("a coroutine was returned, which was not awaited")
         try:
             return Finished(self.encode_result(value))
         except Exception as error:
