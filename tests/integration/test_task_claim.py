@@ -134,7 +134,9 @@ def test_a_priority_that_is_none_is_refused(tasks: Connection, priority: str) ->
     assert ops.value(tasks, "select count(*) from pgq_task.task") == 0
 
 
-def test_a_task_whose_claim_is_open_is_nobody_elses(tasks: Connection, connect: Connect) -> None:
+def test_a_task_with_an_uncommitted_claim_is_not_claimed_again(
+    tasks: Connection, connect: Connect
+) -> None:
     push_many(tasks, 3)
     other = connect(autocommit=False)
     [(mine, _)] = claim(other)
