@@ -81,6 +81,7 @@ def connect_as(
 
 def read_committed(conn: psycopg.Connection[Any]) -> None:
     """Use READ COMMITTED, whatever the default of the database or the role."""
-    cursor = conn.execute(b"show default_transaction_isolation", prepare=False)
-    if cursor.fetchone() != ("read committed",):
-        conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)
+    with translate_errors():
+        cursor = conn.execute(b"show default_transaction_isolation", prepare=False)
+        if cursor.fetchone() != ("read committed",):
+            conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)

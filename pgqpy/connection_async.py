@@ -78,6 +78,9 @@ async def async_connect_as(
 
 async def async_read_committed(conn: psycopg.AsyncConnection[Any]) -> None:
     """Use READ COMMITTED, whatever the default of the database or the role."""
-    cursor = await conn.execute(b"show default_transaction_isolation", prepare=False)
-    if await cursor.fetchone() != ("read committed",):
-        await conn.execute(b"set default_transaction_isolation to 'read committed'", prepare=False)
+    with translate_errors():
+        cursor = await conn.execute(b"show default_transaction_isolation", prepare=False)
+        if await cursor.fetchone() != ("read committed",):
+            await conn.execute(
+                b"set default_transaction_isolation to 'read committed'", prepare=False
+            )
