@@ -116,7 +116,7 @@ def add(
             for name in given
         )
     )
-    with connect(dsn) as conn:
+    with connect(dsn, names_of_users=True) as conn:
         _require_table(conn, table)
         conn.execute(statement, {"table": table, "queue": queue, **given})
     say(f"changes of table {table} are events in queue {queue} from now on")
@@ -136,7 +136,7 @@ def remove(dsn: str, table: str, queue: str | None) -> None:
     From one queue, or from all queues if none is named. The events captured so far stay in the
     queue.
     """
-    with connect(dsn) as conn:
+    with connect(dsn, names_of_users=True) as conn:
         _require_table(conn, table)
         conn.execute("select pgq.release_table(%s::regclass, %s)", [table, queue])
     say(f"table {table} is not captured any more" + (f" into queue {queue}" if queue else ""))
@@ -155,7 +155,7 @@ def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
 
     The keys of the JSON objects are the columns of pgq.capture_info().
     """
-    with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
+    with connect(dsn, names_of_users=True) as conn, conn.cursor(row_factory=dict_row) as cursor:
         if table is not None:
             _require_table(conn, table)
         captures = cursor.execute(
@@ -195,7 +195,7 @@ def partitions(dsn: str, table: str | None) -> None:
     Only rows written directly to such a partition were missed; rows written through its table are
     captured anyway.
     """
-    with connect(dsn) as conn:
+    with connect(dsn, names_of_users=True) as conn:
         if table is not None:
             _require_table(conn, table)
         [row] = conn.execute("select pgq.capture_new_partitions(%s::regclass)", [table])

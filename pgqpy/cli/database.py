@@ -32,10 +32,18 @@ _PLANTED: LiteralString = """
 
 
 @contextmanager
-def connect(dsn: str) -> Iterator[pgqpy.Connection]:
-    """Connect; each statement is its own transaction unless the command opens one."""
+def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connection]:
+    """Connect; each statement is its own transaction unless the command opens one.
+
+    Args:
+        dsn: libpq connection string or URI.
+        names_of_users: keep the search path, on which the command looks up tables of users.
+    """
     with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
         refuse_planted(conn)
+        if not names_of_users:
+            # An operator in a schema on the path may fit better than PostgreSQL's.
+            conn.execute("set search_path = pg_catalog, pg_temp")
         yield conn
 
 

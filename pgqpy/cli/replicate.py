@@ -315,8 +315,8 @@ def _manager(settings: Settings, path: Path) -> Iterator[Manager]:
     from pgqpy_consumers.replicate.manage import Manager
 
     config = _config(settings, path)
-    with connect(config.dsn) as source, ExitStack() as stack:
+    with connect(config.dsn, names_of_users=True) as source, ExitStack() as stack:
         with comes_from(config.target_dsn):
-            target = stack.enter_context(connect(config.target_dsn))
+            target = stack.enter_context(connect(config.target_dsn, names_of_users=True))
             target.execute("select from pgq_ext.replica_table limit 0")
         yield Manager(source, target, config.queue, config.consumer)

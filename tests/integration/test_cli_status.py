@@ -8,9 +8,11 @@ from datetime import timedelta
 import pytest
 
 from pgqpy.batch_progress import BatchProgress
+from pgqpy_ticker.lead import LOCK
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
+from tests.integration.test_security import SHADOWS
 
 pytestmark = pytest.mark.any_pg
 
@@ -229,3 +231,34 @@ def test_a_rotation_in_the_future_was_before_the_clock_was_set_back(
     [status] = cli.json("status")["queues"]
     assert abs(status["rotated"]) < 60
     assert abs(status["rotation_due_in"]) < 60
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "queue list",
+        "queue show orders",
+        "consumer list orders",
+        "group list orders",
+        "event delayed orders",
+        "dead-letter list",
+        "queue config orders",
+        "task queues",
+        "task list mails",
+        "task stats mails",
+        "task limits",
+    ],
+)
+def test_no_operator_on_the_search_path_is_called(
+    cli: Cli, conn: Connection, connect: Connect, command: str
+) -> None:
+    conn.execute("select pgq.create_queue('orders')")
+    conn.execute("select pgq.register_consumer('orders', 'reader')")
+    conn.execute("select pgq_task.create_queue('mails')")
+    conn.execute("select pgq_task.push('mails', '1')")
+    waiting = connect(autocommit=False)
+    waiting.execute("select pg_catalog.pg_advisory_xact_lock(%s, %s)", LOCK)
+    connect().execute(SHADOWS)
+    cli(*command.split())
+    assert conn.execute("select distinct what from public.hit").fetchall() == []
