@@ -21,10 +21,12 @@ def run(
     """Run the demo and print the results.
 
     Args:
-        dsn: the database; without it an embedded server is started for the demo. chart: the file
-        for a chart of arrivals, backlog and latency over time. events: the number of flights; all
-        of them if None. spark: with the Spark consumer, which needs Java. keep: leave the demo's
-        queue and tables in the user's database. console: the console to print to.
+        dsn: the database; without it an embedded server is started for the demo.
+        chart: the file for a chart of arrivals, backlog and latency over time.
+        events: the number of flights; all of them if None.
+        spark: with the Spark consumer, which needs Java.
+        keep: leave the demo's queue and tables in the user's database.
+        console: the console to print to.
 
     Returns:
         The exit code: 0 if the results of application, consumer and Spark are equal, 1 if

@@ -62,9 +62,9 @@ class Server:
     Args:
         data_dir: the directory for the data. Without it the data is in a temporary
             directory that is removed afterwards.
-        version: major version of PostgreSQL. bin_dir: the directory of ``postgres`` and ``initdb``,
-        if neither the wheel's
-            nor Debian's.
+        version: major version of PostgreSQL.
+        bin_dir: the directory of ``postgres`` and ``initdb``, if neither the wheel's nor
+            Debian's.
         settings: additional settings as in postgresql.conf.
     """
 

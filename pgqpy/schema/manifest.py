@@ -28,8 +28,9 @@ class Manifest:
     Attributes:
         base: roles and schemas. Harmless to repeat, and ends with the owner's
             role set.
-        structure: tables, sequences, views: the objects of migrations. functions: functions and
-        trigger functions, replaced at each upgrade. grants: privileges, repeated at each upgrade.
+        structure: tables, sequences, views: the objects of migrations.
+        functions: functions and trigger functions, replaced at each upgrade.
+        grants: privileges, repeated at each upgrade.
         end: sets the installer's own role again, and revokes what it needed.
     """
 

@@ -43,7 +43,8 @@ def migrate(dsn: str, revision: str = "head") -> str:
     """Install the schema, or upgrade it; harmless when it is there already.
 
     Args:
-        dsn: libpq connection string or URI. revision: the target revision; the newest by default.
+        dsn: libpq connection string or URI.
+        revision: the target revision; the newest by default.
 
     Returns:
         The revision that the database is at now.
@@ -64,8 +65,9 @@ def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
     Roles stay: other databases of the cluster may use them.
 
     Args:
-        dsn: libpq connection string or URI. revision: the target revision. force: remove the schema
-        even if it holds data.
+        dsn: libpq connection string or URI.
+        revision: the target revision.
+        force: remove the schema even if it holds data.
 
     Returns:
         The revision that the database is at now.

@@ -15,7 +15,7 @@ class Task:
     ``queue``, ``priority`` (higher ones come first), ``attempts`` (claims so far, this one
     included), ``lease`` (the end of its claim), ``created``. ``payload`` is JSON, decoded;
     ``headers`` a dict of further data, or None. ``error`` is that of the previous attempt, if it
-    failed. At most one task of a queue has a ``unique_key`` at a time; tasks of a queue with the
+    failed. At most one waiting task of a queue has a ``unique_key``; tasks of a queue with the
     same ``order_key`` are worked on in the order of their ids.
     """
 

@@ -26,7 +26,7 @@ def latest_changes(df: DataFrame, keys: Sequence[str] | None = None) -> DataFram
 
     Args:
         df: changes with typed columns, ev_id, ev_table and ev_operation; no stream (in
-        foreachBatch it is none).
+            foreachBatch it is none).
         keys: the columns that identify a row. None: the columns named in each event's ev_key.
 
     Raises ValueError if the DataFrame lacks a needed column. Reading the result fails if

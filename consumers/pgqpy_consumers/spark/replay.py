@@ -99,8 +99,8 @@ class Replay:
             mark: a column, ``ev_extra1`` to ``ev_extra4``, for the origin of each event:
                 ``{"queue": "orders", "ev_id": 17, "ev_time": "2026-11-21T08:30:00.123Z"}``.
 
-            Raises ArchiveError if some of the events have a value in the mark's column, and
-            the errors of writing with ``format("pgq")``.
+        Raises ArchiveError if some of the events have a value in the mark's column, and the errors
+        of writing with ``format("pgq")``.
         """
         events = self._events.orderBy("ev_id")
         if mark is not None:
