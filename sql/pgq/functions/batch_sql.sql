@@ -146,7 +146,7 @@ begin
         raise exception using
             errcode = 'PQ008',
             message = format('rotation has removed events of this range from queue %s', coalesce(quote_literal(q.queue_name), i_queue_id::text)),
-            hint = 'The batch was finished elsewhere, or nobody was registered to keep these events. '
+            hint = 'The batch was finished elsewhere, or no consumer was registered to keep these events. '
                    'Begin a new transaction and ask for the next batch.';
     end if;
     return true;

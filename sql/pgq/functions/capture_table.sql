@@ -128,13 +128,13 @@ begin
             hint = format('Call this as role %I or as a member of it.', pg_get_userbyid(r.relowner));
     elsif not pg_has_role(r.relowner, 'pgq_writer', 'usage') then
         raise exception using errcode = 'insufficient_privilege',
-            message = format('%s belongs to %I, who may not write to queues', i_table, pg_get_userbyid(r.relowner)),
+            message = format('%s belongs to role %I, which may not write to queues', i_table, pg_get_userbyid(r.relowner)),
             hint = format('grant pgq_writer to %I', pg_get_userbyid(r.relowner));
     elsif not has_schema_privilege(r.relowner, r.relnamespace, 'create')
           and not (select rolsuper from pg_roles where rolname = current_user)
     then
         raise exception using errcode = 'insufficient_privilege',
-            message = format('%s belongs to %I, who may not create the trigger function in schema %s',
+            message = format('%s belongs to role %I, which may not create the trigger function in schema %s',
                              i_table, pg_get_userbyid(r.relowner), r.relnamespace::regnamespace),
             hint = format('grant create on schema %s to %I', r.relnamespace::regnamespace, pg_get_userbyid(r.relowner));
     end if;

@@ -179,7 +179,7 @@ begin
     if p.pos_batch is not null then
         raise exception using
             errcode = 'PQ016',
-            message = format('consumer %L has batch %s of queue %L open: somebody else consumes as it',
+            message = format('consumer %L has batch %s of queue %L open: another program consumes as it',
                              i_consumer_name, p.pos_batch, i_queue_name),
             hint = format('Stop that program, or use a consumer of your own. If it is gone: select pgq.finish_batch(%s) if it has '
                           'processed the batch, else select pgq.register_consumer_at(%L, %L, %s).',

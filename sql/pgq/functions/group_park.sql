@@ -180,7 +180,7 @@ begin
         raise exception using
             errcode = 'PQ035',
             message = format('parked events of partition %s are not there any more', part.part_nr),
-            hint = 'Somebody has given them up while they were processed. Roll back: what is left of the key comes again.';
+            hint = 'They were given up while they were processed. Roll back: the rest of the key comes again.';
     end if;
     select count(*) into n from pgq.parked_event where pe_key = i_parked_id;
     if n = 0 then

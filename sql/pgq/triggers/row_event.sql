@@ -124,7 +124,7 @@ begin
                     errcode = 'PQ022',
                     message = pg_catalog.format('UPDATE of table %s changes the key (%s)',
                                                 i_relation::pg_catalog.regclass, l.key_list),
-                    hint = 'Delete the row and insert it with its new key, so that whoever follows can tell which row it was.';
+                    hint = 'Delete the row and insert it with its new key, so that readers of the events can tell which row it was.';
             end if;
         end loop;
         if i_format = 'sql' or l.has_ignore then

@@ -92,7 +92,7 @@ begin
         begin
             perform pgq_ext.end_event(a_consumer, a_subconsumer, a_batch_id, a_prev_tick_id, a_prev_tick_time, a_tick_id, a_tick_time,
                                       a_event_id, a_retry, a_event_time);
-            raise exception using errcode = 'PQZZZ', message = 'nobody has done it';
+            raise exception using errcode = 'PQZZZ', message = 'it is not done';
         exception when sqlstate 'PQZZZ' then
             null;
         end;

@@ -62,7 +62,7 @@ begin
         -- A session that still writes may commit after this look, and its newest state would then be hidden by the
         -- copied one.
         execute format('lock table pgq_ext.progress_%1$s, pgq_ext.event_%1$s in share mode nowait', other);
-        raise exception using errcode = 'PQZZZ', message = 'nobody does, and the lock goes with this';
+        raise exception using errcode = 'PQZZZ', message = 'none does, and the lock goes with this';
     exception
         when lock_not_available then
             return false;

@@ -30,8 +30,8 @@ begin
         errcode = 'PQ071',
         message = i_message,
         detail = i_conflicts::text,
-        hint = 'Nothing was changed. Drop what was done for these tasks and claim again: whoever changed them '
-               'has them now, or finished them.';
+        hint = 'Nothing was changed. Drop what was done for these tasks and claim again: '
+               'another session has them now, or finished them.';
 end;
 $$;
 
