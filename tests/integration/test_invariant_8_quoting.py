@@ -136,10 +136,14 @@ def test_a_column_of_a_condition_that_does_not_exist_is_an_error_of_the_conditio
 def test_the_names_of_a_queues_tables_cannot_be_changed_into_sql(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
-    """Functions of the owner paste them into their statements; pgq_admin must not rule it."""
+    """Functions of the owner paste them into their statements; pgq_admin must not rule it.
+
+    Nor which functions the ticker's role runs.
+    """
     admin = connect(autocommit=True)
     admin.execute("set role pgq_admin")
-    for column in ("queue_data_pfx", "queue_event_seq", "queue_tick_seq", "queue_slot0"):
+    names = ("queue_data_pfx", "queue_event_seq", "queue_tick_seq", "queue_slot0")
+    for column in (*names, "queue_extra_maint"):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             admin.execute(f"update pgq.queue set {column} = {column}".encode())
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -149,7 +153,7 @@ def test_the_names_of_a_queues_tables_cannot_be_changed_into_sql(
         "update pgq.queue set queue_ticker_paused = false, queue_disable_insert = false,"
         " queue_external_ticker = false, queue_ticker_max_lag = '1 s', queue_ticker_max_count = 1,"
         " queue_ticker_idle_period = '1 s', queue_rotation_period = '1 h',"
-        " queue_per_tx_limit = null, queue_extra_maint = null where queue_name = %s",
+        " queue_per_tx_limit = null where queue_name = %s",
         [queue],
     )
 
