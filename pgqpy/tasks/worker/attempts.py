@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 #: The seconds for which an answer counts as new: a look costs a tenth of that.
 _NEWS = 0.002
+#: The same for a worker that claims one task and begins it at once: nothing happens in between,
+#: and on a busy machine a processor is longer away than that.
+_NEWS_OF_ONE = 0.05
 
 
 class Lost(Exception):
@@ -115,8 +118,11 @@ class Attempts:
     def _hear_of_cancelled(self, claims: list[Claim]) -> None:
         """Ask which tasks were cancelled, unless that was done just now."""
 
+        alone = self._worker.batch_size == self._worker.concurrency == 1
+        age = _NEWS_OF_ONE if alone else _NEWS
+
         def is_news() -> bool:
-            return min(claim.asked for claim in claims) >= monotonic() - _NEWS
+            return min(claim.asked for claim in claims) >= monotonic() - age
 
         if is_news():
             return
