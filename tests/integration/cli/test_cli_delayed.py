@@ -8,7 +8,7 @@ import pytest
 
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
-from tests.integration.test_delayed_events import move, waiting
+from tests.integration.delayed.test_delayed_events import move, waiting
 
 pytestmark = pytest.mark.any_pg
 

@@ -12,8 +12,8 @@ from psycopg import IsolationLevel, errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.test_delayed_events import move
-from tests.integration.test_delayed_tables import rotate
+from tests.integration.delayed.test_delayed_events import move
+from tests.integration.delayed.test_delayed_tables import rotate
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 RETRY = "select pgq.event_retry(%s, %s, %s)"

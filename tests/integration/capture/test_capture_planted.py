@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.fix_capture import changes, short
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.test_capture_rights import MakeRole, as_role, make_role, shop
+from tests.integration.capture.test_capture_rights import MakeRole, as_role, make_role, shop
 
 __all__ = ["as_role", "make_role", "shop"]
 

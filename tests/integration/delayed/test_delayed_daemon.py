@@ -15,7 +15,7 @@ from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import PATIENCE, StartTicker, eventually
-from tests.integration.test_delayed_events import insert_at
+from tests.integration.delayed.test_delayed_events import insert_at
 
 HOURS = 1000 * PATIENCE
 ASLEEP = {"retry_period": HOURS, "sleep_at_most": HOURS, "sleep_after": 0.01}

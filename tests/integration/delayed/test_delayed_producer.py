@@ -15,7 +15,7 @@ from pgqpy.producer import EventFields
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.test_delayed_events import move, waiting
+from tests.integration.delayed.test_delayed_events import move, waiting
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

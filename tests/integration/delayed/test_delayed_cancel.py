@@ -10,7 +10,7 @@ from psycopg import IsolationLevel, errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.test_delayed_events import insert_at, move, waiting
+from tests.integration.delayed.test_delayed_events import insert_at, move, waiting
 
 STRICTER = (IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
 

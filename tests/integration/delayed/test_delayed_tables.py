@@ -11,9 +11,9 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.test_delayed_cancel import cancel
-from tests.integration.test_delayed_events import MOVE, WAITING, insert_at, move, waiting
-from tests.integration.test_invariant_5_dead_rows import dead_rows
+from tests.integration.core.test_invariant_5_dead_rows import dead_rows
+from tests.integration.delayed.test_delayed_cancel import cancel
+from tests.integration.delayed.test_delayed_events import MOVE, WAITING, insert_at, move, waiting
 
 CYCLES = 60
 

@@ -20,7 +20,7 @@ from tests.fixtures.fix_db import Connection
 
 pytestmark = pytest.mark.any_pg
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tasks-events.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "tasks-events.md").read_text()
 
 
 @pytest.fixture(autouse=True)

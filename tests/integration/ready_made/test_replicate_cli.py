@@ -154,5 +154,5 @@ def test_a_sequence_that_the_target_lacks_is_refused(cli: Cli, pair: Pair, confi
 def test_the_example_is_a_configuration_and_is_in_the_docs(cli: Cli) -> None:
     example = cli.ok("run", "replicate", "--example")
     assert 'target_dsn = "' in example
-    docs = Path(__file__).parents[2] / "docs" / "replicate.md"
+    docs = Path(__file__).parents[3] / "docs" / "replicate.md"
     assert f"```toml\n{example}```" in docs.read_text()

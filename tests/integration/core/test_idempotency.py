@@ -14,8 +14,8 @@ from psycopg import IsolationLevel, errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
-from tests.integration.test_delayed_events import move
-from tests.integration.test_invariant_5_dead_rows import dead_rows
+from tests.integration.core.test_invariant_5_dead_rows import dead_rows
+from tests.integration.delayed.test_delayed_events import move
 
 ISOLATION = (
     IsolationLevel.READ_COMMITTED,
