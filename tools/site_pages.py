@@ -14,85 +14,30 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+from pgqpy.schema import SQL_DIR, Manifest
+
 ROOT = Path(__file__).resolve().parent.parent
 
-# A section is a family of functions: a file of sql/, or several.
+# A page holds the public functions of some folders of sql/.
 SECTIONS = {
-    "Queues": ["queue", "queue_info"],
-    "Producing": ["insert_event", "insert_events", "write_target", "stream_writer", "staging"],
-    "Delayed events and keys": ["delayed", "delayed_insert", "idempotency"],
-    "Capturing tables": ["capture_table", "release_table", "capture_info", "capture_maint"],
-    "Triggers": ["sqltriga", "logutriga", "jsontriga"],
-    "Registering consumers": ["consumer", "consumer_start"],
-    "Batches": ["next_batch", "batch", "batch_sql"],
-    "Sharing batches (pgq_coop)": [
-        "pgq_coop/member",
-        "pgq_coop/next_batch",
-        "pgq_coop/finish_batch",
-        "pgq_coop/version",
-    ],
-    "The work queue (pgq_task)": [
-        "pgq_task/queue",
-        "pgq_task/permission",
-        "pgq_task/push",
-        "pgq_task/claim",
-        "pgq_task/finish",
-        "pgq_task/finish_and_claim",
-        "pgq_task/fail",
-        "pgq_task/release",
-        "pgq_task/held",
-        "pgq_task/pop",
-        "pgq_task/modify",
-        "pgq_task/change",
-        "pgq_task/insert",
-        "pgq_task/wake",
-        "pgq_task/sweep",
-        "pgq_task/position",
-        "pgq_task/info",
-        "pgq_task/list",
-        "pgq_task/bulk",
-        "pgq_task/search",
-        "pgq_task/finished",
-        "pgq_task/replay",
-        "pgq_task/statistics",
-        "pgq_task/limit",
-        "pgq_task/result",
-        "pgq_task/periodic",
-        "pgq_task/cancel",
-        "pgq_task/progress",
-        "pgq_task/table_columns",
-        "pgq_task/table_notify",
-        "pgq_task/raise",
-    ],
-    "Consumer groups": [
-        "group",
-        "group_key",
-        "group_member",
-        "group_batch",
-        "group_park",
-        "group_resize",
-        "group_info",
-    ],
-    "Retry": ["retry", "settle_batch", "consumer_failure"],
-    "Counting rows": ["row_count"],
-    "Dead letters": ["dead_letter"],
-    "Ticker": ["ticker"],
-    "Maintenance": [
-        "rotate",
-        "rotate_logs",
-        "delayed_move",
-        "maint",
-        "ticker_failure",
-        "foreign_restore",
-    ],
-    "Done elsewhere (pgq_ext)": [
-        "remote_batch",
-        "remote_event",
-        "track_tick",
-        "track_batch",
-        "track_event",
-    ],
-    "Helpers": ["names_and_sequences"],
+    "Queues": ["pgq/core"],
+    "Producing": ["pgq/insert"],
+    "Ticker": ["pgq/ticker"],
+    "Consumers and batches": ["pgq/consumer"],
+    "Delayed events and retries": ["pgq/delayed"],
+    "Dead letters": ["pgq/dead_letter"],
+    "Consumer groups": ["pgq/groups"],
+    "Sharing batches (pgq_coop)": ["pgq_coop"],
+    "Done elsewhere (pgq_ext)": ["pgq_ext"],
+    "Triggers": ["pgq/triggers"],
+    "Capturing tables": ["pgq/capture"],
+    "Counting rows": ["pgq/row_count"],
+    "Maintenance": ["pgq/maint"],
+    "Tasks": ["pgq_task/core"],
+    "Workers of tasks": ["pgq_task/worker", "pgq_task/finished", "pgq_task/limits"],
+    "Looking at tasks, changing them": ["pgq_task/admin"],
+    "Periodic tasks": ["pgq_task/periodic"],
+    "Rows as tasks": ["pgq_task/rows"],
 }
 
 FUNCTION = re.compile(
@@ -180,17 +125,16 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 def page(title: str) -> str:
     """Return a page of the SQL reference: the functions of a section."""
-    found = [function for stem in SECTIONS[title] for function in functions(source(stem))]
-    return "\n\n".join([f"# {title}", *(function.markdown().rstrip() for function in found)]) + "\n"
+    found = [each for folder in SECTIONS[title] for each in functions(source(folder))]
+    return "\n\n".join([f"# {title}", *(each.markdown().rstrip() for each in found)]) + "\n"
 
 
-def source(stem: str) -> str:
-    """Return the text of a SQL file; of two with one name, pgq's, unless a schema is given."""
-    schema, _, name = stem.rpartition("/")
-    found = sorted((ROOT / "sql").glob(f"{schema or '*'}/[ft]*/{name}.sql"))
-    if not found:
-        raise PluginError(f"tools/site_pages.py names {stem}, and sql/ has no such file")
-    return found[0].read_text(encoding="utf-8")
+def source(folder: str) -> str:
+    """Return the text of the functions in a folder of sql/, in install order."""
+    files = [each for each in Manifest.load().functions if each.is_relative_to(SQL_DIR / folder)]
+    if not files:
+        raise PluginError(f"tools/site_pages.py names {folder}, and sql/ has no functions there")
+    return "\n".join(each.read_text(encoding="utf-8") for each in files)
 
 
 def slug(title: str) -> str:

@@ -1,4 +1,4 @@
-"""Consumer groups: the SQL functions, and the invariants in sql/pgq/structure/group.sql."""
+"""Consumer groups: the SQL functions, and the invariants in sql/pgq/groups/tables.sql."""
 
 from __future__ import annotations
 

@@ -1,0 +1,308 @@
+create or replace function pgq.write_target(
+    i_queue_name text, i_count bigint default 1,
+    out queue_id int4, out ev_slot int4, out event_seq regclass)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.write_target(2)
+--
+--      Returns the target of events for a queue, after all checks that a write needs; for the functions that insert
+--      into pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
+--      Internal.
+--
+-- Parameters:
+--      i_queue_name    - name of the queue
+--      i_count         - number of events to write
+-- Returns:
+--      queue_id        - the queue
+--      ev_slot         - value for the column of that name
+--      event_seq       - sequence for ev_id
+-- Errors:
+--      as pgq.insert_event(7)
+-- Tables:
+--      reads pgq.queue
+-- ----------------------------------------------------------------------
+declare
+    q       pgq.queue;
+    counter text;
+    total   bigint;
+begin
+    perform pgq.check_native_txid();
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq.raise_queue_not_found(i_queue_name);
+    end if;
+
+    -- Replication applies events even to queues with inserts disabled.
+    if q.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
+        raise exception using
+            errcode = 'PQ006',
+            message = format('inserting into queue %L is disabled', i_queue_name),
+            hint = 'This queue is a copy that follows another database, or was closed: insert at its root, '
+                   'or set queue_disable_insert to false in pgq.queue.';
+    end if;
+
+    if q.queue_per_tx_limit is not null then
+        counter := 'pgq.tx_events_' || q.queue_id;
+        total := coalesce(nullif(current_setting(counter, true), ''), '0')::bigint + i_count;
+        if total > q.queue_per_tx_limit then
+            raise exception using
+                errcode = 'PQ010',
+                message = format('more than %s events in one transaction for queue %L', q.queue_per_tx_limit, i_queue_name),
+                hint = 'Commit more often, or raise the limit with pgq.set_queue_config(queue, ''per_tx_limit'', n).';
+        end if;
+        perform set_config(counter, total::text, true);
+    end if;
+
+    if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
+        perform pg_notify('pgq_wake', '');
+    end if;
+
+    queue_id := q.queue_id;
+    ev_slot := pgq.state_slot(q.queue_slot_seq);
+    event_seq := q.queue_event_seq_id;
+end;
+$$;
+
+create or replace function pgq.current_event_table(x_queue_name text)
+returns text
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.current_event_table(1)
+--
+--      Returns the table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4 (and ev_id,
+--      ev_time, ev_retry for copies of events); the other columns have the right defaults. A COPY into the table is
+--      correct at any later time, even after a rotation.
+--
+-- Parameters:
+--      x_queue_name    - name of the queue
+-- Returns:
+--      The table's name, with schema.
+-- Errors:
+--      PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign cluster
+-- ----------------------------------------------------------------------
+declare
+    t   record;
+begin
+    select * into t from pgq.write_target(x_queue_name, 0);
+    return (select q.queue_data_pfx || '_' || t.ev_slot - q.queue_slot0 from pgq.queue q where q.queue_id = t.queue_id);
+end;
+$$;
+
+create or replace function pgq.event_table_guard()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.event_table_guard(0)
+--
+--      Statement trigger of each event table. It fires for direct writes (COPY) only, not for events that are routed
+--      through pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its
+--      events here.
+--
+-- Arguments:
+--      queue id, number of the table
+-- Tables:
+--      inserts into pgq.late_write
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+begin
+    perform pgq.check_native_txid();
+    select * into q from pgq.queue where queue_id = tg_argv[0]::int4;
+    if q.queue_id is null or pgq.state_slot(q.queue_slot_seq) <> q.queue_slot0 + tg_argv[1]::int4 then
+        insert into pgq.late_write (late_queue, late_table, late_txid)
+        values (tg_argv[0]::int4, tg_argv[1]::int4, txid_current())
+        on conflict do nothing;
+    end if;
+    if pg_sequence_last_value('pgq.ticker_sleep_seq') = 2 then
+        perform pg_notify('pgq_wake', '');
+    end if;
+    return null;
+end;
+$$;
+
+-- Every instruction counts in the first two functions. They run as the caller and without a search_path of their own:
+-- entering a function with either setting costs a third as much as writing the event. So every name is
+-- schema-qualified, and they read two sequences only. See docs/decisions.md.
+
+create or replace function pgq.insert_event(
+    queue_name text, ev_type text, ev_data text,
+    ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
+returns bigint
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_event(7)
+--
+--      Puts an event into a queue, in the caller's transaction.
+--
+-- Parameters:
+--      queue_name              - name of the queue
+--      ev_type                 - type of the event, for the consumer
+--      ev_data                 - payload
+--      ev_extra1 .. ev_extra4  - further fields
+-- Returns:
+--      The event's id.
+-- Errors:
+--      PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign
+--      cluster, PQ010 too many events in one transaction
+-- Tables:
+--      inserts into pgq.event
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_id    bigint;
+begin
+    -- The order matters. The transaction id comes before the event id: a tick that counts an event knows which
+    -- transactions may have drawn it. The slot comes last, for two reasons. A session that guards a queue looks
+    -- afterwards whether the queue has new ids. And a transaction with a higher id than the one that a rotation has
+    -- drawn writes into the new table, so that batches can skip the old one.
+    v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
+    if v_id is null then
+        return pgq.insert_event_slowly(queue_name, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4);
+    end if;
+    insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+    values (v_id, insert_event.ev_type, insert_event.ev_data, insert_event.ev_extra1,
+            insert_event.ev_extra2, insert_event.ev_extra3, insert_event.ev_extra4,
+            pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_slots.', pg_catalog.quote_ident(insert_event.queue_name)))), 2147483647)),
+                pgq.cluster_tag()));
+    return v_id;
+end;
+$$;
+
+create or replace function pgq.insert_event(queue_name text, ev_type text, ev_data text)
+returns bigint
+language plpgsql
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_event(3)
+--
+--      Puts an event without further fields into a queue; see pgq.insert_event(7).
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_id    bigint;
+begin
+    v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
+    if v_id is null then
+        return pgq.insert_event_slowly(queue_name, ev_type, ev_data);
+    end if;
+    insert into pgq.event (ev_id, ev_type, ev_data, ev_slot)
+    values (v_id, insert_event.ev_type, insert_event.ev_data,
+            pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
+                pg_catalog.textcat('pgq_slots.', pg_catalog.quote_ident(insert_event.queue_name)))), 2147483647)),
+                pgq.cluster_tag()));
+    return v_id;
+end;
+$$;
+
+create or replace function pgq.insert_event_slowly(
+    i_queue_name text, i_type text, i_data text,
+    i_extra1 text default null, i_extra2 text default null, i_extra3 text default null, i_extra4 text default null)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_event_slowly(7)
+--
+--      Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001
+--      for queues that do not exist. Internal.
+-- ----------------------------------------------------------------------
+begin
+    return pgq.insert_event_raw(i_queue_name, null, null, null, null,
+                                i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);
+end;
+$$;
+
+create or replace function pgq.insert_event_raw(
+    queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
+    ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
+returns bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_event_raw(11)
+--
+--      Puts an event with a given id, time, owner and retry count into a queue: for copies of events.
+--
+-- Parameters:
+--      queue_name  - name of the queue
+--      ev_id       - event id, null for the next one
+--      ev_time     - time of the event, null for now
+--      ev_owner    - the only subscription that sees the event, null for all
+--      ev_retry    - number of retries, null for none
+--      others      - as in pgq.insert_event(7)
+-- Returns:
+--      The event's id.
+-- Errors:
+--      as pgq.insert_event(7)
+-- Tables:
+--      reads pgq.queue; inserts into pgq.event
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    t       record;
+    v_id    bigint;
+begin
+    select * into t from pgq.write_target(insert_event_raw.queue_name);
+    insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry,
+                           ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
+    values (coalesce(insert_event_raw.ev_id, nextval(t.event_seq)), coalesce(insert_event_raw.ev_time, now()),
+            insert_event_raw.ev_owner, insert_event_raw.ev_retry, insert_event_raw.ev_type, insert_event_raw.ev_data,
+            insert_event_raw.ev_extra1, insert_event_raw.ev_extra2, insert_event_raw.ev_extra3,
+            insert_event_raw.ev_extra4, t.ev_slot)
+    returning ev_id into v_id;
+    return v_id;
+end;
+$$;
+
+create or replace function pgq.insert_guarded()
+returns trigger
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq.insert_guarded(0)
+--
+--      Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the
+--      ticker, and inserts the event into the current table.
+-- Errors:
+--      as pgq.insert_event(7)
+-- Tables:
+--      reads pgq.queue; inserts into pgq.event
+-- ----------------------------------------------------------------------
+declare
+    q   pgq.queue;
+    t   record;
+begin
+    select * into q from pgq.queue where queue_slot0 = new.ev_slot & 262128;
+    if not found then
+        raise exception using
+            errcode = 'PQ001',
+            message = format('no queue has slot %s', new.ev_slot & 262143),
+            hint = 'Insert with pgq.insert_event().';
+    end if;
+    select * into t from pgq.write_target(q.queue_name);
+    new.ev_slot := t.ev_slot;
+    insert into pgq.event values (new.*);
+    return null;
+end;
+$$;
+
+create or replace trigger insert_guarded
+    before insert on pgq.event_guard_0
+    for each row execute function pgq.insert_guarded();
+
+create or replace trigger insert_guarded
+    before insert on pgq.event_guard_1
+    for each row execute function pgq.insert_guarded();

@@ -1,0 +1,145 @@
+create table pgq_task.queue (
+    queue_id            int4            not null generated always as identity,
+    queue_name          text            not null,
+    queue_created       timestamptz     not null default now(),
+    -- start of the pause, during which its tasks cannot be claimed; null if not paused
+    queue_paused        timestamptz,
+    -- default duration of a lease
+    queue_lease         interval        not null default '30 seconds',
+    -- Number of attempts after which a task goes to the error queue; null: never.
+    queue_max_attempts  int4,
+    queue_error_queue   text,
+    -- Time for which finished tasks are kept in pgq_task.finished.
+    queue_keep          interval        not null default '0',
+    -- Only roles with grants may act on its tasks: see pgq_task.queue_grant.
+    queue_restricted    boolean         not null default false,
+    -- Claims are limited: see pgq_task.queue_limit.
+    queue_limited       boolean         not null default false,
+    -- Its most used sequences: looking one up by name costs more than drawing from it. Null only while the queue is
+    -- being created.
+    queue_waiting       regclass,
+    -- Its lower 40 bits count. It is named pgq_task_queues.<queue>, and its upper bits are queue_id, so that
+    -- pgq_task.push(8) reads no row. If the name or the id is too long, it is pgq_task.pushed_<id> instead, and the
+    -- upper bits are 0.
+    queue_pushed        regclass,
+    queue_claimed       regclass,
+    queue_finished      regclass,
+    constraint queue_pkey primary key (queue_id),
+    constraint queue_name_key unique (queue_name)
+);
+
+-- A lane holds the tasks of one queue and priority, in the order of their positions. Rows before its mark low are dead
+-- or were claimed long ago, and need not be read: see pgq_task.sweep(). Claims begin at its mark ahead, which is a
+-- guess; tasks that it skips are found from low on. Marks are sequences because these have one version only, whichever
+-- transactions are open.
+create table pgq_task.lane (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    priority            int2            not null,
+    lane_ahead          regclass        not null,
+    lane_low            regclass        not null,
+    constraint lane_pkey primary key (queue_id, priority)
+);
+
+-- A claim changes no indexed column, so that it is a heap-only update: a task costs one row with its index entries, one
+-- row without index entries for the claim, and a delete.
+
+create sequence pgq_task.task_id_seq;
+
+create table pgq_task.task (
+    id                  bigint          not null default nextval('pgq_task.task_id_seq'),
+    -- Counts the changes, including claims and renewals. A change must name the version that it applies to.
+    version             int4            not null default 1,
+    queue_id            int4            not null,
+    priority            int2            not null default 0,
+    -- number of the latest attempts in a row that ended without a report: the lease ended, as when the worker dies
+    lost                int4            not null default 0,
+    -- The position in the lane: the time when the task is available, see pgq_task.position_of(); by default now. During
+    -- a claim it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The largest
+    -- number: stopped. The default is pgq_task.position_now().
+    pos                 bigint          default case when pg_current_xact_id() is not null
+                                                then int8(date_part('epoch', clock_timestamp()) * 1000000) * 256 end,
+    -- end of the claimant's lease
+    lease               timestamptz,
+    claimant            text,
+    -- claims since it was inserted, moved or replayed
+    attempts            int4            not null default 0,
+    last_attempt        timestamptz,
+    created             timestamptz     not null default now(),
+    payload             jsonb,
+    headers             jsonb,
+    -- of the last attempt that failed
+    error               text,
+    -- Unique among the tasks of a queue. A task that a worker has gives it up for a new one: see
+    -- pgq_task.push_unique(11).
+    unique_key          text,
+    -- tasks of a queue with the same key are processed in the order of their ids
+    order_key           text,
+    constraint task_pkey primary key (id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000,
+        autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
+
+create index task_lane_idx on pgq_task.task (queue_id, priority, pos);
+create unique index task_unique_idx on pgq_task.task (queue_id, unique_key) where unique_key is not null;
+create index task_order_idx on pgq_task.task (queue_id, order_key, id) where order_key is not null;
+
+-- The end of the period in which no other task with a key is pushed, whatever the state of the first one.
+create table pgq_task.unique_period (
+    queue_id            int4            not null references pgq_task.queue on delete cascade,
+    unique_key          text            not null,
+    -- the task
+    id                  bigint          not null,
+    until               timestamptz     not null,
+    constraint unique_period_pkey primary key (queue_id, unique_key)
+);
+create index unique_period_until_idx on pgq_task.unique_period (until);
+
+-- The view into which pgq_task.push(8) inserts with its caller's rights, as long as no queue is restricted, see
+-- pgq_task.settle_inbox(0). The condition is for sessions that insert here directly: it checks a queue's number, and
+-- the lock on its sequence makes pgq_task.drop_queue(2) wait.
+create view pgq_task.inbox as
+select queue_id, payload
+  from pgq_task.task
+ where pg_sequence_last_value(to_regclass('pgq_task.waiting_' || queue_id)) is not null
+  with check option;
+
+create sequence pgq_task.sweep_id_seq;
+
+-- One row per sweep, read from the newest end, so the dead rows at the other end, where old ones are deleted, are not
+-- read.
+create table pgq_task.sweep (
+    sweep_id            bigint          not null,
+    sweep_time          timestamptz     not null,
+    sweep_took          interval        not null,
+    -- The round of which this is a part: its start, the position that no mark low may pass, and the position from which
+    -- the lanes are walked if that is before their marks.
+    sweep_began         timestamptz     not null,
+    sweep_bound         bigint          not null,
+    sweep_from          bigint,
+    -- the last lane that was processed, if more are to come
+    sweep_queue         int4,
+    sweep_priority      int2,
+    -- Open transactions whose tasks may become visible before low, each with the position from which on.
+    sweep_open          xid8[]          not null,
+    sweep_open_pos      bigint[]        not null,
+    -- last value of the tasks' sequence, and when it last differed, as a position
+    sweep_pushed        bigint,
+    sweep_busy          bigint          not null,
+    -- time when the lanes were last walked from their beginning, independently of the marks
+    sweep_anew          timestamptz     not null,
+    constraint sweep_pkey primary key (sweep_id)
+);
+
+create type pgq_task.claimed as (
+    id                  bigint,
+    version             int4,
+    queue               text,
+    priority            int2,
+    attempts            int4,
+    lease               timestamptz,
+    created             timestamptz,
+    payload             jsonb,
+    headers             jsonb,
+    error               text,
+    unique_key          text,
+    order_key           text
+);

@@ -1,0 +1,162 @@
+create or replace function pgq_task.release(claimant text, ids bigint[], versions int4[], delays interval[] default null)
+returns setof bigint
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.release(4)
+--
+--      Gives tasks back as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
+--      meanwhile go to the error queue.
+--
+-- Parameters:
+--      claimant    - the claimant of the tasks
+--      ids         - their ids
+--      versions    - their versions, as claim() or renew() returned them
+--      delays      - one for each, or null: time until the task is available again; null for its previous position
+-- Returns:
+--      The ids of the tasks that were not given back, because another claimant has them, or has finished them.
+-- Errors:
+--      PQ072 lists of different length, a negative delay
+-- Tables:
+--      updates pgq_task.task
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+declare
+    v_now       constant bigint := pgq_task.position_now();
+    v_done      bigint[];
+    v_queues    int4[];
+    v_lanes     int4[];
+    v_cancelled constant boolean := exists (select from pgq_task.cancellation c where c.id = any (ids));
+begin
+    perform pgq_task.require_same_length(ids, versions), pgq_task.require_one_each('delays', cardinality(delays), ids);
+    if v_cancelled then
+        select array_agg(t.queue_id), array_agg(t.priority::int4) into v_queues, v_lanes
+          from pgq_task.task t
+         where t.id = any (ids) and t.claimant = release.claimant and pgq_task.cancelled(t.id) is not null;
+        if v_queues is not null then
+            perform pgq_task.make_error_queues(v_queues, v_lanes);
+        end if;
+    end if;
+    with given as (
+        select t.id, d.delay
+          from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
+          join pgq_task.task t on t.id = d.id and t.version = d.version
+          join pgq_task.queue q
+            on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+         where t.claimant = release.claimant and t.lease is not null
+         order by t.id
+           for no key update of t),
+    back as (
+        update pgq_task.task t
+           set version = t.version + 1, lease = null, claimant = null, attempts = greatest(t.attempts - 1, 0),
+               pos = case when given.delay <> interval '0' then pgq_task.position_at(null, given.delay)
+                          else least(t.pos, v_now) end
+          from given
+         where t.id = given.id
+        returning t.id, t.queue_id, t.priority, t.pos),
+    -- Claims must look for the tasks at their positions.
+    ahead as (
+        select setval(l.lane_ahead, b.pos)
+          from (select queue_id, priority, min(pos) as pos from back where pos <= v_now group by queue_id, priority) b
+          join pgq_task.lane l using (queue_id, priority)
+         where b.pos < pg_sequence_last_value(l.lane_ahead)),
+    woken as (
+        select pgq_task.wake_workers(q.queue_id, q.queue_name)
+          from pgq_task.queue q
+         where q.queue_id in (select queue_id from back))
+    select array_agg(back.id), array_agg(back.queue_id) into v_done, v_queues
+      from back, (select count(*) from ahead) a, (select count(*) from woken) w;
+    perform pgq_task.count_each('released', v_queues);
+    if v_cancelled then
+        perform pgq_task.bury(d.id, pgq_task.cancelled(d.id))
+           from (select u.id from unnest(v_done) u (id) order by u.id) d
+          where pgq_task.cancelled(d.id) is not null;
+    end if;
+    if coalesce(cardinality(v_done), 0) < cardinality(ids) then
+        return query select d.id from unnest(ids) d (id) where d.id <> all (coalesce(v_done, '{}'));
+    end if;
+end;
+$$;
+
+create or replace function pgq_task.held(claimant text, ids bigint[], lock boolean default false)
+returns table (id bigint, version int4)
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.held(3)
+--
+--      Returns which of these tasks the claimant has, and their versions: for a worker that does not know whether its
+--      last renewal succeeded.
+--
+-- Parameters:
+--      claimant    - the claimant of the tasks
+--      ids         - their ids
+--      lock        - prevent renewals from changing them until the transaction ends
+-- Returns:
+--      The tasks that were not claimed or changed by others since, even if their leases have ended. Tasks of queues
+--      that the caller may not claim from are left out.
+-- Tables:
+--      reads pgq_task.task, pgq_task.queue
+-- ----------------------------------------------------------------------
+#variable_conflict use_column
+begin
+    if lock then
+        perform from pgq_task.task t
+           join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
+          where t.id = any (held.ids) and t.claimant = held.claimant and t.lease is not null
+          order by t.id
+            for no key update of t;
+    end if;
+    return query
+        select t.id, t.version
+          from pgq_task.task t
+          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
+         where t.id = any (held.ids) and t.claimant = held.claimant and t.lease is not null;
+end;
+$$;
+
+create or replace function pgq_task.pop(queue text, max_tasks int4 default 1, claimant text default 'pop')
+returns setof pgq_task.claimed
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- ----------------------------------------------------------------------
+-- Function: pgq_task.pop(3)
+--
+--      Removes available tasks from a queue, those that have been available for longest first. When the transaction
+--      commits they are gone: they are processed at most once. A rollback puts them back.
+--
+-- Parameters:
+--      queue       - its name
+--      max_tasks   - maximum number of tasks
+--      claimant    - name of the claimant, for the history
+-- Returns:
+--      The tasks, those of the highest priority first. No row if none is available, or the queue is paused.
+-- Errors:
+--      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit that is not positive, an empty claimant
+-- Tables:
+--      deletes from pgq_task.task
+-- ----------------------------------------------------------------------
+declare
+    v_claimed   pgq_task.claimed[];
+    v_tasks     pgq_task.task[];
+begin
+    v_claimed := array(select c from pgq_task.claim(array[queue], claimant, null, max_tasks, false) c);
+    if v_claimed = '{}' then
+        return;
+    end if;
+    with gone as (
+        delete from pgq_task.task t
+         using unnest(v_claimed) c
+         where t.id = c.id
+        returning t.*)
+    select array_agg(g::pgq_task.task) into v_tasks from gone g;
+    perform pgq_task.count_each('popped', array(select t.queue_id from unnest(v_tasks) t));
+    perform pgq_task.keep_finished(v_tasks, 'popped');
+    perform pgq_task.release_after(v_tasks);
+    return query select * from unnest(v_claimed);
+end;
+$$;
