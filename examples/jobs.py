@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 import pgqpy
-from pgqpy.retry_policy import ExponentialBackoff
+from pgqpy.retry import ExponentialBackoff
 from pgqpy.tasks.app import TaskApp, current_job
 
 app = TaskApp("mails", retry_policy=ExponentialBackoff(attempts=5))

@@ -7,10 +7,10 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from pgqpy.calls import call, checked
+from pgqpy._wire.statements import call, checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import BatchNotFound, QueueNotFound, translate_errors
-from pgqpy.values import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
+from pgqpy.models import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
 
 
 class AsyncAdmin:

@@ -6,8 +6,8 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
+from pgqpy._dead_letter import COUNT, FIND, PURGE, REPLAY, DeadLetterFilter, DeadLetterInfo
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.dead_letter import COUNT, FIND, PURGE, REPLAY, DeadLetterFilter, DeadLetterInfo
 from pgqpy.errors import translate_errors
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from pgqpy._runtime.retries import Retries
+from pgqpy._wire.row_format import decode_json, decode_row, operation_and_key
 from pgqpy.errors import InvalidPayload, PgqError
-from pgqpy.retries import Retries
-from pgqpy.row_format import decode_json, decode_row, operation_and_key
 
 
 class NewEvent(NamedTuple):

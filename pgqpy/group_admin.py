@@ -10,10 +10,10 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from pgqpy.calls import call, checked
+from pgqpy._wire.statements import call, checked
 from pgqpy.connection import Connection
 from pgqpy.errors import GroupNotFound, translate_errors
-from pgqpy.values import GroupInfo, GroupPartition, ParkedKey
+from pgqpy.models import GroupInfo, GroupPartition, ParkedKey
 
 
 class GroupAdmin:

@@ -7,10 +7,10 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from pgqpy.calls import call, checked
+from pgqpy._wire.statements import call, checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import GroupNotFound, translate_errors
-from pgqpy.values import GroupInfo, GroupPartition, ParkedKey
+from pgqpy.models import GroupInfo, GroupPartition, ParkedKey
 
 
 class AsyncGroupAdmin:

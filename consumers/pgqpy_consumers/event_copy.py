@@ -7,10 +7,10 @@ from contextlib import closing
 from typing import TypeAlias
 
 import pgqpy
-from pgqpy.calls import call, copy_in, copy_out, padded
-from pgqpy.copy_format import NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.copy_format import NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.statements import call, copy_in, copy_out, padded
+from pgqpy.consumer._reader import CopyReader
 from pgqpy.errors import InvalidParameter, translate_errors
-from pgqpy.reader import CopyReader
 
 COLUMNS = ("ev_time", *NEW_EVENT_COLUMNS)
 TYPES = ["timestamptz", *["text"] * len(NEW_EVENT_COLUMNS)]

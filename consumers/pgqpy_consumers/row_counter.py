@@ -9,8 +9,8 @@ import psycopg
 from psycopg import sql
 
 import pgqpy
+from pgqpy._runtime.log import logger
 from pgqpy.errors import translate_errors
-from pgqpy.log import logger
 from pgqpy_consumers.ready import setting
 
 Connection = psycopg.Connection[Any]

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from pgqpy import log_format
+from pgqpy._runtime import log_format
+from pgqpy._runtime.log import logger
 from pgqpy.cli.output import console
-from pgqpy.log import logger
 
 #: Seconds between two lines of progress where there is no terminal.
 EVERY = 60.0

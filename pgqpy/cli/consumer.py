@@ -9,6 +9,7 @@ from typing import LiteralString
 import click
 
 import pgqpy
+from pgqpy._runtime.error_origin import comes_from
 from pgqpy.admin import Admin
 from pgqpy.cli.command import Group, dsn_option, json_option
 from pgqpy.cli.database import connect, one_consumer, one_queue
@@ -16,9 +17,8 @@ from pgqpy.cli.errors import CliError
 from pgqpy.cli.names import CONSUMER, QUEUE
 from pgqpy.cli.output import print_json, print_table, say
 from pgqpy.cli.position import Position, position_options
-from pgqpy.error_origin import comes_from
 from pgqpy.errors import ForeignTick, TickNotFound, translate_errors
-from pgqpy.values import ConsumerInfo
+from pgqpy.models import ConsumerInfo
 
 #: A worker of a CoopConsumer is registered as main.worker, with the main consumer's sub_id.
 _MAIN: LiteralString = """

@@ -11,7 +11,7 @@ import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli.interrupt import interruptible
 from pgqpy.errors import ConsumerNotRegistered, PgqError, QueueNotFound, translate_errors
-from pgqpy.values import ConsumerInfo, QueueInfo
+from pgqpy.models import ConsumerInfo, QueueInfo
 
 # psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 import pgqpy
+from pgqpy._dead_letter import DeadLetterFilter, DeadLetterInfo
 from pgqpy.cli.command import Function, Group, dsn_option, json_option
 from pgqpy.cli.database import connect, one_queue
 from pgqpy.cli.errors import CliError
@@ -17,7 +18,6 @@ from pgqpy.cli.event_input import ASSIGNED, FIELDS
 from pgqpy.cli.names import CONSUMER, QUEUE, TEXT
 from pgqpy.cli.output import print_json_line, print_pairs, print_table, say
 from pgqpy.cli.wording import printable
-from pgqpy.dead_letter import DeadLetterFilter, DeadLetterInfo
 from pgqpy.dead_letters import DeadLetters
 
 

@@ -10,8 +10,8 @@ import click
 import psycopg
 
 import pgqpy.errors
+from pgqpy._runtime.error_origin import origin
 from pgqpy.cli.target import Target
-from pgqpy.error_origin import origin
 
 
 @dataclass(frozen=True, slots=True)

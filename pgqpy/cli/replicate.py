@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from psycopg.rows import dict_row
 
+from pgqpy._runtime.error_origin import comes_from
 from pgqpy.cli.capture import COLUMNS
 from pgqpy.cli.command import Group, Settings, json_option
 from pgqpy.cli.database import connect
 from pgqpy.cli.errors import CliError
 from pgqpy.cli.names import TEXT
 from pgqpy.cli.output import print_json, print_table, say
-from pgqpy.error_origin import comes_from
 
 if TYPE_CHECKING:
     from pgqpy_consumers.replicate import Replicate

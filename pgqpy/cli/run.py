@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.cli.batch_log import batch_log
 from pgqpy.cli.command import Command, Settings
 from pgqpy.cli.errors import CliError, first_line
@@ -18,8 +20,6 @@ from pgqpy.cli.load_class import load_class
 from pgqpy.cli.names import TEXT
 from pgqpy.cli.output import print_table
 from pgqpy.errors import PgqError
-from pgqpy.log import logger
-from pgqpy.log_format import FORMATS, LEVELS
 
 
 @click.command(

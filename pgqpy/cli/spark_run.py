@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pgqpy._runtime.log import logger
 from pgqpy.cli.command import Command, dsn_option
 from pgqpy.cli.errors import CliError, first_line
 from pgqpy.cli.load_class import load_class
 from pgqpy.cli.names import CONSUMER, QUEUE, TEXT
 from pgqpy.cli.program import CommandProgram
 from pgqpy.cli.spark_session import master_option, spark_session
-from pgqpy.log import logger
 
 if TYPE_CHECKING:
     from pgqpy_consumers.spark import SparkConsumer

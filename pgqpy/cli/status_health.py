@@ -11,7 +11,6 @@ from datetime import timedelta
 from enum import StrEnum
 from shlex import quote
 
-from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_query import (
     Failing,
     Failure,
@@ -22,7 +21,8 @@ from pgqpy.cli.status_query import (
     Transaction,
 )
 from pgqpy.cli.wording import ago, duration, plural
-from pgqpy.values import ConsumerInfo, QueueInfo
+from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.models import ConsumerInfo, QueueInfo
 
 #: A live ticker ticks an idle queue once in its idle period, one with events within its lag; it
 #: may be this much late.

@@ -16,9 +16,9 @@ from psycopg.rows import class_row
 
 import pgqpy
 from pgqpy.admin import Admin
-from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.database import one_queue
-from pgqpy.values import ConsumerInfo, QueueInfo
+from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.models import ConsumerInfo, QueueInfo
 from pgqpy_ticker.lead import LOCK
 
 SERVER: LiteralString = """

@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.output import empty_table
 from pgqpy.cli.status_health import (
     Alert,
@@ -19,6 +18,7 @@ from pgqpy.cli.status_health import (
     Status,
 )
 from pgqpy.cli.wording import brief, plural, printable, rate, shown
+from pgqpy.consumer._batch_progress import BatchProgress
 
 _STYLES = {
     ConsumerState.OK: "green",

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from pgqpy import log_format
+from pgqpy._runtime import log_format
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.cli.command import Command, dsn_option
 from pgqpy.cli.errors import CliError, first_line
 from pgqpy.cli.interrupt import interruptible
 from pgqpy.cli.load_class import load_module
 from pgqpy.cli.names import TASK_QUEUE, TEXT
 from pgqpy.errors import PgqError
-from pgqpy.log import logger
-from pgqpy.log_format import FORMATS, LEVELS
 
 
 @click.command(

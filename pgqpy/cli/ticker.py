@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 import pgqpy.dsn
+from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.cli.command import Command, Settings
-from pgqpy.log_format import FORMATS, LEVELS
 
 
 @click.command(

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
-from pgqpy.calls import checked
+from pgqpy._wire.statements import checked
 from pgqpy.sqlalchemy.capture import Capture
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 import psycopg
 
+from pgqpy._runtime.retries import interval
 from pgqpy.errors import InvalidTask
-from pgqpy.retries import interval
-from pgqpy.retry_policy import RetryPolicy, check_policy
+from pgqpy.retry import RetryPolicy, check_policy
 from pgqpy.tasks.client import Tasks
 from pgqpy.tasks.client_async import AsyncTasks
 from pgqpy.tasks.cron import Cron

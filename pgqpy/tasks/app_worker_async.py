@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from pgqpy._runtime.retries import interval
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidPayload, InvalidTask
-from pgqpy.retries import interval
-from pgqpy.retry_policy import DeadLetter, RetryPolicy
+from pgqpy.retry import DeadLetter, RetryPolicy
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.app import OTHER_KIND, Job, TaskApp
 from pgqpy.tasks.current import CurrentJob, async_call

@@ -12,9 +12,9 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 
+from pgqpy._runtime.retries import interval
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, translate_errors
-from pgqpy.retries import interval
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.jobs_async import AsyncTaskJobs
 from pgqpy.tasks.statements import Duration

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from pgqpy.errors import InvalidTask
-from pgqpy.retry_policy import DeadLetter
+from pgqpy.retry import DeadLetter
 from pgqpy.tasks.task import Task
 
 #: Done, total, and a note.

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Any
 
-from pgqpy.acompat import AsyncWaker
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.retries import interval
 from pgqpy.errors import InvalidTask, TaskFailed
-from pgqpy.retries import interval
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.history_async import AsyncTaskHistory
 from pgqpy.tasks.progress import PeriodicInfo, TaskLimits, TaskProgress

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from pgqpy.errors import InvalidTask
-from pgqpy.retry_policy import in_short
+from pgqpy.retry import in_short
 from pgqpy.tasks.statements import Duration, headers_json, jsonb, smallint, when
 
 #: Keeps the payload.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection
 from pgqpy.errors import translate_errors
-from pgqpy.log import logger
 from pgqpy.tasks.cron import Cron
 from pgqpy.tasks.statements import headers_json, jsonb
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from pgqpy.errors import InvalidPipeline
-from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks.outcome import KEEP, Move
 from pgqpy.tasks.task import Task
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg.rows import dict_row, tuple_row
 
-from pgqpy.calls import checked
+from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
 from pgqpy.tasks import statements as sql

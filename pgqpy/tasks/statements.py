@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from pgqpy.calls import checked
+from pgqpy._runtime.retries import interval
+from pgqpy._wire.statements import checked
 from pgqpy.errors import InvalidPayload, InvalidTask
-from pgqpy.retries import interval
 from pgqpy.tasks.task import Modified, Task, TaskInfo
 
 #: Seconds, or an interval.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgqpy.connection import Connection
-from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks.client import Tasks
 from pgqpy.tasks.pipeline import Pipeline
 from pgqpy.tasks.task import Task

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.retry_policy import DeadLetter, Retry, RetryPolicy
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 from pgqpy.tasks.client_async import AsyncTasks
 from pgqpy.tasks.pipeline import Pipeline
 from pgqpy.tasks.task import Task

@@ -13,8 +13,8 @@ from psycopg.rows import class_row
 
 from pgqpy.admin import Admin
 from pgqpy.connection import connect
-from pgqpy.consumer import Consumer
-from pgqpy.consumer_async import AsyncConsumer
+from pgqpy.consumer.base import Consumer
+from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.errors import PgqError
 from pgqpy.event import Event
 from pgqpy.producer import EventFields, Producer

@@ -15,7 +15,7 @@ from tests.fixtures.fix_ticker import PATIENCE
 
 WORKER = """
 import random, sys, time
-from pgqpy.retry_policy import FixedDelay
+from pgqpy.retry import FixedDelay
 from pgqpy.tasks import TableWorker
 
 def send(conn, row):

@@ -13,7 +13,7 @@ from tests.fixtures.fix_ticker import PATIENCE, eventually
 
 WORKER = """
 import os, signal, sys
-from pgqpy.retry_policy import FixedDelay
+from pgqpy.retry import FixedDelay
 from pgqpy.tasks import TableWorker
 
 def send(conn, row):
@@ -71,7 +71,7 @@ def test_a_row_that_kills_its_process_is_given_up(
 
 ENDLESS = """
 import os, signal, sys
-from pgqpy.retry_policy import FixedDelay
+from pgqpy.retry import FixedDelay
 from pgqpy.tasks import TableWorker
 
 def send(conn, row):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import pgqpy
-from pgqpy.coop_consumer import CoopConsumer
+from pgqpy.consumer.coop import CoopConsumer
+from pgqpy.consumer.group import GroupConsumer
+from pgqpy.consumer.remote import RemoteConsumer
 from pgqpy.event import NewEvent
-from pgqpy.group_consumer import GroupConsumer
-from pgqpy.remote_consumer import RemoteConsumer
-from pgqpy.retry_policy import FixedDelay, RetryPolicy
+from pgqpy.retry import FixedDelay, RetryPolicy
 from pgqpy.testing import ScratchDatabase
 
 EVENTS = [NewEvent("t", str(number), f"key {number % 3}") for number in range(20)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.backoff import Backoff
 
 
 @given(

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.status_health import ConsumerState, QueueState, judge
 from pgqpy.cli.status_query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
-from pgqpy.values import ConsumerInfo, QueueInfo
+from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.models import ConsumerInfo, QueueInfo
 
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)
 PATIENCE = timedelta(minutes=5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pgqpy
-from pgqpy.consumer_check import check_consumer
+from pgqpy.consumer._check import check_consumer
 from pgqpy.errors import InvalidConsumer
 
 

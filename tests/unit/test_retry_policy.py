@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgqpy import DeadLetter, ExponentialBackoff, FixedDelay, Retry
-from pgqpy.retries import PIECE, Retries
-from pgqpy.retry_policy import check_policy, in_short
+from pgqpy._runtime.retries import PIECE, Retries
+from pgqpy.retry import check_policy, in_short
 
 ERROR = ValueError("why")
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import IO, Any
 
-from pgqpy import log_format
+from pgqpy._runtime import log_format
 
 LOGGER = "pgqpy.ticker"
 

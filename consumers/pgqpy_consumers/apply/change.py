@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from pgqpy import Event
+from pgqpy._wire.row_format import OPERATIONS, decode_urlencoded
 from pgqpy.errors import PgqError
-from pgqpy.row_format import OPERATIONS, decode_urlencoded
 from pgqpy_consumers.apply.value import Number, Value
 
 

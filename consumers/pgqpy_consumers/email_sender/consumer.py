@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import pgqpy
-from pgqpy.session import Session
+from pgqpy._runtime.session import Session
 from pgqpy_consumers.email_sender.address import AddressTemplate
 from pgqpy_consumers.email_sender.message import (
     Mail,

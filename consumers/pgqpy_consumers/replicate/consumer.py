@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pgqpy
-from pgqpy.remote_consumer import RemoteConsumer
+from pgqpy.consumer.remote import RemoteConsumer
 from pgqpy_consumers.replicate.stream import Stream
 from pgqpy_consumers.replicate.workers import Plan, Workers
 from pgqpy_consumers.settings import setting

@@ -11,8 +11,8 @@ from psycopg import sql
 from psycopg.abc import Buffer
 
 import pgqpy
+from pgqpy._runtime.log import logger
 from pgqpy.errors import from_psycopg
-from pgqpy.log import logger
 from pgqpy_consumers.apply import Change, Table
 from pgqpy_consumers.apply.change import change_from
 from pgqpy_consumers.apply.order import is_about_tables, naming

@@ -8,7 +8,7 @@ from typing import LiteralString
 
 import pgqpy
 from pgqpy import Event
-from pgqpy.log import logger
+from pgqpy._runtime.log import logger
 from pgqpy_consumers.apply import BadEvent, Change, change_of
 from pgqpy_consumers.replicate.applier import Applier
 from pgqpy_consumers.replicate.state import ADDED, Replica, State

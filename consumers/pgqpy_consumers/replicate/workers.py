@@ -12,9 +12,9 @@ from time import monotonic
 import psycopg
 
 import pgqpy
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.errors import PgqError
-from pgqpy.log import logger
 from pgqpy_consumers.apply.order import is_about_tables
 from pgqpy_consumers.replicate.applier import Applier
 from pgqpy_consumers.replicate.copy import Stopped, catch_up, copy_table, settle

@@ -11,8 +11,8 @@ from psycopg import sql
 from pyspark.sql import functions as sf
 
 import pgqpy
+from pgqpy._wire.statements import call
 from pgqpy.admin import Admin
-from pgqpy.calls import call
 from pgqpy.errors import ConsumerInUse, TickNotFound, translate_errors
 from pgqpy_consumers.spark import ranges
 from pgqpy_consumers.spark.archive_log import (

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
 import pgqpy
-from pgqpy.consumer_check import check_names
-from pgqpy.log import logger
+from pgqpy._runtime.log import logger
+from pgqpy.consumer._check import check_names
 from pgqpy_consumers.spark.batch_frame import batch_frame
 from pgqpy_consumers.spark.collect import Bounds, Collector
 from pgqpy_consumers.spark.ranges import newest
@@ -17,7 +17,7 @@ from pgqpy_consumers.spark.session import get_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pgqpy.session import Session
+    from pgqpy._runtime.session import Session
 
 
 # For a transaction whose session waits while Spark computes. Not a query: the first query fixes

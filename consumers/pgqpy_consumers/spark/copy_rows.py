@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgqpy.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy.errors import PayloadTooLarge
 
 _COUNT = struct.pack(">h", len(NEW_EVENT_COLUMNS))

@@ -13,7 +13,7 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 
 import pgqpy
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.backoff import Backoff
 from pgqpy.errors import ConnectionFailed, ConsumerInUse, translate_errors
 from pgqpy_consumers.spark.options import StreamOptions
 

@@ -33,8 +33,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pgqpy._wire.row_format import OPERATIONS, operation_and_key
 from pgqpy.errors import PgqError
-from pgqpy.row_format import OPERATIONS, operation_and_key
 from pgqpy_consumers.spark.options import EventOptions, InvalidOption
 from pgqpy_consumers.spark.payload_json import check_members, read_objects
 from pgqpy_consumers.spark.payload_rows import Row, any_row, check_row, json_row, urlencoded_row

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from pgqpy.row_format import decode_urlencoded
+from pgqpy._wire.row_format import decode_urlencoded
 
 Row: TypeAlias = Mapping[str, str | None]
 

@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 import pgqpy
-from pgqpy.batch_progress import BatchProgress
 from pgqpy.cli.output import console
 from pgqpy.cli.wording import duration, printable, rate
+from pgqpy.consumer._batch_progress import BatchProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

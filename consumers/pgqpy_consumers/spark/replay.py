@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from pgqpy import dsn as dsns
-from pgqpy.copy_format import NEW_EVENT_COLUMNS
+from pgqpy._wire.copy_format import NEW_EVENT_COLUMNS
 from pgqpy.errors import PgqError
 from pgqpy_consumers.spark.archive_log import ArchiveError, partitions, queues
 from pgqpy_consumers.spark.files import Directory

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StringType, StructType
 
-from pgqpy.calls import call
-from pgqpy.copy_format import NEW_EVENT_COLUMNS
+from pgqpy._wire.copy_format import NEW_EVENT_COLUMNS
+from pgqpy._wire.statements import call
 from pgqpy.errors import PgqError, translate_errors
 from pgqpy_consumers.spark import staging
 from pgqpy_consumers.spark.options import Options, StreamWriteOptions, WriteOptions

@@ -19,8 +19,8 @@ from psycopg.rows import tuple_row
 from pyspark.sql.datasource import WriterCommitMessage
 
 import pgqpy
-from pgqpy.calls import call, copy_in
-from pgqpy.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.statements import call, copy_in
 from pgqpy.errors import PgqError, translate_errors
 from pgqpy_consumers.spark.copy_rows import copy_rows
 

@@ -12,10 +12,10 @@ from typing import Literal, Self
 import httpx
 
 import pgqpy
-from pgqpy.backoff import Backoff
-from pgqpy.log import logger
-from pgqpy.session_async import AsyncSession
-from pgqpy.tracked_consumer_async import Stopped
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.session_async import AsyncSession
+from pgqpy.consumer.tracked_async import Stopped
 from pgqpy_consumers.identity import identity
 from pgqpy_consumers.ready import setting
 from pgqpy_consumers.webhook.body import envelope

@@ -6,9 +6,9 @@ import inspect
 import math
 from typing import Any
 
-from pgqpy.consumer_check import check_hooks, check_runs
+from pgqpy.consumer._check import check_hooks, check_runs
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry_policy import check_policy
+from pgqpy.retry import check_policy
 from pgqpy.tasks.table.columns import TaskColumnNames
 
 _OURS = (

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from pgqpy.acompat import deadline
-from pgqpy.batch_connection import swallowed_error
+from pgqpy._runtime.acompat import deadline
+from pgqpy._runtime.batch_connection import swallowed_error
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.retries import MAX_TRACEBACK, interval, storable
 from pgqpy.errors import ConnectionFailed, is_circumstance
-from pgqpy.log import logger
-from pgqpy.retries import MAX_TRACEBACK, interval, storable
-from pgqpy.retry_policy import DeadLetter, Retry, in_short
+from pgqpy.retry import DeadLetter, Retry, in_short
 from pgqpy.tasks.outcome import no_outcomes, outcomes_in
 from pgqpy.tasks.table.row import RowLost, RowOutcome, TableRow
 

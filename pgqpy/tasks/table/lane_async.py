@@ -20,11 +20,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import PERMANENT, InvalidTaskTable, is_circumstance, translate_errors
-from pgqpy.log import logger
-from pgqpy.retry_policy import in_short
+from pgqpy.retry import in_short
 from pgqpy.tasks.outcome import TaskStats
 from pgqpy.tasks.table.columns import CURRENT, DESCRIBE, PLAN, PLANNED, WANT_QUIET, TaskTable
 from pgqpy.tasks.table.handler_async import (

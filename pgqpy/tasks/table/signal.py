@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import Cursor
 
-from pgqpy.listener import Subscriber
+from pgqpy._runtime.listener import Subscriber
 
 
 class TableSignal(Subscriber):

@@ -9,10 +9,10 @@ from time import monotonic
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy.acompat import AsyncCrew, AsyncWaker, async_on_stop_signals
+from pgqpy._runtime.acompat import AsyncCrew, AsyncWaker, async_on_stop_signals
+from pgqpy._runtime.log import logger
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.log import logger
-from pgqpy.retry_policy import ExponentialBackoff, RetryPolicy
+from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks.outcome import TaskStats
 from pgqpy.tasks.table.check import check_table_worker, whole_batches
 from pgqpy.tasks.table.columns import TaskColumnNames

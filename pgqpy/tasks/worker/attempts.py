@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.pq import TransactionStatus
 
-from pgqpy.acompat import INTERRUPTIONS, Interruptible, Waker, holding
-from pgqpy.batch_connection import BatchConnection
+from pgqpy._runtime.acompat import INTERRUPTIONS, Interruptible, Waker, holding
+from pgqpy._runtime.batch_connection import BatchConnection
+from pgqpy._runtime.log import logger
 from pgqpy.connection import connect_as
 from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_circumstance
-from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.outcome import (
     Finished,

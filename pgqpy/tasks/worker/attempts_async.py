@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.pq import TransactionStatus
 
-from pgqpy.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker, async_holding
-from pgqpy.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker, async_holding
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.log import logger
 from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_circumstance
-from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.outcome import (
     Finished,

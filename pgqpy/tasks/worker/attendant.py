@@ -9,10 +9,10 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PERMANENT, PgqError, translate_errors
-from pgqpy.log import logger
 from pgqpy.tasks.current import CurrentJob
 from pgqpy.tasks.due import LOOK, push_due
 from pgqpy.tasks.periodic import PeriodicTask, set_periodic

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import math
 
-from pgqpy.consumer_check import check_hooks, check_runs
+from pgqpy._runtime.retries import interval
+from pgqpy.consumer._check import check_hooks, check_runs
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retries import interval
-from pgqpy.retry_policy import check_policy
+from pgqpy.retry import check_policy
 from pgqpy.tasks import statements as sql
 
 #: The methods of work, of which a worker has one.

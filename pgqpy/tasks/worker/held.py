@@ -18,10 +18,10 @@ from typing import Any
 
 from psycopg.rows import tuple_row
 
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import PgqError, translate_errors
-from pgqpy.log import logger
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.task import Task
 

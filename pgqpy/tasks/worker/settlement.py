@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from psycopg import ConnectionInfo
 
+from pgqpy._runtime.retries import storable
 from pgqpy.errors import TaskConflict
-from pgqpy.retries import storable
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.outcome import Failed, Finished, Moved, Outcome, Released, without_result
 from pgqpy.tasks.worker.held import Claim

@@ -16,12 +16,12 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from pgqpy.acompat import holding
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.acompat import holding
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection
 from pgqpy.errors import TaskConflict, is_circumstance, translate_errors
-from pgqpy.log import logger
-from pgqpy.retry_policy import DeadLetter, Retry, in_short
+from pgqpy.retry import DeadLetter, Retry, in_short
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.outcome import (
     Failed,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from psycopg import Cursor
 from psycopg.rows import tuple_row
 
-from pgqpy.acompat import Crew, Waker
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.acompat import Crew, Waker
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import (
     PERMANENT,
@@ -25,8 +26,7 @@ from pgqpy.errors import (
     is_circumstance,
     translate_errors,
 )
-from pgqpy.log import logger
-from pgqpy.retry_policy import DeadLetter
+from pgqpy.retry import DeadLetter
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.due import LOOK, push_due
 from pgqpy.tasks.outcome import Failed, Finished, Moved, Released, without_result

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 
-from pgqpy.acompat import AsyncCrew, AsyncWaker
-from pgqpy.backoff import Backoff
+from pgqpy._runtime.acompat import AsyncCrew, AsyncWaker
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import (
     PERMANENT,
@@ -22,8 +23,7 @@ from pgqpy.errors import (
     is_circumstance,
     translate_errors,
 )
-from pgqpy.log import logger
-from pgqpy.retry_policy import DeadLetter
+from pgqpy.retry import DeadLetter
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.due_async import LOOK, async_push_due
 from pgqpy.tasks.outcome import Failed, Finished, Moved, Released, without_result

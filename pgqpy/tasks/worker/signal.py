@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import Cursor
 
-from pgqpy.listener import Subscriber
+from pgqpy._runtime.listener import Subscriber
 
 
 class TaskSignal(Subscriber):

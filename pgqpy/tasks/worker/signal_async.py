@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg import AsyncCursor
 
-from pgqpy.listener_async import AsyncSubscriber
+from pgqpy._runtime.listener_async import AsyncSubscriber
 
 
 class AsyncTaskSignal(AsyncSubscriber):

@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy.acompat import AsyncWaker, async_on_stop_signals
+from pgqpy._runtime.acompat import AsyncWaker, async_on_stop_signals
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.retries import MAX_TRACEBACK, interval
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.log import logger
-from pgqpy.retries import MAX_TRACEBACK, interval
-from pgqpy.retry_policy import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
+from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
 from pgqpy.tasks import statements as sql
 from pgqpy.tasks.client_async import claimant_name
 from pgqpy.tasks.outcome import (

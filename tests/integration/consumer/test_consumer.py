@@ -17,7 +17,7 @@ import pytest
 
 import pgqpy
 from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
-from pgqpy.listener import Subscription
+from pgqpy._runtime.listener import Subscription
 from tests.fixtures.fix_client import PATIENCE, Background, Tick
 from tests.fixtures.fix_db import Connect, Connection
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pgqpy import Admin
-from pgqpy.acompat import Waker
-from pgqpy.listener import Subscription
+from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.listener import Subscription
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool

@@ -11,8 +11,8 @@ import pytest
 
 import pgqpy
 from pgqpy import Admin, Producer
-from pgqpy.acompat import AsyncWaker, async_shared
-from pgqpy.listener_async import AsyncListener, AsyncSubscription
+from pgqpy._runtime.acompat import AsyncWaker, async_shared
+from pgqpy._runtime.listener_async import AsyncListener, AsyncSubscription
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually

@@ -25,8 +25,8 @@ from pgqpy import (
     SerialConsumer,
     errors,
 )
-from pgqpy.calls import next_batch_and_tick
-from pgqpy.retry_policy import DeadLetter, FixedDelay
+from pgqpy._wire.statements import next_batch_and_tick
+from pgqpy.retry import DeadLetter, FixedDelay
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli

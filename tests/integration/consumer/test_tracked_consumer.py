@@ -13,7 +13,7 @@ import pgqpy
 from pgqpy import AsyncTrackedConsumer, Batch, Event, Producer, SerialConsumer, TrackedConsumer
 from pgqpy.embedded import Server
 from pgqpy.errors import SchemaMissing, TargetAhead
-from pgqpy.retry_policy import FixedDelay
+from pgqpy.retry import FixedDelay
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
@@ -186,7 +186,7 @@ def test_what_is_written_in_the_target_commits_with_the_event(
 def test_large_batches_are_streamed(
     dsn: str, queue: str, conn: Connection, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy.tracked_consumer._READ_AHEAD", 10)
+    monkeypatch.setattr("pgqpy.consumer.tracked._READ_AHEAD", 10)
     mailer = Mailer(dsn, queue_name=queue)
     mailer.run(until_empty=True)
     with conn.transaction():

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from pgqpy import Admin, Producer, errors
-from pgqpy.values import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
+from pgqpy.models import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connect, Connection
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pgqpy.calls import copy_in
-from pgqpy.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.copy_format import HEADER, NEW_EVENT_COLUMNS, TRAILER
+from pgqpy._wire.statements import copy_in
 from pgqpy.errors import PayloadTooLarge
 from tests.fixtures.fix_db import Connection
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pgqpy.errors import InvalidTask, TaskConflict
-from pgqpy.retry_policy import Retry
+from pgqpy.retry import Retry
 from pgqpy.tasks import Tasks, TaskWorker
 from pgqpy.tasks.app import TaskApp, current_job
 from tests.fixtures import task_ops as ops

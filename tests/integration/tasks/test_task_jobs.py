@@ -18,7 +18,7 @@ import pytest
 from pydantic import BaseModel
 
 from pgqpy.errors import InvalidPayload, InvalidTask
-from pgqpy.retry_policy import DeadLetter, FixedDelay, Retry
+from pgqpy.retry import DeadLetter, FixedDelay, Retry
 from pgqpy.tasks import Tasks
 from pgqpy.tasks.app import TaskApp, current_job
 from tests.fixtures import task_ops as ops

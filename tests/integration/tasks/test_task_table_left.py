@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 import pgqpy
-from pgqpy.retry_policy import FixedDelay
+from pgqpy.retry import FixedDelay
 from pgqpy.tasks import TableWorker
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_db import Connect, Connection

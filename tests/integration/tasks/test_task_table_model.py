@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, declarative_base, mapped_column
 
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry_policy import FixedDelay
+from pgqpy.retry import FixedDelay
 from pgqpy.sqlalchemy import AsyncModelWorker, ModelWorker, TaskColumns, libpq_dsn, task_columns
 from pgqpy.tasks import TaskColumnNames
 from tests.fixtures import queue_ops as ops

@@ -11,7 +11,7 @@ import pytest
 
 import pgqpy
 from pgqpy.errors import InvalidTaskTable, translate_errors
-from pgqpy.retry_policy import FixedDelay, Retry
+from pgqpy.retry import FixedDelay, Retry
 from pgqpy.tasks import TableWorker, TaskColumnNames
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection

@@ -17,7 +17,7 @@ import pytest
 
 import pgqpy
 from pgqpy.errors import InvalidConsumer, InvalidTaskTable
-from pgqpy.retry_policy import DeadLetter, FixedDelay, Retry
+from pgqpy.retry import DeadLetter, FixedDelay, Retry
 from pgqpy.tasks import AsyncTableWorker, TableWorker, TaskColumnNames
 from pgqpy.tasks.table.lane import TableLane
 from tests.fixtures import queue_ops as ops

@@ -1,0 +1,1 @@
+"""The engine that consumers and workers share: sessions, notifications, pauses, logs."""

@@ -1,0 +1,34 @@
+"""The settings that our sessions rely on: a role or a database may have others.
+
+Every connection that we open sets these. Code must not depend on them on a user's connection,
+nor behind a pooler, which lends sessions that others have set up: there, arrays are sent in
+binary (see `pgqpy._wire.arrays`).
+"""
+
+from __future__ import annotations
+
+#: Settings by name. libpq itself needs only client_encoding when it connects: see `ENCODING`.
+SETTINGS = {
+    # If off, a NULL in the text of an array is a string.
+    "array_nulls": "on",
+    "bytea_output": "hex",
+    # psycopg reads dates of the ISO style, in any order.
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    # All digits of numbers.
+    "extra_float_digits": "1",
+    # Literals quoted here must mean the same to the server.
+    "standard_conforming_strings": "on",
+    "quote_all_identifiers": "off",
+    "transform_null_equals": "off",
+}
+
+#: Text is Unicode, whatever the environment, the role or the database says.
+ENCODING = {"client_encoding": "UTF8"}
+
+#: Sets all of them for the session.
+PIN = "select {}".format(
+    ", ".join(
+        f"pg_catalog.set_config('{name}', '{value}', false)" for name, value in SETTINGS.items()
+    )
+).encode()

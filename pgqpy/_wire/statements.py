@@ -1,0 +1,198 @@
+"""The statements that this library sends, as values; nothing here talks to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from psycopg import sql
+
+from pgqpy._wire.arrays import Array
+from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
+from pgqpy.errors import InvalidPayload, PayloadTooLarge
+
+#: A subquery formally loses the batch's order, so ``order by`` repeats it; the planner knows that
+#: the rows are sorted already.
+_COPY_OUT = """
+copy (select {columns}
+        from ({batch_sql}) batch
+       where {condition}
+       order by ev_id)
+  to stdout (format binary)
+"""
+
+_COPY_IN = "copy {table} ({columns}) from stdin (format binary)"
+
+EVENT_RETRY_MANY = b"""
+select pgq.event_retry_many(
+           %s, array_agg(event_id), array_agg(coalesce(at, clock_timestamp() + after)))
+  from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, after)
+"""
+
+EVENT_DEAD_LETTER_MANY = b"""
+select pgq.event_dead_letter_many(%s, %s::bigint[], %s::text[], %s::text[])
+"""
+
+_NEXT_BATCH = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag
+  from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s) batch
+"""
+#: Returns the tick too, for consumers that store it elsewhere; heartbeats of an idle queue are
+#: batches.
+_NEXT_BATCH_AND_TICK = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag,
+       pgq.get_tick_snapshot(%s, batch.cur_tick_id)::text as tick_snapshot
+  from pgq.open_next_batch(%s, %s, %s, null, null, %s, %s, i_heartbeats => true) batch
+"""
+#: Uses only functions of the original PgQ.
+_NEXT_BATCH_OF_PGQ = b"""
+select batch.*, clock_timestamp() - batch.cur_tick_time as lag, null::bytea[] as events,
+       case when batch.batch_id > 0 then pgq.batch_event_sql(batch.batch_id) end as batch_sql
+  from pgq.next_batch_custom(%s, %s, %s, null, null) batch
+"""
+
+#: Batches of up to about this many events arrive with their events, which saves a COPY for each.
+MOST_INLINE = 100
+
+
+def next_batch(
+    queue: str,
+    consumer: str,
+    max_count: int | None,
+    min_lag: timedelta | None,
+    event_types: Collection[str] | None,
+) -> tuple[bytes, list[Any]]:
+    """Return the statement that opens a consumer's next batch, and its parameters."""
+    if max_count is None:
+        return _NEXT_BATCH_OF_PGQ, checked([queue, consumer, min_lag])
+    # If only some types are wanted, the server must not send the others.
+    most_inline = MOST_INLINE if event_types is None else 0
+    return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count, most_inline])
+
+
+def next_batch_and_tick(
+    queue: str,
+    consumer: str,
+    max_count: int | None,
+    min_lag: timedelta | None,
+    event_types: Collection[str] | None,
+) -> tuple[bytes, list[Any]]:
+    """Return `next_batch`'s statement for consumers that store their ticks elsewhere."""
+    statement, parameters = next_batch(queue, consumer, max_count, min_lag, event_types)
+    if max_count is None:
+        return statement, parameters
+    return _NEXT_BATCH_AND_TICK, [queue, *parameters]
+
+
+#: The missing NULLs, by the number of fields given.
+_PADDING = [
+    (None,) * (len(NEW_EVENT_COLUMNS) - given) for given in range(len(NEW_EVENT_COLUMNS) + 1)
+]
+
+
+@lru_cache
+def call(function: str, arguments: int = 0) -> bytes:
+    """Return ``select * from pgq.function(%s, ...)`` with ``arguments`` placeholders."""
+    return (
+        sql.SQL("select * from {}({})")
+        .format(
+            sql.Identifier("pgq", function),
+            sql.SQL(", ").join([sql.Placeholder()] * arguments),
+        )
+        .as_bytes(None)
+    )
+
+
+def checked(arguments: Iterable[Any]) -> list[Any]:
+    """Return the arguments if PostgreSQL can take them; lists as arrays that any session reads.
+
+    Raises InvalidPayload for a NUL character or a lone surrogate, PayloadTooLarge for a gigabyte.
+    """
+    values = list(arguments)
+    for number, value in enumerate(values):
+        if isinstance(value, str):
+            _check_text(value)
+        elif isinstance(value, list):
+            values[number] = Array(checked(value))
+    return values
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise InvalidPayload("a text holds a NUL character")
+    try:
+        size = len(text) if text.isascii() else len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidPayload(f"a text is not valid Unicode: {error.reason}") from None
+    if size > MAX_EVENT_BYTES:
+        raise PayloadTooLarge(f"a text of {size:,} bytes is too large")
+
+
+def copy_out(
+    batch_sql: str, event_types: Collection[str] | None, columns: Iterable[str] | None = None
+) -> sql.Composed:
+    """Return the COPY that reads a batch's events, or those of some types.
+
+    Without ``columns`` it is for `decode_events`.
+    """
+    condition: sql.Composable = sql.SQL("true")
+    if event_types is not None:
+        condition = sql.SQL("ev_type = any({}::text[])").format(sql.Literal(list(event_types)))
+    return sql.SQL(_COPY_OUT).format(
+        columns=_whole_event() if columns is None else _columns(columns),
+        batch_sql=sql.SQL(batch_sql),
+        condition=condition,
+    )
+
+
+def copy_in(table: str, columns: Iterable[str] = NEW_EVENT_COLUMNS) -> bytes:
+    """Return the COPY for rows of `encode_event`; the table is current_event_table's."""
+    return (
+        sql.SQL(_COPY_IN)
+        .format(table=sql.Identifier(*table.split(".")), columns=_columns(columns))
+        .as_bytes(None)
+    )
+
+
+def padded(event: Sequence[str | None]) -> Sequence[str | None]:
+    """Return an event as a whole row: omitted fields are NULL.
+
+    Raises TypeError for more than six fields, or none.
+    """
+    if isinstance(event, str) or not 0 < len(event) < len(_PADDING):
+        raise TypeError(
+            f"an event has one to six fields (type, data, extra1..4), not {event!r:.80}"
+        )
+    return (*event, *_PADDING[len(event)])
+
+
+def texts(fields: Sequence[str | None]) -> Sequence[str | None]:
+    """Return the fields of an event if they are texts; raises TypeError."""
+    # The server would see another type for a number, and would find no such function.
+    if not all(field is None or isinstance(field, str) for field in fields):
+        raise TypeError(f"an event's fields are str or None: {fields!r:.80}")
+    return fields
+
+
+def event_arrays(events: Iterable[Sequence[str | None]]) -> list[list[str | None] | None]:
+    """Return events as the arguments of pgq.insert_events: one array a field.
+
+    Extra fields that no event has are None as a whole.
+    """
+    rows = [texts(padded(event)) for event in events]
+    if not rows:
+        return [[], [], None, None, None, None]
+    types, data, *extras = (list(column) for column in zip(*rows, strict=True))
+    return [types, data, *(None if all(v is None for v in extra) else extra for extra in extras)]
+
+
+def _columns(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def _whole_event() -> sql.Composed:
+    return sql.SQL("ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), {}").format(
+        _columns(NEW_EVENT_COLUMNS)
+    )

@@ -1,0 +1,37 @@
+"""Consumers: classes to subclass, each for sync code and for asyncio."""
+
+from pgqpy.consumer.base import Consumer
+from pgqpy.consumer.base_async import AsyncConsumer
+from pgqpy.consumer.batch import Batch
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.consumer.coop import CoopConsumer
+from pgqpy.consumer.coop_async import AsyncCoopConsumer
+from pgqpy.consumer.group import GroupConsumer
+from pgqpy.consumer.group_async import AsyncGroupConsumer
+from pgqpy.consumer.group_batch import GroupBatch
+from pgqpy.consumer.group_batch_async import AsyncGroupBatch
+from pgqpy.consumer.remote import RemoteConsumer
+from pgqpy.consumer.remote_async import AsyncRemoteConsumer
+from pgqpy.consumer.serial import SerialConsumer
+from pgqpy.consumer.serial_async import AsyncSerialConsumer
+from pgqpy.consumer.tracked import TrackedConsumer
+from pgqpy.consumer.tracked_async import AsyncTrackedConsumer
+
+__all__ = [
+    "AsyncBatch",
+    "AsyncConsumer",
+    "AsyncCoopConsumer",
+    "AsyncGroupBatch",
+    "AsyncGroupConsumer",
+    "AsyncRemoteConsumer",
+    "AsyncSerialConsumer",
+    "AsyncTrackedConsumer",
+    "Batch",
+    "Consumer",
+    "CoopConsumer",
+    "GroupBatch",
+    "GroupConsumer",
+    "RemoteConsumer",
+    "SerialConsumer",
+    "TrackedConsumer",
+]

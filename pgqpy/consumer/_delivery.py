@@ -1,0 +1,109 @@
+"""Delayed delivery and deduplication: the options of `pgqpy.Producer` beyond plain events, and
+their statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from pgqpy._runtime.retries import interval
+from pgqpy._wire.statements import event_arrays
+
+#: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one.
+EventFields: TypeAlias = Sequence[str | None]
+
+#: The number of events in one statement, if they are not sent by COPY.
+PIECE = 10_000
+
+_INSERT_EVENT_AT = b"""
+select pgq.insert_event_at(%s, coalesce(%s::timestamptz, clock_timestamp() + %s::interval),
+                           %s, %s, %s, %s, %s, %s)
+"""
+
+_INSERT_EVENT_ONCE = b"""
+select pgq.insert_event_once(
+           %s, %s, %s, %s, %s, %s, %s, %s,
+           deliver_at => coalesce(%s::timestamptz, clock_timestamp() + %s::interval))
+"""
+
+_INSERT_EVENTS_AT = b"""
+select pgq.insert_events_at(
+           %s, coalesce(%s::timestamptz[],
+                        array_fill(clock_timestamp() + %s::interval, array[%s::int4])),
+           %s, %s, %s, %s, %s, %s)
+"""
+
+_INSERT_EVENTS_ONCE = b"""
+select pgq.insert_events_once(
+           %s, %s, %s, %s, %s, %s, %s, %s,
+           i_times => coalesce(%s::timestamptz[],
+                               array_fill(clock_timestamp() + %s::interval, array[%s::int4])))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Options of delivery: ``at`` a time or ``after`` a delay by the server's clock; with ``key``,
+    only if no event with this key exists. For many events, ``at`` and ``key`` may be functions of
+    one.
+
+    Raises ValueError for times without zone, negative delays, and both at once.
+    """
+
+    at: datetime | Callable[[EventFields], datetime] | None = None
+    after: float | timedelta | None = None
+    key: str | Callable[[EventFields], str | None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.after is not None:
+            raise ValueError("an event is delivered at a time or after a delay, not both")
+        if self.at is not None and not callable(self.at):
+            _zoned(self.at)
+        if self.after is not None:
+            after = interval(self.after, "the delay to deliver after")
+            if after < timedelta():
+                raise ValueError("the delay to deliver after is negative")
+            object.__setattr__(self, "after", after)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all events are delivered at once."""
+        return self.at is None and self.after is None and self.key is None
+
+    def event(self, queue: str, fields: EventFields) -> tuple[bytes, list[Any]]:
+        """Return the statement that inserts one event of six fields, and its parameters."""
+        if self.key is None:
+            return _INSERT_EVENT_AT, [queue, self.at, self.after, *fields]
+        return _INSERT_EVENT_ONCE, [queue, _text(self.key), *fields, self.at, self.after]
+
+    def events(self, queue: str, events: Sequence[EventFields]) -> tuple[bytes, list[Any]]:
+        """Return the statement that inserts many events, and its parameters."""
+        arrays = event_arrays(events)
+        at, key = self.at, self.key
+        times: list[datetime] | None = None
+        if isinstance(at, datetime):
+            times = [at] * len(events)
+        elif at is not None:
+            times = [_zoned(at(event)) for event in events]
+        if key is None:
+            return _INSERT_EVENTS_AT, [queue, times, self.after, len(events), *arrays]
+        if isinstance(key, str):
+            raise TypeError("many events have no single key: give a function of an event")
+        keys = [_text(key(event)) for event in events]
+        return _INSERT_EVENTS_ONCE, [queue, keys, *arrays, times, self.after, len(events)]
+
+
+def _text(key: object) -> str | None:
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"an event's key is str or None, not {key!r:.80}")
+    return key
+
+
+def _zoned(at: datetime) -> datetime:
+    if not isinstance(at, datetime):
+        raise TypeError(f"the time to deliver at is a datetime, not {at!r:.80}")
+    if at.tzinfo is None:
+        raise ValueError("the time to deliver at needs a time zone")
+    return at

@@ -1,0 +1,120 @@
+# WARNING: generated from pgqpy/consumer/batch_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""A batch: the events between two ticks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from pgqpy._runtime.retries import Retries
+from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, checked
+from pgqpy.connection import Connection
+from pgqpy.consumer._reader import Reader, RowsReader
+from pgqpy.errors import BatchNotFound, PgqError, translate_errors
+from pgqpy.event import Event
+
+
+@dataclass(eq=False, kw_only=True)
+class Batch:
+    """An open batch of a consumer; iterate over it to get its events, ordered by id.
+
+    The events are streamed, so a batch may be larger than memory. It can be iterated again, from
+    the start, and need not be read to its end; not twice at the same time.
+
+    ``prev_tick`` and ``tick`` are the ids of the ticks around it, ``prev_tick_time`` and
+    ``tick_time`` their times, ``seq_start`` and ``seq_end`` the event sequence at them: their
+    difference estimates the number of events. ``lag`` is the age of ``tick`` when the batch was
+    opened. ``sql`` is a self-contained query for the events that gives the same rows on any
+    connection (pgq.batch_event_sql). ``tick_snapshot`` is the snapshot of ``tick``, or None if it
+    is not needed. ``events_read`` counts the events that iteration has fetched so far.
+    """
+
+    id: int
+    queue: str
+    consumer: str
+    prev_tick: int
+    tick: int
+    prev_tick_time: datetime
+    tick_time: datetime
+    seq_start: int
+    seq_end: int
+    lag: timedelta
+    sql: str
+    event_types: Collection[str] | None = None
+    tick_snapshot: str | None = field(default=None, repr=False)
+    events_read: int = field(default=0, init=False)
+    retries: Retries = field(default_factory=Retries, init=False, repr=False)
+    #: Processed so that the writes of one event can be undone: event by event.
+    in_pieces: bool = field(default=False, init=False, repr=False)
+    _reader: Reader | RowsReader | None = field(default=None, init=False, repr=False)
+
+    #: The connection that reads the events, or the rows of a small batch.
+    source: Connection | Sequence[bytes] = field(repr=False)
+
+    def __iter__(self) -> Iterator[Event]:
+        """Iterate over the events. Raises PgqError if the connection fails on the way."""
+        self.close()
+        reader: Reader | RowsReader
+        if isinstance(self.source, psycopg.Connection):
+            reader = self._reader = Reader(self.source)
+            reader.start(self.sql, self.event_types)
+        else:
+            reader = self._reader = RowsReader(self.source)
+        self.events_read = 0
+        try:
+            while True:
+                if self._reader is not reader:
+                    raise PgqError(
+                        "the batch was finished, or iterated anew, inside a loop over it",
+                        hint="End one loop over a batch before the next, or keep a list.",
+                    )
+                events = reader.read(self.retries)
+                if not events:
+                    break
+                self.events_read += len(events)
+                yield from events
+        finally:
+            reader.close()
+
+    def finish(self, conn: Connection) -> None:
+        """Finish the batch, with its retries and dead letters, in ``conn``'s transaction.
+
+        Raises BatchNotFound if it is not open any more, for instance because another process
+        with the same consumer name has finished it: then roll back this one's effects.
+        """
+        self.close()
+        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+            if len(self.retries):
+                cursor.execute(EVENT_RETRY_MANY, checked([self.id, *self.retries.columns()]))
+            encoding = conn.info.parameter_status("server_encoding") or ""
+            for letters in self.retries.letters(encoding):
+                cursor.execute(EVENT_DEAD_LETTER_MANY, checked([self.id, *letters]))
+            cursor.execute(*self._finish_batch())
+            ((finished,),) = cursor.fetchall()
+        if not finished:
+            raise BatchNotFound(
+                f"batch {self.id} of consumer {self.consumer} on queue {self.queue} is not open",
+                hint="Does the consumer run twice? Each consumer name is for one process.",
+            )
+
+    def start_over(self, *, in_pieces: bool) -> None:
+        """Forget the retries and dead letters: processing starts again from the first event."""
+        self.close()
+        self.retries.clear()
+        self.in_pieces = in_pieces
+
+    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+        return call("finish_batch", 1), (self.id,)
+
+    def close(self) -> None:
+        """Stop reading, if there is more to read."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()

@@ -1,0 +1,136 @@
+# WARNING: generated from pgqpy/consumer/group_batch_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Batches of a consumer group: those of a partition, and the parked events of a key."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from psycopg.rows import tuple_row
+
+from pgqpy._wire.statements import checked
+from pgqpy.connection import Connection
+from pgqpy.consumer._key_order import KeyOrder
+from pgqpy.consumer.batch import Batch
+from pgqpy.errors import translate_errors
+from pgqpy.event import Event
+
+_FINISH_BATCH = b"""
+select pgq.finish_group_batch(%s, %s, %s::bigint[], %s::text[], %s::interval[], %s::text[])
+       is not null
+"""
+_FINISH_PARKED = b"""
+select pgq.finish_parked(%s, %s, %s::bigint[], %s, %s, %s::interval,
+                         %s::bigint[], %s::text[], %s::text[])
+"""
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupBatch(Batch):
+    """A batch of one partition: events of its keys, without those of parked ones.
+
+    ``partition`` is its number; ``generation`` tells its owners apart.
+    """
+
+    partition: int
+    generation: int
+    #: The reasons of failed events, and their delays; None: until they are unparked.
+    parks: dict[int, tuple[str, timedelta | None]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+    #: The keys of the events; None: not read yet, because no event has failed.
+    keys: dict[int, str] | None = field(default=None, init=False, repr=False)
+    _parked_keys: set[str] = field(default_factory=set, init=False, repr=False)
+    #: The types of the events, as sent to the server.
+    types: Collection[str] | None = None
+    #: Set if several events are processed at once.
+    order: KeyOrder | None = field(default=None, init=False, repr=False)
+
+    def park(self, event: Event, reason: str, after: timedelta | None) -> None:
+        """Park an event that failed, and those of its key behind it; `keys` are known."""
+        self.parks[event.id] = reason, after
+        self._parked_keys.add(self.key_of(event))
+
+    def key_of(self, event: Event) -> str:
+        """Return the key of an event; `keys` are known."""
+        assert self.keys is not None
+        return self.keys[event.id]
+
+    def is_parked(self, event: Event) -> bool:
+        """Whether an event with the same key, before this one, has failed."""
+        return bool(self._parked_keys) and self.key_of(event) in self._parked_keys
+
+    def start_over(self, *, in_pieces: bool) -> None:
+        """Forget the retries and dead letters: processing starts again from the first event."""
+        self.parks.clear()
+        self._parked_keys.clear()
+        super().start_over(in_pieces=in_pieces)
+
+    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+        return _FINISH_BATCH, checked(
+            [
+                self.id,
+                self.generation,
+                list(self.parks),
+                [reason for reason, _ in self.parks.values()],
+                [after for _, after in self.parks.values()],
+                None if self.types is None else list(self.types),
+            ]
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ParkedBatch(GroupBatch):
+    """The first parked events of one key, in their order; its ``id`` is the key's.
+
+    There are no ticks around it.
+    """
+
+    #: ev_id and pe_id of its events.
+    event_ids: Sequence[int]
+    parked_ids: Sequence[int]
+
+    def key_of(self, event: Event) -> str:
+        """Return the common key."""
+        return ""
+
+    def park(self, event: Event, reason: str, after: timedelta | None) -> None:
+        """Park an event that failed, and those behind it."""
+        self.parks[event.id] = reason, after
+
+    def is_parked(self, event: Event) -> bool:
+        """Whether an event before this one has failed."""
+        return bool(self.parks)
+
+    def finish(self, conn: Connection) -> None:
+        """Remove the finished events. Raises LeaseLost."""
+        self.close()
+        place = dict(zip(self.event_ids, self.parked_ids, strict=True))
+        done = list(self.parked_ids)
+        reason, after = None, None
+        for event_id, park in self.parks.items():
+            reason, after = park
+            done = done[: done.index(place[event_id])]
+        encoding = conn.info.parameter_status("server_encoding") or ""
+        ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
+        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(
+                _FINISH_PARKED,
+                checked(
+                    [
+                        self.id,
+                        self.generation,
+                        done,
+                        bool(self.parks),
+                        reason,
+                        after,
+                        [place[event_id] for event_id in ids],
+                        reasons,
+                        where,
+                    ]
+                ),
+            )

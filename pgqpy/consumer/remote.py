@@ -1,0 +1,249 @@
+# WARNING: generated from pgqpy/consumer/remote_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Consumers with effects in another database, which get each batch exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from psycopg.rows import dict_row, tuple_row
+from psycopg.types.json import Jsonb
+
+from pgqpy._runtime.error_origin import comes_from
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.session import Session
+from pgqpy._wire.statements import next_batch_and_tick
+from pgqpy.connection import Connection
+from pgqpy.consumer._event_by_event import EventByEvent
+from pgqpy.consumer._target import TargetConsumer
+from pgqpy.consumer.batch import Batch
+from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.event import Event
+
+
+class RemoteConsumer(TargetConsumer):
+    """Applies a queue's batches in another database, the target, each exactly once.
+
+    Subclass it, and write on ``target``::
+
+        class Copy(RemoteConsumer):
+            queue_name = "flights"
+            consumer_name = "copy"
+
+            def process_remote_batch(self, conn, batch, target):
+                ...
+
+    Each batch is one transaction of the target, in which the target also records the batch (schema
+    ``pgq_ext``, installed by ``pgqpy migrate``). Then the batch is finished in the queue's
+    database. If anything is killed in between, the batch is opened again, and skipped.
+
+    Writes on ``conn``, in the queue's database, are lost if the process dies between the two
+    commits: read there, and write on ``target``.
+
+    A batch that does not follow the target's position raises TargetBehind or TargetAhead, out of
+    `run`: one of the databases was restored from a backup, or the consumer was moved. Heartbeats of
+    an idle queue are batches here, without events.
+    """
+
+    _prepared = False
+    #: Whether source and target are known to agree on the position.
+    _started = False
+    #: Whether the queue is pgqpy's, not of PgQ itself.
+    _source_is_ours = True
+
+    # --- to be overridden
+
+    def prepare_target(self, target: Connection) -> None:
+        """Check the target's objects, or create them: called once, before any batch.
+
+        ``target`` is in autocommit.
+        """
+
+    def process_remote_batch(self, conn: Connection, batch: Batch, target: Connection) -> None:
+        """Apply a batch inside a transaction of ``target``, which must be left open.
+
+        ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
+        each event, and applies ``retry_policy``.
+        """
+        each = EventByEvent(
+            target,
+            batch,
+            partial(self.process_remote_event, target),
+            self._is_for_policy,
+            partial(self.fail_event, batch),
+        )
+        each.run(self.concurrency)
+
+    def process_remote_event(self, target: Connection, event: Event) -> None:
+        """Apply an event inside the batch's transaction of ``target``; see `process_event`."""
+        raise NotImplementedError
+
+    # --- the life of a consumer
+
+    def process_batch(self, conn: Connection, batch: Batch) -> None:
+        """Apply the batch in the target, unless it has it; do not override."""
+        target = self._working_target()
+        with target.batch():
+            if not self._begin(target, batch):
+                self.process_remote_batch(conn, batch, target)
+                batch.close()
+                self._end(target, batch)
+        self._target_lost.reset()
+        if batch.retries and self._source_is_ours:
+            with translate_errors():
+                conn.execute(_SETTLE, (batch.id,))
+
+    # --- helpers
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        self._refuse_unfinished_class()
+        self._prepared = self._started = False
+        with super()._session() as session:
+            yield session
+
+    def _refuse_unfinished_class(self) -> None:
+        kind = type(self)
+        if (
+            kind.process_remote_batch is RemoteConsumer.process_remote_batch
+            and kind.process_remote_event is RemoteConsumer.process_remote_event
+        ):
+            raise InvalidConsumer(
+                f"{kind.__name__} must override process_remote_batch or process_remote_event"
+            )
+
+    def _join(self, conn: Connection) -> bool:
+        new = super()._join(conn)
+        self._start(conn)
+        return new
+
+    def _open(self, session: Session) -> Batch | None:
+        if not self._started:
+            self._start(session.working())
+        return super()._open(session)
+
+    def _batch_failed(self, session: Session, batch: Batch, error: Exception) -> None:
+        # The target may have committed.
+        self._started = False
+        super()._batch_failed(session, batch, error)
+
+    def _start(self, conn: Connection) -> None:
+        """Tell the target the consumer's position, if it knows none and that is no error.
+
+        Also reopens a batch that only the target records as done.
+        """
+        with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
+            if self.batch_size is None:
+                cursor.execute(_IS_OURS)
+                (row,) = cursor.fetchall()
+                self._source_is_ours = row["ours"]
+            statement = _POSITION if self._source_is_ours else _POSITION_OF_PGQ
+            cursor.execute(statement, (self.queue_name, self.consumer_name))
+            position = cursor.fetchone()
+        if position is None:
+            # Not registered; opening a batch will raise that.
+            return
+        target = self._working_target()
+        with comes_from(self.target_dsn), translate_errors():
+            if not self._prepared:
+                self.prepare_target(target)
+                self._prepared = True
+            with target.cursor(row_factory=dict_row) as cursor:
+                cursor.execute(
+                    _START,
+                    (
+                        self.consumer_name,
+                        self.queue_name,
+                        position["tick_id"],
+                        position["tick_time"],
+                        position["fresh"],
+                    ),
+                )
+                (batch,) = cursor.fetchall()
+        if batch["batch_id"] is not None:
+            self._reopen(conn, batch)
+        self._started = True
+
+    def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
+        """Open a batch again whose retries the target has and the queue has not."""
+        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(_REOPEN, (self.queue_name, self.consumer_name, *batch.values()))
+            ((reopened,),) = cursor.fetchall()
+        if reopened:
+            logger.warning(
+                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
+                " the target; it is opened again",
+                self.consumer_name,
+                batch["batch_id"],
+                extra=self._fields() | {"batch_id": batch["batch_id"]},
+            )
+
+    def _begin(self, target: Connection, batch: Batch) -> bool:
+        """Whether the target has the batch."""
+        with translate_errors(), target.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(
+                _BEGIN,
+                (
+                    batch.consumer,
+                    batch.queue,
+                    batch.id,
+                    batch.prev_tick,
+                    batch.prev_tick_time,
+                    batch.tick,
+                    batch.tick_time,
+                ),
+            )
+            (row,) = cursor.fetchall()
+        if not row["done"]:
+            return False
+        logger.info(
+            "batch %s is in the target database already", batch.id, extra=self._fields(batch)
+        )
+        batch.retries.load(row["retries"] or {})
+        return True
+
+    def _end(self, target: Connection, batch: Batch) -> None:
+        encoding = target.info.parameter_status("server_encoding") or ""
+        retries = Jsonb(batch.retries.dump(encoding)) if batch.retries else None
+        with translate_errors():
+            target.execute(
+                _END,
+                (
+                    batch.consumer,
+                    batch.queue,
+                    batch.id,
+                    batch.tick,
+                    batch.tick_time,
+                    retries,
+                    batch.tick_snapshot,
+                    batch.seq_end,
+                ),
+            )
+
+    def _next_batch(self) -> tuple[bytes, list[Any]]:
+        # The target would not be told of heartbeats that are skipped.
+        return next_batch_and_tick(
+            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+        )
+
+
+_POSITION = b"select * from pgq.get_consumer_start(%s, %s)"
+#: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
+_POSITION_OF_PGQ = b"""
+select s.sub_last_tick as tick_id, t.tick_time, true as fresh
+  from pgq.subscription s
+  join pgq.queue q on q.queue_id = s.sub_queue
+  join pgq.consumer c on c.co_id = s.sub_consumer
+  join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+ where q.queue_name = %s and c.co_name = %s
+"""
+_IS_OURS = b"select to_regprocedure('pgq.settle_batch(bigint)') is not null as ours"
+_START = b"select * from pgq_ext.start_batches(%s, %s, %s, %s, %s)"
+_REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
+_SETTLE = b"select pgq.settle_batch(%s)"
+_BEGIN = b"select * from pgq_ext.begin_batch(%s, %s, %s, %s, %s, %s, %s)"
+_END = b"select pgq_ext.end_batch(%s, %s, %s, %s, %s, %s, %s::text::txid_snapshot, %s)"

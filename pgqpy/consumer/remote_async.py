@@ -1,0 +1,255 @@
+"""Consumers with effects in another database, which get each batch exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from psycopg.rows import dict_row, tuple_row
+from psycopg.types.json import Jsonb
+
+from pgqpy._runtime.error_origin import comes_from
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.session_async import AsyncSession
+from pgqpy._wire.statements import next_batch_and_tick
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._event_by_event_async import AsyncEventByEvent
+from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.event import Event
+
+
+class AsyncRemoteConsumer(AsyncTargetConsumer):
+    """Applies a queue's batches in another database, the target, each exactly once.
+
+    Subclass it, and write on ``target``::
+
+        class Copy(AsyncRemoteConsumer):
+            queue_name = "flights"
+            consumer_name = "copy"
+
+            async def process_remote_batch(self, conn, batch, target):
+                ...
+
+    Each batch is one transaction of the target, in which the target also records the batch (schema
+    ``pgq_ext``, installed by ``pgqpy migrate``). Then the batch is finished in the queue's
+    database. If anything is killed in between, the batch is opened again, and skipped.
+
+    Writes on ``conn``, in the queue's database, are lost if the process dies between the two
+    commits: read there, and write on ``target``.
+
+    A batch that does not follow the target's position raises TargetBehind or TargetAhead, out of
+    `run`: one of the databases was restored from a backup, or the consumer was moved. Heartbeats of
+    an idle queue are batches here, without events.
+    """
+
+    _prepared = False
+    #: Whether source and target are known to agree on the position.
+    _started = False
+    #: Whether the queue is pgqpy's, not of PgQ itself.
+    _source_is_ours = True
+
+    # --- to be overridden
+
+    async def prepare_target(self, target: AsyncConnection) -> None:
+        """Check the target's objects, or create them: called once, before any batch.
+
+        ``target`` is in autocommit.
+        """
+
+    async def process_remote_batch(
+        self, conn: AsyncConnection, batch: AsyncBatch, target: AsyncConnection
+    ) -> None:
+        """Apply a batch inside a transaction of ``target``, which must be left open.
+
+        ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
+        each event, and applies ``retry_policy``.
+        """
+        each = AsyncEventByEvent(
+            target,
+            batch,
+            partial(self.process_remote_event, target),
+            self._is_for_policy,
+            partial(self.fail_event, batch),
+        )
+        await each.run(self.concurrency)
+
+    async def process_remote_event(self, target: AsyncConnection, event: Event) -> None:
+        """Apply an event inside the batch's transaction of ``target``; see `process_event`."""
+        raise NotImplementedError
+
+    # --- the life of a consumer
+
+    async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+        """Apply the batch in the target, unless it has it; do not override."""
+        target = await self._working_target()
+        async with target.batch():
+            if not await self._begin(target, batch):
+                await self.process_remote_batch(conn, batch, target)
+                await batch.close()
+                await self._end(target, batch)
+        self._target_lost.reset()
+        if batch.retries and self._source_is_ours:
+            with translate_errors():
+                await conn.execute(_SETTLE, (batch.id,))
+
+    # --- helpers
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        self._refuse_unfinished_class()
+        self._prepared = self._started = False
+        async with super()._session() as session:
+            yield session
+
+    def _refuse_unfinished_class(self) -> None:
+        kind = type(self)
+        if (
+            kind.process_remote_batch is AsyncRemoteConsumer.process_remote_batch
+            and kind.process_remote_event is AsyncRemoteConsumer.process_remote_event
+        ):
+            raise InvalidConsumer(
+                f"{kind.__name__} must override process_remote_batch or process_remote_event"
+            )
+
+    async def _join(self, conn: AsyncConnection) -> bool:
+        new = await super()._join(conn)
+        await self._start(conn)
+        return new
+
+    async def _open(self, session: AsyncSession) -> AsyncBatch | None:
+        if not self._started:
+            await self._start(await session.working())
+        return await super()._open(session)
+
+    async def _batch_failed(
+        self, session: AsyncSession, batch: AsyncBatch, error: Exception
+    ) -> None:
+        # The target may have committed.
+        self._started = False
+        await super()._batch_failed(session, batch, error)
+
+    async def _start(self, conn: AsyncConnection) -> None:
+        """Tell the target the consumer's position, if it knows none and that is no error.
+
+        Also reopens a batch that only the target records as done.
+        """
+        with translate_errors():
+            async with conn.cursor(row_factory=dict_row) as cursor:
+                if self.batch_size is None:
+                    await cursor.execute(_IS_OURS)
+                    (row,) = await cursor.fetchall()
+                    self._source_is_ours = row["ours"]
+                statement = _POSITION if self._source_is_ours else _POSITION_OF_PGQ
+                await cursor.execute(statement, (self.queue_name, self.consumer_name))
+                position = await cursor.fetchone()
+        if position is None:
+            # Not registered; opening a batch will raise that.
+            return
+        target = await self._working_target()
+        with comes_from(self.target_dsn), translate_errors():
+            if not self._prepared:
+                await self.prepare_target(target)
+                self._prepared = True
+            async with target.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(
+                    _START,
+                    (
+                        self.consumer_name,
+                        self.queue_name,
+                        position["tick_id"],
+                        position["tick_time"],
+                        position["fresh"],
+                    ),
+                )
+                (batch,) = await cursor.fetchall()
+        if batch["batch_id"] is not None:
+            await self._reopen(conn, batch)
+        self._started = True
+
+    async def _reopen(self, conn: AsyncConnection, batch: dict[str, Any]) -> None:
+        """Open a batch again whose retries the target has and the queue has not."""
+        with translate_errors():
+            async with conn.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(
+                    _REOPEN, (self.queue_name, self.consumer_name, *batch.values())
+                )
+                ((reopened,),) = await cursor.fetchall()
+        if reopened:
+            logger.warning(
+                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
+                " the target; it is opened again",
+                self.consumer_name,
+                batch["batch_id"],
+                extra=self._fields() | {"batch_id": batch["batch_id"]},
+            )
+
+    async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
+        """Whether the target has the batch."""
+        with translate_errors():
+            async with target.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(
+                    _BEGIN,
+                    (
+                        batch.consumer,
+                        batch.queue,
+                        batch.id,
+                        batch.prev_tick,
+                        batch.prev_tick_time,
+                        batch.tick,
+                        batch.tick_time,
+                    ),
+                )
+                (row,) = await cursor.fetchall()
+        if not row["done"]:
+            return False
+        logger.info(
+            "batch %s is in the target database already", batch.id, extra=self._fields(batch)
+        )
+        batch.retries.load(row["retries"] or {})
+        return True
+
+    async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
+        encoding = target.info.parameter_status("server_encoding") or ""
+        retries = Jsonb(batch.retries.dump(encoding)) if batch.retries else None
+        with translate_errors():
+            await target.execute(
+                _END,
+                (
+                    batch.consumer,
+                    batch.queue,
+                    batch.id,
+                    batch.tick,
+                    batch.tick_time,
+                    retries,
+                    batch.tick_snapshot,
+                    batch.seq_end,
+                ),
+            )
+
+    def _next_batch(self) -> tuple[bytes, list[Any]]:
+        # The target would not be told of heartbeats that are skipped.
+        return next_batch_and_tick(
+            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+        )
+
+
+_POSITION = b"select * from pgq.get_consumer_start(%s, %s)"
+#: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
+_POSITION_OF_PGQ = b"""
+select s.sub_last_tick as tick_id, t.tick_time, true as fresh
+  from pgq.subscription s
+  join pgq.queue q on q.queue_id = s.sub_queue
+  join pgq.consumer c on c.co_id = s.sub_consumer
+  join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+ where q.queue_name = %s and c.co_name = %s
+"""
+_IS_OURS = b"select to_regprocedure('pgq.settle_batch(bigint)') is not null as ours"
+_START = b"select * from pgq_ext.start_batches(%s, %s, %s, %s, %s)"
+_REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
+_SETTLE = b"select pgq.settle_batch(%s)"
+_BEGIN = b"select * from pgq_ext.begin_batch(%s, %s, %s, %s, %s, %s, %s)"
+_END = b"select pgq_ext.end_batch(%s, %s, %s, %s, %s, %s, %s::text::txid_snapshot, %s)"

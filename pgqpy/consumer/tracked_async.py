@@ -1,0 +1,165 @@
+"""Consumers with effects that cannot be rolled back: a mail that was sent stays sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from psycopg.rows import tuple_row
+
+from pgqpy import dsn as dsns
+from pgqpy._runtime.error_origin import blame
+from pgqpy._runtime.session_async import AsyncSession
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.event import Event
+
+#: Batches of up to about this many events are read before the first is processed. A reader that
+#: waits for slow effects would hold back the horizon of the queue's database.
+_READ_AHEAD = 10_000
+
+
+class AsyncTrackedConsumer(AsyncTargetConsumer):
+    """Processes event by event, and records each finished one.
+
+    For effects that no transaction can undo::
+
+        class Mailer(AsyncTrackedConsumer):
+            queue_name = "mails"
+            consumer_name = "mailer"
+
+            async def process_tracked_event(self, target, event):
+                await send(event.data)
+
+    Each event is one transaction of the target, which is the queue's own database unless
+    ``target_dsn`` says otherwise: it locks the consumer's name there, checks whether the event is
+    done (schema ``pgq_ext``), processes it, and records it. If the process dies the batch is opened
+    again, without the finished events. So at most one event is processed twice: the one whose
+    effect had happened and was not yet recorded.
+
+    A batch that begins before the events that the target has recorded raises TargetAhead, out of
+    `run`: the queue's database was restored from a backup, or the consumer was moved back.
+
+    ``retry_policy`` applies to an event that fails; an event that is retried is not done. `stop`
+    ends `run` after the current event.
+    """
+
+    batch_size: int | None = 1_000
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        target_dsn: str | None = None,
+        queue_name: str | None = None,
+        consumer_name: str | None = None,
+        listen_dsn: str | None = None,
+        prepare_threshold: int | None = 5,
+    ) -> None:
+        """See AsyncRemoteConsumer; without ``target_dsn`` it is the queue's database."""
+        super().__init__(
+            dsn,
+            target_dsn=dsns.resolve(dsn) if target_dsn is None else target_dsn,
+            queue_name=queue_name,
+            consumer_name=consumer_name,
+            listen_dsn=listen_dsn,
+            prepare_threshold=prepare_threshold,
+        )
+
+    # --- to be overridden
+
+    async def process_tracked_event(self, target: AsyncConnection, event: Event) -> None:
+        """Process an event inside its own transaction of ``target``, which must be left open.
+
+        Writes there commit together with the record that the event is done.
+        """
+        raise NotImplementedError
+
+    # --- helpers
+
+    async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+        """Process the events that are not done yet; do not override."""
+        async for event in self._events(batch):
+            if self._stopping:
+                raise Stopped
+            await self._process_one(batch, event)
+        self._target_lost.reset()
+
+    async def _events(self, batch: AsyncBatch) -> AsyncIterator[Event]:
+        if batch.seq_end - batch.seq_start > _READ_AHEAD:
+            async for event in batch:
+                yield event
+            return
+        events = [event async for event in batch]
+        for event in events:
+            yield event
+
+    async def _process_one(self, batch: AsyncBatch, event: Event) -> None:
+        target = await self._working_target()
+        begun = False
+        try:
+            async with target.batch():
+                if await self._begin(target, batch, event):
+                    return
+                begun = True
+                await self.process_tracked_event(target, event)
+                if event.id not in batch.retries:
+                    await self._set_done(target, batch, event)
+        except Exception as error:
+            if begun:
+                blame(event.id, error)
+            if not begun or target.closed or not self._is_for_policy(error):
+                raise
+            await self.fail_event(batch, event, error)
+
+    async def _begin(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> bool:
+        """Lock the consumer's name until the transaction ends; return whether the event is done."""
+        return await self._tell(target, _BEGIN, batch, event)
+
+    async def _set_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> None:
+        """Record that the event is done."""
+        await self._tell(target, _DONE, batch, event)
+
+    async def _tell(
+        self, target: AsyncConnection, statement: bytes, batch: AsyncBatch, event: Event
+    ) -> bool:
+        identity = (
+            batch.consumer,
+            batch.queue,
+            batch.id,
+            batch.prev_tick,
+            batch.prev_tick_time,
+            batch.tick,
+            batch.tick_time,
+            event.id,
+            event.retry_count,
+            event.time,
+        )
+        with translate_errors():
+            async with target.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(statement, identity)
+                return bool((await cursor.fetchall())[0][0])
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        if type(self).process_tracked_event is AsyncTrackedConsumer.process_tracked_event:
+            raise InvalidConsumer(f"{type(self).__name__} must override process_tracked_event")
+        async with super()._session() as session:
+            yield session
+
+    async def _next(self, session: AsyncSession, *, tolerant: bool) -> bool:
+        try:
+            return await super()._next(session, tolerant=tolerant)
+        except Stopped:
+            # The batch stays open; its finished events are recorded.
+            return False
+
+
+class Stopped(BaseException):
+    """Leave the batch: the consumer was told to stop."""
+
+
+_BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_DONE = b"select pgq_ext.end_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
