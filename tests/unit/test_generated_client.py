@@ -47,7 +47,7 @@ def test_a_change_of_the_source_makes_them_stale(tree: Path) -> None:
 
 
 def test_a_change_by_hand_is_noticed(tree: Path) -> None:
-    generated = tree / "pgqpy" / "consumer.py"
+    generated = tree / "pgqpy" / "consumer" / "base.py"
     generated.write_text(generated.read_text() + "\n# by hand\n")
     assert "pgqpy/consumer/base.py" in check(tree).stdout
 
