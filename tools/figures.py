@@ -83,7 +83,8 @@ def _imports() -> dict[str, set[str]]:
     }
     graph: dict[str, set[str]] = {}
     for name, path in names.items():
-        graph[name] = found = set()
+        found: set[str] = set()
+        graph[name] = found
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
