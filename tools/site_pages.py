@@ -1,4 +1,5 @@
-"""Pages of the documentation site without a file in docs/: the README and the SQL reference.
+"""Pages of the documentation site that have no file in docs/: the README and others of the root,
+and the SQL reference.
 
 A hook of MkDocs (mkdocs.yml). The SQL reference is made of the function headers in sql/.
 """
@@ -108,19 +109,33 @@ def on_config(config: MkDocsConfig) -> None:
                 item["SQL"] = [f"reference/sql/{slug(title)}.md" for title in SECTIONS]
 
 
+# Files of the root that are pages, too.
+ROOT_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<path>[^)#]+)(?P<anchor>#[^)]*)?\)")
+
+
 def on_files(files: Files, config: MkDocsConfig) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    pages = {"index.md": readme.replace("](docs/", "](")}
+    pages = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in ROOT_PAGES.items()}
     pages |= {f"reference/sql/{slug(title)}.md": page(title) for title in SECTIONS}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace links to programs, which the site lacks, by their names."""
-    return re.sub(
-        r"\[[^]]+\]\((?:\.\./)?((?:examples|tests)/[^)]*|CONTRIBUTING.md)\)", r"`\1`", markdown
-    )
+    return LINK.sub(site_link, markdown)
+
+
+def site_link(link: re.Match[str]) -> str:
+    """Return a link as the site needs it: to a page, or the name of a program instead of a link."""
+    path = link["path"].removeprefix("../")
+    if path.startswith(("examples/", "tests/")):
+        return f"`{path}`"
+    page = ROOT_PAGES.get(path, path.removeprefix("docs/"))
+    return link[0] if page == path else f"[{link['text']}]({page}{link['anchor'] or ''})"
 
 
 def page(title: str) -> str:

@@ -1,4 +1,4 @@
-"""The documentation site has a page for everything that users call."""
+"""The documentation has a page for everything that users call, and names only what exists."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pgqpy
 import pgqpy.tasks
 import pgqpy_consumers.spark
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
+SQL = "".join(file.read_text() for file in ROOT.glob("sql/**/*.sql"))
 REFERENCE = "".join(file.read_text() for file in (ROOT / "docs" / "reference").glob("*.md"))
 DOCUMENTED = set(re.findall(r"^::: [\w.]+?(\w+)$", REFERENCE, re.MULTILINE))
 
@@ -37,3 +41,26 @@ def test_every_public_name_is_in_the_python_reference() -> None:
     missing -= DOCUMENTED | in_values | set(vars(pgqpy.errors))
     # Types of other packages, and names for annotations.
     assert missing == {"Connection", "IsolationLevel", "RetryPolicy"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_and_functions_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    folders = "pgqpy|sql|ticker|consumers|tests|tools|examples|benchmarks|migrations|docs"
+    files = re.findall(rf"[`(]((?:\.\./)?(?:{folders})/[\w./*-]*)", text)
+    places = [ROOT, page.parent]
+    found = {file for file in files if any(list(at.glob(file.strip("./"))) for at in places)}
+    assert set(files) - found == set()
+    blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    inline = re.findall(r"`pgq[^`\n]*\(", text) if page.name != "testing.md" else []
+    called = re.findall(r"\bpgq(?:_\w+)?\.\w+(?=\()", "".join([*blocks, *inline]))
+    assert {name for name in called if f"function {name}" not in SQL} == set()
+
+
+@pytest.mark.parametrize(
+    "page", set(PAGES) - {ROOT / "docs" / "benchmarks.md"}, ids=lambda page: page.name
+)
+def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    long = [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert long == []
