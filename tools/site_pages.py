@@ -42,8 +42,8 @@ SECTIONS = {
 }
 
 FUNCTION = re.compile(
-    r"^create or replace function (?P<name>[\w.]+)\s*\((?P<arguments>.*?)\)\n"
-    r"(?:returns (?P<returns>[^\n]+)\n)?language.*?"
+    r"^create or replace function (?P<name>\w+\.[a-z]\w+)\s*\((?P<arguments>.*?)\)\n"
+    r"(?:returns (?P<returns>.*?)\n)?language.*?"
     r"^as (?P<quote>\$\w*\$)\n(?P<body>.*?)(?P=quote);",
     re.MULTILINE | re.DOTALL,
 )
@@ -71,13 +71,14 @@ class Function:
 
 
 def functions(sql: str) -> Iterator[Function]:
-    """Yield the public functions of a file: those whose header does not say "Internal."."""
+    """Yield the public functions of a file: those whose names begin without an underscore."""
     for match in FUNCTION.finditer(sql):
         header = HEADER.search(match["body"])
-        if header is None or "Internal." in header["text"]:
-            continue
+        if header is None:
+            raise PluginError(f"{match['name']} has no header")
         lines = [line[2:].rstrip() for line in header["text"].splitlines()]
-        yield Function(match["name"], match["arguments"], match["returns"] or "", _text(lines[1:]))
+        returns = re.sub(r"\s+", " ", match["returns"] or "").replace("( ", "(")
+        yield Function(match["name"], match["arguments"], returns, _text(lines[1:]))
 
 
 def _text(lines: list[str]) -> str:

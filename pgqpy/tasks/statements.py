@@ -31,7 +31,7 @@ PUSH_MANY = b"""
 select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
                           %s::jsonb, %s::text[])
 """
-#: The error of a task whose last attempt ended without a result: pgq_task.lost_error().
+#: The error of a task whose last attempt ended without a result: pgq_task._lost_error().
 LOST = "the worker was lost"
 CLAIM = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
@@ -64,7 +64,7 @@ select id, version, queue, priority, attempts, lease, created, payload, headers,
 RENEW = b"select id, version from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
 #: With the ends of the leases.
 RENEW_FOR_CLIENT = b"select * from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
-HELD = b"select * from pgq_task.held(%s, %s::bigint[], %s)"
+HELD = b"select * from pgq_task.get_leases(%s, %s::bigint[], %s)"
 RELEASE = b"""
 select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[])
 """
@@ -103,7 +103,7 @@ PAUSE_QUEUE = b"select pgq_task.pause_queue(%s)"
 RESUME_QUEUE = b"select pgq_task.resume_queue(%s)"
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
 #: Returns those of a claimant's tasks that were cancelled.
-CANCELLED = b"select id, reason from pgq_task.attend(%s, %s::bigint[])"
+CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"
 QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
 SWEEP = b"select pgq_task.sweep()"
 

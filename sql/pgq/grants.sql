@@ -18,7 +18,7 @@ declare
         'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
         'get_batch_cursor(bigint, text, integer)', 'get_batch_cursor(bigint, text, integer, text)',
-        'check_event_condition(text)', 'assert_readable(integer, bigint)',
+        'check_event_condition(text)', '_assert_readable(integer, bigint)',
         'tick_range_sql(text, bigint, bigint)', 'snapshot_range_sql(text, bigint, txid_snapshot, bigint, txid_snapshot, text)',
         'tick_channel(text)', 'finish_batch(bigint)', 'get_delayed_events(text, integer)', 'get_delayed_info(text)',
         'find_counted_tables(text[])', 'row_counts_to_start(text, text, regclass[])', 'start_row_count(text, text, regclass, bigint, txid_snapshot, bigint)',
@@ -35,13 +35,13 @@ declare
         'get_group_info(text, text)', 'get_group_partitions(text, text)', 'get_parked_keys(text, text)',
         'event_pkey(text, text)', 'key_partition(text, integer)',
         'batch_retry(bigint, integer)',
-        'get_foreign_locks()', 'lock_keys()',
+        'get_foreign_locks()', '_lock_keys()',
         'event_dead_letter(bigint, bigint, text)', 'event_dead_letter_many(bigint, bigint[], text[], text[])', 'force_tick(text)'];
     writer_functions constant text[] := array[
-        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)', 'cluster_tag()',
-        'insert_event_slowly(text, text, text, text, text, text, text)',
+        'insert_event(text, text, text)', 'insert_event(text, text, text, text, text, text, text)', '_cluster_tag()',
+        '_insert_event_slowly(text, text, text, text, text, text, text)',
         'insert_events(text, text[], text[], text[], text[], text[], text[])', 'current_event_table(text)',
-        'write_target(text, bigint)',
+        '_write_target(text, bigint)',
         'insert_event_at(text, timestamptz, text, text, text, text, text, text)',
         'insert_events_at(text, timestamptz[], text[], text[], text[], text[], text[], text[])',
         'cancel_event(text, bigint)',
@@ -51,18 +51,20 @@ declare
         'write_stream_batch(text, text, text, bigint)', 'forget_stream_writer(text, text)',
         'create_staging(text, name)', 'staging_tables(text)', 'drop_staging(text)',
         'sqltriga()', 'logutriga()', 'jsontriga()',
-        'release_table(regclass, text)', 'maint_capture()', 'raise_key_changed(text)', 'raise_queue_not_found(text)'];
+        'release_table(regclass, text)', 'maint_capture()', '_raise_key_changed(text)', '_raise_queue_not_found(text)'];
     -- Families of functions that the triggers call as the role that changes the table, or as its owner.
-    writer_families constant text[] := array['^capture_', '^_(?!grant_perms_from)'];
+    writer_families constant text[] := array[
+        '^_?capture_', '^_row_(?!count)',
+        '^_(bind_columns|changed_columns|has_primary_key|raise_denied|statement_event|urlencode|wide_row_values)$'];
     admin_functions constant text[] := array[
-        'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', 'remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
+        'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
         'insert_event_raw(text, bigint, timestamptz, integer, integer, text, text, text, text, text, text)',
         'event_retry_raw(text, text, timestamptz, bigint, timestamptz, integer, text, text, text, text, text, text)',
         'ticker()', 'ticker(text)', 'ticker(text, bigint, timestamptz, bigint)',
         'ticker_round(boolean, integer, integer[], bigint[])', 'ticker_sleep()', 'ticker_awake()',
         'replay_dead_letters(bigint[])', 'purge_dead_letters(bigint[])',
-        'maint_operations()', 'maint_own_operations()', 'maint_function(text)', 'maint_refused(text)',
-        'trusts_owner(oid)', 'require_trusted(text, text, boolean)',
+        'maint_operations()', '_maint_own_operations()', '_maint_function(text)', 'maint_refused(text)',
+        '_trusts_owner(oid)', '_require_trusted(text, text, boolean)',
         'maint_retry_events()', 'maint_delayed_events()', 'maint_rotate_delayed()', 'maint_rotate_keys(text)',
         'maint_tables_to_vacuum()', 'note_failures(text[], text[], text[])', 'maint_rotate_logs()', 'maint_staging(interval)',
         'maint_rotate_tables_step1(text)', 'maint_rotate_tables_step2()',

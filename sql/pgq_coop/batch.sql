@@ -1,12 +1,12 @@
 -- Opening batches for members.
 
-create or replace function pgq_coop.take_over(
+create or replace function pgq_coop._take_over(
     i_main pgq.registration, i_consumer_name text, i_subconsumer_name text, i_dead_interval interval)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_coop.take_over(4)
+-- Function: pgq_coop._take_over(4)
 --
 --      Hands a member that has no batch the batch of another member that has sent no heartbeat for this long, if there
 --      is one, and removes dead members. A member that is just finishing its batch or sending a heartbeat is left
@@ -46,26 +46,26 @@ begin
     end if;
 
     -- One session at a time; and no batch is opened meanwhile.
-    perform pgq.lock_position(i_main.reg_id);
-    member := pgq.find_member(i_main, i_consumer_name, i_subconsumer_name);
-    own := pgq.lock_position(member.reg_id);
+    perform pgq._lock_position(i_main.reg_id);
+    member := pgq._find_member(i_main, i_consumer_name, i_subconsumer_name);
+    own := pgq._lock_position(member.reg_id);
     if own.pos_nr is null then
         return;  -- was removed as dead itself
     end if;
     foreach id in array ids loop
-        continue when id = own.pos_registration or not pgq.try_lock_position(id);
+        continue when id = own.pos_registration or not pgq._try_lock_position(id);
         select * into dead from pgq.registration where reg_id = id;
         continue when not found;
-        p := pgq.get_position(id);
+        p := pgq._get_position(id);
         continue when p.pos_active between now() - i_dead_interval and clock_timestamp() + i_dead_interval;
         if p.pos_batch is null then
-            perform pgq_coop.remove_member(dead, p);
+            perform pgq_coop._remove_member(dead, p);
         elsif own.pos_batch is null then
             -- The batch stays with its registration, which gets another name.
-            perform pgq_coop.remove_registration(own);
+            perform pgq_coop._remove_registration(own);
             update pgq.registration set sub_consumer = member.sub_consumer where reg_id = id;
-            perform pgq.forget_consumer(dead.sub_consumer);
-            perform pgq.append_position(id, pgq_coop.next_state(p.pos_nr), p.pos_last_tick, p.pos_batch, p.pos_next_tick);
+            perform pgq._forget_consumer(dead.sub_consumer);
+            perform pgq._append_position(id, pgq_coop._next_state(p.pos_nr), p.pos_last_tick, p.pos_batch, p.pos_next_tick);
             own := p;
         end if;
     end loop;
@@ -115,32 +115,32 @@ begin
        and c.co_name = i_consumer_name
        and r.sub_queue = q.queue_id
        and r.sub_consumer = c.co_id;
-    p.pos_registration := (pgq.find_member(main, i_consumer_name, i_subconsumer_name)).reg_id;
+    p.pos_registration := (pgq._find_member(main, i_consumer_name, i_subconsumer_name)).reg_id;
     if p.pos_registration is null then
         perform pgq_coop.register_subconsumer(i_queue_name, i_consumer_name, i_subconsumer_name);
-        main := pgq.find_registration(i_queue_name, i_consumer_name);
-        p.pos_registration := (pgq.find_member(main, i_consumer_name, i_subconsumer_name)).reg_id;
+        main := pgq._find_registration(i_queue_name, i_consumer_name);
+        p.pos_registration := (pgq._find_member(main, i_consumer_name, i_subconsumer_name)).reg_id;
     end if;
-    p := pgq.get_position(p.pos_registration);
+    p := pgq._get_position(p.pos_registration);
     if p.pos_batch is null and i_dead_interval is not null then
-        perform pgq_coop.take_over(main, i_consumer_name, i_subconsumer_name, i_dead_interval);
+        perform pgq_coop._take_over(main, i_consumer_name, i_subconsumer_name, i_dead_interval);
     end if;
     select b.* into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq, batch_sql, events
       from pgq.open_next_batch(i_queue_name, i_consumer_name, i_min_lag, i_min_count, i_min_interval, i_max_count,
                                i_most_inline, i_subconsumer_name) b;
     -- Working sends heartbeats by itself; a member that only polls need not send one every time.
     if p.pos_batch is not null or (batch_id is null and p.pos_active not between now() - i_dead_interval / 3 and clock_timestamp() + i_dead_interval / 3) then
-        perform pgq_coop.show_life(pgq.find_member(main, i_consumer_name, i_subconsumer_name), batch_id);
+        perform pgq_coop._heartbeat(pgq._find_member(main, i_consumer_name, i_subconsumer_name), batch_id);
     end if;
 end;
 $$;
 
-create or replace function pgq_coop.show_life(i_member pgq.registration, i_batch_id bigint)
+create or replace function pgq_coop._heartbeat(i_member pgq.registration, i_batch_id bigint)
 returns boolean
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_coop.show_life(2)
+-- Function: pgq_coop._heartbeat(2)
 --
 --      Sends a member's heartbeat, if it still has this batch, or none. Internal.
 --
@@ -148,12 +148,12 @@ as $$
 --      True if it still has the batch.
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq.position_0 := pgq_coop.lock_member(i_member);
+    p   constant pgq.position_0 := pgq_coop._lock_member(i_member);
 begin
     if p.pos_nr is null or p.pos_batch is distinct from i_batch_id then
         return false;
     end if;
-    perform pgq.append_position(i_member.reg_id, p.pos_nr + 1, p.pos_last_tick, p.pos_batch, p.pos_next_tick);
+    perform pgq._append_position(i_member.reg_id, p.pos_nr + 1, p.pos_last_tick, p.pos_batch, p.pos_next_tick);
     return true;
 end;
 $$;
@@ -179,8 +179,8 @@ as $$
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 begin
-    return pgq_coop.show_life(
-        pgq.find_member(pgq.find_registration(i_queue_name, i_consumer_name), i_consumer_name, i_subconsumer_name), i_batch_id);
+    return pgq_coop._heartbeat(
+        pgq._find_member(pgq._find_registration(i_queue_name, i_consumer_name), i_consumer_name, i_subconsumer_name), i_batch_id);
 end;
 $$;
 
@@ -291,7 +291,7 @@ as $$
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq.position_0 := pgq.lock_position(pgq.find_batch(i_batch_id), true);
+    p   constant pgq.position_0 := pgq._lock_position(pgq._find_batch(i_batch_id), true);
 begin
     -- The main consumer exists before its members.
     if p.pos_batch = i_batch_id
@@ -299,7 +299,7 @@ begin
                      join pgq.registration main on main.sub_id = member.sub_id and main.reg_id < member.reg_id
                     where member.reg_id = p.pos_registration)
     then
-        perform pgq.append_position(p.pos_registration, pgq_coop.next_state(p.pos_nr), null, null, null);
+        perform pgq._append_position(p.pos_registration, pgq_coop._next_state(p.pos_nr), null, null, null);
         return 1;
     end if;
     raise warning 'finish_batch: no member has batch % open', i_batch_id;
@@ -331,11 +331,11 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     member  constant pgq.registration :=
-        pgq.find_member(pgq.find_registration(i_queue_name, i_consumer_name), i_consumer_name, i_subconsumer_name);
-    p       constant pgq.position_0 := pgq_coop.lock_member(member);
+        pgq._find_member(pgq._find_registration(i_queue_name, i_consumer_name), i_consumer_name, i_subconsumer_name);
+    p       constant pgq.position_0 := pgq_coop._lock_member(member);
 begin
     if p.pos_batch = i_batch_id then
-        perform pgq.append_position(p.pos_registration, pgq_coop.next_state(p.pos_nr), null, null, null);
+        perform pgq._append_position(p.pos_registration, pgq_coop._next_state(p.pos_nr), null, null, null);
         return 1;
     end if;
     raise exception using

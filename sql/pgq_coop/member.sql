@@ -5,13 +5,13 @@
 -- consumer moves behind the batch at once, and the member gets a position, which keeps rotation from removing the
 -- events. When the member finishes the batch, it has no position again.
 
-create or replace function pgq_coop.next_state(i_nr bigint)
+create or replace function pgq_coop._next_state(i_nr bigint)
 returns bigint
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_coop.next_state(1)
+-- Function: pgq_coop._next_state(1)
 --
 --      Returns the number of the next position of a member, after the one with this number and all heartbeats that may
 --      follow it already. So a transaction with an older snapshot, which does not see the heartbeats, can still finish
@@ -20,12 +20,12 @@ as $$
     select (i_nr | 1048575) + 1;
 $$;
 
-create or replace function pgq_coop.lock_member(i_member pgq.registration)
+create or replace function pgq_coop._lock_member(i_member pgq.registration)
 returns pgq.position_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_coop.lock_member(1)
+-- Function: pgq_coop._lock_member(1)
 --
 --      Locks a member until the end of the transaction. Internal.
 --
@@ -34,7 +34,7 @@ as $$
 --      belong to another member.
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq.position_0 := pgq.lock_position(i_member.reg_id);
+    p   constant pgq.position_0 := pgq._lock_position(i_member.reg_id);
 begin
     if exists (select from pgq.registration where reg_id = i_member.reg_id and sub_consumer = i_member.sub_consumer) then
         return p;
@@ -43,12 +43,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_coop.remove_registration(p pgq.position_0)
+create or replace function pgq_coop._remove_registration(p pgq.position_0)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_coop.remove_registration(1)
+-- Function: pgq_coop._remove_registration(1)
 --
 --      Removes the registration of a member that the caller has locked, with its position. Internal.
 --
@@ -56,20 +56,20 @@ as $$
 --      deletes from pgq.registration
 -- ----------------------------------------------------------------------
 begin
-    if not pgq.is_read_committed() then
+    if not pgq._is_read_committed() then
         -- An old snapshot does not see a batch that was opened since; this row conflicts with it.
-        perform pgq.append_position(p.pos_registration, p.pos_nr + 1, null, null, null);
+        perform pgq._append_position(p.pos_registration, p.pos_nr + 1, null, null, null);
     end if;
     delete from pgq.registration where reg_id = p.pos_registration;
 end;
 $$;
 
-create or replace function pgq_coop.remove_member(i_member pgq.registration, p pgq.position_0)
+create or replace function pgq_coop._remove_member(i_member pgq.registration, p pgq.position_0)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_coop.remove_member(2)
+-- Function: pgq_coop._remove_member(2)
 --
 --      Removes a member that the caller has locked, with its position. Internal.
 --
@@ -77,8 +77,8 @@ as $$
 --      deletes from pgq.registration, pgq.consumer
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_coop.remove_registration(p);
-    perform pgq.forget_consumer(i_member.sub_consumer);
+    perform pgq_coop._remove_registration(p);
+    perform pgq._forget_consumer(i_member.sub_consumer);
 end;
 $$;
 
@@ -109,15 +109,15 @@ declare
     main    pgq.registration;
     member  int4;
 begin
-    perform pgq.check_name('subconsumer', i_subconsumer_name);
+    perform pgq._check_name('subconsumer', i_subconsumer_name);
     loop
         perform pgq.register_consumer(i_queue_name, i_consumer_name);
-        main := pgq.find_registration(i_queue_name, i_consumer_name);
+        main := pgq._find_registration(i_queue_name, i_consumer_name);
         -- Serialises changes of the membership, and keeps the consumer from being removed.
-        exit when (pgq.lock_position(main.reg_id)).pos_nr is not null;
+        exit when (pgq._lock_position(main.reg_id)).pos_nr is not null;
     end loop;
-    perform pgq.check_name('subconsumer', i_consumer_name || '.' || i_subconsumer_name);
-    if (pgq.find_member(main, i_consumer_name, i_subconsumer_name)).reg_id is not null then
+    perform pgq._check_name('subconsumer', i_consumer_name || '.' || i_subconsumer_name);
+    if (pgq._find_member(main, i_consumer_name, i_subconsumer_name)).reg_id is not null then
         return 0;
     end if;
     if main.reg_is_partition then
@@ -127,9 +127,9 @@ begin
             hint = 'Workers join the group: pgq.join_group(queue, group, worker). To share a position, take another consumer.';
     end if;
     insert into pgq.registration (sub_id, sub_queue, sub_consumer)
-    values (main.sub_id, main.sub_queue, pgq.keep_consumer(i_consumer_name || '.' || i_subconsumer_name))
+    values (main.sub_id, main.sub_queue, pgq._keep_consumer(i_consumer_name || '.' || i_subconsumer_name))
     returning reg_id into member;
-    perform pgq.append_position(member, 1, null, null, null);
+    perform pgq._append_position(member, 1, null, null, null);
     return 1;
 end;
 $$;
@@ -172,8 +172,8 @@ begin
     if not found then
         return 0;
     end if;
-    member := pgq.find_member(main, i_consumer_name, i_subconsumer_name);
-    p := pgq_coop.lock_member(member);
+    member := pgq._find_member(main, i_consumer_name, i_subconsumer_name);
+    p := pgq_coop._lock_member(member);
     if p.pos_nr is null then
         return 0;
     end if;
@@ -186,7 +186,7 @@ begin
                           'with a dead interval. To pass over its events: select pgq_coop.unregister_subconsumer(%L, %L, %L, 1).',
                           i_queue_name, i_consumer_name, i_subconsumer_name);
     end if;
-    perform pgq_coop.remove_member(member, p);
+    perform pgq_coop._remove_member(member, p);
     return 1;
 end;
 $$;

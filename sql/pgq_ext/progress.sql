@@ -1,12 +1,12 @@
 -- Access to the remembered progress. The tables that are not being written are touched only if necessary: rotation
 -- needs them exclusively.
 
-create or replace function pgq_ext.find_tracker(i_consumer text, i_subconsumer text)
+create or replace function pgq_ext._find_tracker(i_consumer text, i_subconsumer text)
 returns int4
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.find_tracker(2)
+-- Function: pgq_ext._find_tracker(2)
 --
 --      Returns the tracker of a consumer, or null if nothing was ever remembered. Internal.
 -- ----------------------------------------------------------------------
@@ -15,12 +15,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_ext.lock_tracker(i_consumer text, i_subconsumer text)
+create or replace function pgq_ext._lock_tracker(i_consumer text, i_subconsumer text)
 returns int4
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.lock_tracker(2)
+-- Function: pgq_ext._lock_tracker(2)
 --
 --      Locks the tracker of a consumer until the end of the transaction, and creates it if there is none. Internal.
 --
@@ -33,11 +33,11 @@ declare
     id      int4;
 begin
     loop
-        id := pgq_ext.find_tracker(i_consumer, i_subconsumer);
+        id := pgq_ext._find_tracker(i_consumer, i_subconsumer);
         if id is null then
-            perform pgq.check_name('consumer', i_consumer);
+            perform pgq._check_name('consumer', i_consumer);
             if i_subconsumer is null then
-                perform pgq.check_name('subconsumer', i_subconsumer);
+                perform pgq._check_name('subconsumer', i_subconsumer);
             end if;
             insert into pgq_ext.log (log_name) values ('progress') on conflict do nothing;
             insert into pgq_ext.tracker (consumer_id, subconsumer_id) values (i_consumer, i_subconsumer)
@@ -49,40 +49,40 @@ begin
         exit when found;
         -- It was forgotten while we waited.
     end loop;
-    perform pgq_ext.check_snapshot();
+    perform pgq_ext._check_snapshot();
     return id;
 end;
 $$;
 
-create or replace function pgq_ext.check_snapshot()
+create or replace function pgq_ext._check_snapshot()
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.check_snapshot(0)
+-- Function: pgq_ext._check_snapshot(0)
 --
 --      Raises 40001 if a rotation took a step after this transaction's snapshot: a row that is not found may then still
 --      exist. Internal.
 -- ----------------------------------------------------------------------
 begin
-    if not pgq.is_read_committed()
+    if not pgq._is_read_committed()
        and (coalesce((select log_rotations from pgq_ext.log), 0) <> pg_catalog.pg_sequence_last_value('pgq_ext.log_seq')
             -- The table was emptied: the snapshot sees the old file, the function the new one.
             or exists (select from pg_catalog.pg_class
                         where oid in ('pgq_ext.progress_0'::pg_catalog.regclass, 'pgq_ext.progress_1'::pg_catalog.regclass)
                           and relfilenode <> pg_catalog.pg_relation_filenode(oid)))
     then
-        perform pgq.raise_stale_snapshot();
+        perform pgq._raise_stale_snapshot();
     end if;
 end;
 $$;
 
-create or replace function pgq_ext.get_progress(i_tracker int4)
+create or replace function pgq_ext._get_progress(i_tracker int4)
 returns pgq_ext.progress_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.get_progress(1)
+-- Function: pgq_ext._get_progress(1)
 --
 --      Returns the newest state of a tracker, or null if there is none. Internal.
 --
@@ -106,18 +106,18 @@ begin
         exit when found;
     end loop;
     if p.prg_nr is null then
-        perform pgq_ext.check_snapshot();
+        perform pgq_ext._check_snapshot();
     end if;
     return p;
 end;
 $$;
 
-create or replace function pgq_ext.require_durable()
+create or replace function pgq_ext._require_durable()
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.require_durable(0)
+-- Function: pgq_ext._require_durable(0)
 --
 --      Makes the commit wait until the transaction is on disk. The batch is finished in another database next, and
 --      after a crash it must not be finished there and missing here. Internal.
@@ -129,12 +129,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_ext.append_progress(p pgq_ext.progress_0)
+create or replace function pgq_ext._append_progress(p pgq_ext.progress_0)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.append_progress(1)
+-- Function: pgq_ext._append_progress(1)
 --
 --      Stores the new state of a tracker that the caller has locked. Internal.
 --
@@ -144,7 +144,7 @@ as $$
 declare
     rotations   bigint;
 begin
-    perform pgq_ext.require_durable();
+    perform pgq_ext._require_durable();
     p.prg_nr := coalesce(p.prg_nr, 0) + 1;
     loop
         rotations := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq');
@@ -156,23 +156,23 @@ begin
             end if;
         exception when unique_violation then
             -- Happens only under an old snapshot, which sees an old state.
-            perform pgq.raise_stale_snapshot();
+            perform pgq._raise_stale_snapshot();
         end;
         -- Now we hold a lock on the table. A row in both does no harm.
         exit when pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') = rotations;
     end loop;
     -- The conflicting row may be in the other table.
-    perform pgq_ext.check_snapshot();
+    perform pgq_ext._check_snapshot();
     perform pgq_ext.rotate();
 end;
 $$;
 
-create or replace function pgq_ext.has_event(p pgq_ext.progress_0, i_event bigint, i_retry int4, i_time timestamptz)
+create or replace function pgq_ext._has_event(p pgq_ext.progress_0, i_event bigint, i_retry int4, i_time timestamptz)
 returns boolean
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.has_event(4)
+-- Function: pgq_ext._has_event(4)
 --
 --      Returns whether an event of a tracker's current batch is done. Internal.
 --
@@ -222,24 +222,24 @@ begin
             return true;
         end if;
     end loop;
-    perform pgq_ext.check_snapshot();
+    perform pgq_ext._check_snapshot();
     return false;
 end;
 $$;
 
-create or replace function pgq_ext.append_event(p pgq_ext.progress_0, i_event bigint, i_retry int4, i_time timestamptz)
+create or replace function pgq_ext._append_event(p pgq_ext.progress_0, i_event bigint, i_retry int4, i_time timestamptz)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.append_event(4)
+-- Function: pgq_ext._append_event(4)
 --
 --      Stores that an event is done; the caller has locked the tracker. Internal.
 -- ----------------------------------------------------------------------
 declare
     rotations   bigint;
 begin
-    perform pgq_ext.require_durable();
+    perform pgq_ext._require_durable();
     loop
         rotations := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq');
         if rotations % 2 = 0 then

@@ -2,14 +2,14 @@
 -- backup gives out the same batch and event ids again. So events are also distinguished by their times, and a batch
 -- must not begin before the remembered events.
 
-create or replace function pgq_ext.follows_events(
+create or replace function pgq_ext._follows_events(
     p pgq_ext.progress_0, i_consumer text, i_subconsumer text, i_batch_id bigint,
     i_prev_tick_id bigint, i_prev_tick_time timestamptz)
 returns boolean
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.follows_events(6)
+-- Function: pgq_ext._follows_events(6)
 --
 --      Returns whether all events that a tracker remembers are before a batch, so that they can be forgotten. Internal.
 --
@@ -78,15 +78,15 @@ as $$
 --      40001 the event was done after the transaction took its snapshot
 -- ----------------------------------------------------------------------
 declare
-    id      constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
-    p       constant pgq_ext.progress_0 := pgq_ext.get_progress(id);
+    id      constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
+    p       constant pgq_ext.progress_0 := pgq_ext._get_progress(id);
 begin
-    if not pgq_ext.follows_events(p, a_consumer, a_subconsumer, a_batch_id, a_prev_tick_id, a_prev_tick_time)
-       and pgq_ext.has_event(p, a_event_id, a_retry, a_event_time)
+    if not pgq_ext._follows_events(p, a_consumer, a_subconsumer, a_batch_id, a_prev_tick_id, a_prev_tick_time)
+       and pgq_ext._has_event(p, a_event_id, a_retry, a_event_time)
     then
         return true;
     end if;
-    if not pgq.is_read_committed() then
+    if not pgq._is_read_committed() then
         -- Check now: after the event its effect cannot be rolled back. A row that the snapshot does not see is found by
         -- the conflict with it.
         begin
@@ -126,10 +126,10 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
-    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+    id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
 begin
-    p := pgq_ext.get_progress(id);
-    if pgq_ext.follows_events(p, a_consumer, a_subconsumer, a_batch_id, a_prev_tick_id, a_prev_tick_time) then
+    p := pgq_ext._get_progress(id);
+    if pgq_ext._follows_events(p, a_consumer, a_subconsumer, a_batch_id, a_prev_tick_id, a_prev_tick_time) then
         p.prg_tracker := id;
         p.prg_event_batch := a_batch_id;
         p.prg_event_nr := coalesce(p.prg_nr, 0) + 1;
@@ -137,8 +137,8 @@ begin
         p.prg_event_prev_tick_time := a_prev_tick_time;
         p.prg_event_tick := a_tick_id;
         p.prg_event_tick_time := a_tick_time;
-        perform pgq_ext.append_progress(p);
-    elsif pgq_ext.has_event(p, a_event_id, a_retry, a_event_time) then
+        perform pgq_ext._append_progress(p);
+    elsif pgq_ext._has_event(p, a_event_id, a_retry, a_event_time) then
         return false;
     elsif p.prg_event_batch <> a_batch_id or p.prg_event_tick < a_tick_id then
         -- Keep the earlier events: the consumer was moved to a position among them.
@@ -147,9 +147,9 @@ begin
             p.prg_event_tick := a_tick_id;
             p.prg_event_tick_time := a_tick_time;
         end if;
-        perform pgq_ext.append_progress(p);
+        perform pgq_ext._append_progress(p);
     end if;
-    perform pgq_ext.append_event(p, a_event_id, a_retry, a_event_time);
+    perform pgq_ext._append_event(p, a_event_id, a_retry, a_event_time);
     return true;
 end;
 $$;
@@ -185,9 +185,9 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
-    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+    id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
 begin
-    p := pgq_ext.get_progress(id);
+    p := pgq_ext._get_progress(id);
     if p.prg_tick is not null then
         if p.prg_retries is not null and not a_fresh then
             batch_id := p.prg_batch;
@@ -211,7 +211,7 @@ begin
     p.prg_tracker := id;
     p.prg_tick := a_tick_id;
     p.prg_tick_time := a_tick_time;
-    perform pgq_ext.append_progress(p);
+    perform pgq_ext._append_progress(p);
 end;
 $$;
 
@@ -243,8 +243,8 @@ as $$
 --      PQ041 this database is ahead of the batch, or remembers ticks of another history: events would be applied twice
 -- ----------------------------------------------------------------------
 declare
-    id      constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
-    p       constant pgq_ext.progress_0 := pgq_ext.get_progress(id);
+    id      constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
+    p       constant pgq_ext.progress_0 := pgq_ext._get_progress(id);
 begin
     -- Compare batch, begin and end: a batch that ends at the same tick may begin earlier, or be another batch with the
     -- same events. If the consumer was moved back, the events are to be applied again.
@@ -318,9 +318,9 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
-    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+    id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
 begin
-    p := pgq_ext.get_progress(id);
+    p := pgq_ext._get_progress(id);
     p.prg_tracker := id;
     p.prg_batch := a_batch_id;
     p.prg_prev_tick := p.prg_tick;
@@ -332,7 +332,7 @@ begin
     p.prg_tick_snapshot := a_tick_snapshot;
     p.prg_tick_event_seq := a_tick_event_seq;
     p.prg_retries := a_retries;
-    perform pgq_ext.append_progress(p);
+    perform pgq_ext._append_progress(p);
 end;
 $$;
 
@@ -357,15 +357,15 @@ as $$
 declare
     p   pgq_ext.progress_0;
 begin
-    if pgq_ext.find_tracker(a_consumer, a_subconsumer) is null then
+    if pgq_ext._find_tracker(a_consumer, a_subconsumer) is null then
         return false;
     end if;
-    p := pgq_ext.get_progress(pgq_ext.lock_tracker(a_consumer, a_subconsumer));
+    p := pgq_ext._get_progress(pgq_ext._lock_tracker(a_consumer, a_subconsumer));
     if p.prg_retries is null then
         return false;
     end if;
     p.prg_retries := null;
-    perform pgq_ext.append_progress(p);
+    perform pgq_ext._append_progress(p);
     return true;
 end;
 $$;
@@ -389,7 +389,7 @@ as $$
 --      deletes from pgq_ext.tracker; rotation removes the rest
 -- ----------------------------------------------------------------------
 declare
-    id  constant int4 := pgq_ext.find_tracker(a_consumer, a_subconsumer);
+    id  constant int4 := pgq_ext._find_tracker(a_consumer, a_subconsumer);
 begin
     if id is null then
         return false;

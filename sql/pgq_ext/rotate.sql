@@ -27,11 +27,11 @@ declare
     rotations   constant bigint := pg_sequence_last_value('pgq_ext.log_seq');
     cur         constant text := rotations % 2;
     other       constant text := (rotations + 1) % 2;
-    size        constant bigint := pgq_ext.log_size(cur);
+    size        constant bigint := pgq_ext._log_size(cur);
     l           pgq_ext.log;
     other_size  bigint;
 begin
-    if not pgq.is_read_committed() then
+    if not pgq._is_read_committed() then
         return false;
     end if;
     select * into l from pgq_ext.log;
@@ -48,7 +48,7 @@ begin
         return true;
     end if;
 
-    other_size := pgq_ext.log_size(other);
+    other_size := pgq_ext._log_size(other);
     if other_size = 0 then
         update pgq_ext.log
            set log_rotations = rotations + 1,
@@ -69,30 +69,30 @@ begin
         when sqlstate 'PQZZZ' then
             null;
     end;
-    if not pgq_ext.carry_over(other, cur) then
+    if not pgq_ext._carry_over(other, cur) then
         begin
             execute format('lock table pgq_ext.progress_%1$s, pgq_ext.event_%1$s in access exclusive mode nowait', other);
         exception when lock_not_available then
             return false;
         end;
         -- Rows that were uncommitted when the copy looked for them, and are committed now.
-        perform pgq_ext.carry_over(other, cur);
+        perform pgq_ext._carry_over(other, cur);
         execute format('truncate pgq_ext.progress_%1$s, pgq_ext.event_%1$s', other);
     end if;
     update pgq_ext.log
        set log_changed_by = txid_current(),
-           log_carried_bytes = log_carried_bytes + pgq_ext.log_size(cur) - size;
+           log_carried_bytes = log_carried_bytes + pgq_ext._log_size(cur) - size;
     return true;
 end;
 $$;
 
-create or replace function pgq_ext.log_size(i_number text)
+create or replace function pgq_ext._log_size(i_number text)
 returns bigint
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.log_size(1)
+-- Function: pgq_ext._log_size(1)
 --
 --      Returns the size in bytes of the tables with this number. Internal.
 -- ----------------------------------------------------------------------
@@ -102,12 +102,12 @@ as $$
            end;
 $$;
 
-create or replace function pgq_ext.carry_over(i_from text, i_to text)
+create or replace function pgq_ext._carry_over(i_from text, i_to text)
 returns boolean
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_ext.carry_over(2)
+-- Function: pgq_ext._carry_over(2)
 --
 --      Copies the rows that are still needed from the tables of one number to those of the other. Internal.
 --

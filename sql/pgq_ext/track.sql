@@ -15,7 +15,7 @@ as $$
 --      The tick's id, or null if none is remembered.
 -- ----------------------------------------------------------------------
 begin
-    return (pgq_ext.get_progress(pgq_ext.find_tracker(a_consumer, a_subconsumer))).prg_tick;
+    return (pgq_ext._get_progress(pgq_ext._find_tracker(a_consumer, a_subconsumer))).prg_tick;
 end;
 $$;
 
@@ -55,15 +55,15 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
-    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+    id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
 begin
-    p := pgq_ext.get_progress(id);
+    p := pgq_ext._get_progress(id);
     p.prg_tracker := id;
     p.prg_tick := a_tick_id;
     p.prg_tick_time := null;
     p.prg_tick_snapshot := null;
     p.prg_tick_event_seq := null;
-    perform pgq_ext.append_progress(p);
+    perform pgq_ext._append_progress(p);
     return 1;
 end;
 $$;
@@ -97,7 +97,7 @@ as $$
 --      a_batch_id      - batch
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq_ext.progress_0 := pgq_ext.get_progress(pgq_ext.find_tracker(a_consumer, a_subconsumer));
+    p   constant pgq_ext.progress_0 := pgq_ext._get_progress(pgq_ext._find_tracker(a_consumer, a_subconsumer));
 begin
     return p.prg_batch is not null and p.prg_batch = a_batch_id;
 end;
@@ -139,9 +139,9 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     p   pgq_ext.progress_0;
-    id  constant int4 := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
+    id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
 begin
-    p := pgq_ext.get_progress(id);
+    p := pgq_ext._get_progress(id);
     if p.prg_batch = a_batch_id then
         return false;
     end if;
@@ -153,7 +153,7 @@ begin
         p.prg_prev_tick_snapshot := null;
         p.prg_prev_tick_event_seq := null;
         p.prg_retries := null;
-        perform pgq_ext.append_progress(p);
+        perform pgq_ext._append_progress(p);
     end if;
     return true;
 end;
@@ -191,9 +191,9 @@ as $$
 --      a_retry         - number of retries of the event; a retry has the same id but counts as another event
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq_ext.progress_0 := pgq_ext.get_progress(pgq_ext.find_tracker(a_consumer, a_subconsumer));
+    p   constant pgq_ext.progress_0 := pgq_ext._get_progress(pgq_ext._find_tracker(a_consumer, a_subconsumer));
 begin
-    return p.prg_event_batch is not null and p.prg_event_batch = a_batch_id and pgq_ext.has_event(p, a_event_id, a_retry, null);
+    return p.prg_event_batch is not null and p.prg_event_batch = a_batch_id and pgq_ext._has_event(p, a_event_id, a_retry, null);
 end;
 $$;
 
@@ -259,8 +259,8 @@ begin
                              coalesce(a_batch_id::text, 'NULL'), coalesce(a_event_id::text, 'NULL'), coalesce(a_retry::text, 'NULL')),
             hint = 'Give the id of the open batch, and ev_id and ev_retry (0 for null) as the batch has them.';
     end if;
-    id := pgq_ext.lock_tracker(a_consumer, a_subconsumer);
-    p := pgq_ext.get_progress(id);
+    id := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
+    p := pgq_ext._get_progress(id);
     if p.prg_event_batch is distinct from a_batch_id then
         p.prg_tracker := id;
         p.prg_event_batch := a_batch_id;
@@ -269,11 +269,11 @@ begin
         p.prg_event_prev_tick_time := null;
         p.prg_event_tick := null;
         p.prg_event_tick_time := null;
-        perform pgq_ext.append_progress(p);
-    elsif pgq_ext.has_event(p, a_event_id, a_retry, null) then
+        perform pgq_ext._append_progress(p);
+    elsif pgq_ext._has_event(p, a_event_id, a_retry, null) then
         return false;
     end if;
-    perform pgq_ext.append_event(p, a_event_id, a_retry, null);
+    perform pgq_ext._append_event(p, a_event_id, a_retry, null);
     return true;
 end;
 $$;

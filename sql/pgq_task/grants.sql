@@ -4,8 +4,8 @@ grant usage on schema pgq_task to public;
 revoke execute on all functions in schema pgq_task from public;
 
 grant execute on function
-    pgq_task.push_slowly(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
-    pgq_task.wake(int4, text, bigint),
+    pgq_task._push_slowly(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
+    pgq_task._wake(int4, text, bigint),
     pgq_task.push(text, jsonb, timestamptz, interval, int4, jsonb, text, text),
     pgq_task.push_unique(text, jsonb, text, text, interval, boolean, timestamptz, interval, int4, jsonb, text),
     pgq_task.push_many(text, jsonb[], timestamptz, interval, int4, jsonb, text[]),
@@ -21,7 +21,7 @@ grant execute on function
     pgq_task.sweep(),
     pgq_task.renew(text, bigint[], int4[], interval),
     pgq_task.release(text, bigint[], int4[], interval[]),
-    pgq_task.held(text, bigint[], boolean),
+    pgq_task.get_leases(text, bigint[], boolean),
     pgq_task.finish(text, bigint, int4, jsonb),
     pgq_task.finish_many(text, bigint[], int4[], jsonb[], text[]),
     pgq_task.finish_and_claim(text, bigint, int4, text, jsonb, interval, boolean),
@@ -38,7 +38,7 @@ grant execute on function
     pgq_task.next_time(text[]),
     pgq_task.cancel(bigint, text),
     pgq_task.get_result(bigint),
-    pgq_task.attend(text, bigint[], bigint[], float8[], float8[], text[]),
+    pgq_task.heartbeat(text, bigint[], bigint[], float8[], float8[], text[]),
     pgq_task.get_progress(text, bigint[])
 to pgq_reader;
 
@@ -76,16 +76,16 @@ to pgq_admin;
 -- For pgq_task.push(8).
 grant usage on schema pgq_task_queues to public;
 grant usage on sequence pgq_task.task_id_seq to pgq_writer;
-select pgq_task.grant_sequences(queue_id) from pgq_task.queue;
-select pgq_task.settle_inbox();
+select pgq_task._grant_sequences(queue_id) from pgq_task.queue;
+select pgq_task._guard_inbox();
 
 grant select on pgq_task.tasks to pgq_reader;
 -- The functions of a view run as the role that reads it.
 grant execute on function
-    pgq_task.position_of(timestamptz),
-    pgq_task.time_of(bigint),
-    pgq_task.is_parked(bigint),
-    pgq_task.has_right(int4, text, name)
+    pgq_task._position_of(timestamptz),
+    pgq_task._time_of(bigint),
+    pgq_task._is_parked(bigint),
+    pgq_task._has_right(int4, text, name)
 to pgq_reader;
 
 -- For tables of applications: these run as the caller, with the caller's rights on the table.
@@ -95,17 +95,17 @@ grant execute on function
     pgq_task.table_index_sql(regclass, jsonb, boolean),
     pgq_task.describe_table(regclass, jsonb),
     pgq_task.table_sizes(regclass, jsonb),
-    pgq_task.column_names(jsonb),
-    pgq_task.require_key(regclass),
-    pgq_task.require_types(regclass, jsonb),
-    pgq_task.has_index(regclass, text),
-    pgq_task.raise_table(text, text),
-    pgq_task.raise_invalid(text, text),
+    pgq_task._column_names(jsonb),
+    pgq_task._require_key(regclass),
+    pgq_task._require_types(regclass, jsonb),
+    pgq_task._has_index(regclass, text),
+    pgq_task._raise_table(text, text),
+    pgq_task._raise_invalid(text, text),
     pgq_task.notify_workers(regclass, jsonb),
-    pgq_task.drop_notify_triggers(regclass, text),
-    pgq_task.notify_of_table(),
-    pgq_task.quiet_sequence(regclass, text),
-    pgq_task.table_signal(regclass, text),
+    pgq_task._drop_notify_triggers(regclass, text),
+    pgq_task._notify_of_table(),
+    pgq_task._quiet_sequence(regclass, text),
+    pgq_task._table_signal(regclass, text),
     pgq_task.was_left(xid, xid),
     pgq_task.want_quiet(regclass, text)
 to pgq_reader, pgq_writer;

@@ -137,11 +137,11 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "release('me', array[%(mine)s], array[%(mine_version)s], '{-1 s}')"),
     (INVALID, "release('me', array[%(mine)s], array[%(mine_version)s], '{-10 years}')"),
     # what workers say of their tasks
-    (INVALID, "attend('me', '{}', array[%(mine)s])"),
-    (INVALID, "attend('me', '{}', array[%(mine)s], '{1,2}', '{1}', '{a}')"),
-    (INVALID, "attend('me', '{}', array[%(mine)s], '{1}', '{1,2}', '{a}')"),
-    (INVALID, "attend('me', '{}', array[%(mine)s], '{1}', '{1}', '{a,b}')"),
-    (INVALID, "attend('me', '{}', array[%(mine)s], '{null}', '{1}', '{a}')"),
+    (INVALID, "heartbeat('me', '{}', array[%(mine)s])"),
+    (INVALID, "heartbeat('me', '{}', array[%(mine)s], '{1,2}', '{1}', '{a}')"),
+    (INVALID, "heartbeat('me', '{}', array[%(mine)s], '{1}', '{1,2}', '{a}')"),
+    (INVALID, "heartbeat('me', '{}', array[%(mine)s], '{1}', '{1}', '{a,b}')"),
+    (INVALID, "heartbeat('me', '{}', array[%(mine)s], '{null}', '{1}', '{a}')"),
     (INVALID, "restrict_queue('q', null)"),
     # leases, limits, names
     (INVALID, "claim(array['q'], 'me', '0 s')"),

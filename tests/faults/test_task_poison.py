@@ -54,7 +54,7 @@ else:
 
 LEASES_END = """
 update pgq_task.task
-   set lease = clock_timestamp(), pos = pgq_task.position_of(clock_timestamp())
+   set lease = clock_timestamp(), pos = pgq_task._position_of(clock_timestamp())
  where lease is not null
 """
 

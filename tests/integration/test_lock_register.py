@@ -69,7 +69,9 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
         (pgqpy_consumers.spark.archive.LOCK, None, True),
         (pgqpy_consumers.spark.lease.LOCK, None, True),
     }
-    rows = conn.execute("select lock_class, lock_object, lock_pair from pgq.lock_keys()").fetchall()
+    rows = conn.execute(
+        "select lock_class, lock_object, lock_pair from pgq._lock_keys()"
+    ).fetchall()
     assert len(rows) == len(set(rows))
     # One of the pairs has one second number only.
     registered = {(1886875921, None, True) if row == (1886875921, 0, True) else row for row in rows}
@@ -188,7 +190,7 @@ def test_a_leader_names_a_foreign_session_that_holds_up_ticks_or_maintenance(
 
 def test_the_ticker_knows_its_lead_by_the_name_in_the_register(conn: Connection) -> None:
     rows = conn.execute(
-        "select lock_name from pgq.lock_keys() where lock_class = %s and lock_object = %s",
+        "select lock_name from pgq._lock_keys() where lock_class = %s and lock_object = %s",
         pgqpy_ticker.lead.LOCK,
     ).fetchall()
     assert rows == [(pgqpy_ticker.foreign.LEAD,)]

@@ -4,6 +4,7 @@ covered automatically.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import psycopg
@@ -13,6 +14,7 @@ from psycopg import errors
 from pgqpy.schema.state import SCHEMAS
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+from tools import site_pages
 
 INFO_FUNCTIONS = {
     "version",
@@ -74,6 +76,43 @@ def test_public_may_execute_the_info_functions_only(conn: Connection) -> None:
         [list(SCHEMAS)],
     ).fetchall()
     assert {name for (name,) in functions} == INFO_FUNCTIONS
+
+
+def test_a_function_without_an_underscore_is_in_the_sql_reference_and_granted(
+    conn: Connection,
+) -> None:
+    """It is public. All others are called by functions only."""
+    public = conn.execute(
+        "select distinct pronamespace::regnamespace || '.' || proname,"
+        " exists (select from aclexplode(proacl) a where a.grantee <> proowner)"
+        " from pg_proc where pronamespace = any (%s::regnamespace[]) and proname !~ '^_'",
+        [list(SCHEMAS)],
+    ).fetchall()
+    pages = "".join(map(site_pages.page, site_pages.SECTIONS))
+    assert {name for name, _ in public} == set(re.findall(r"^## (\S+)$", pages, re.MULTILINE))
+    assert [name for name, granted in public if not granted] == []
+
+
+def test_an_internal_function_is_granted_if_code_needs_it_that_runs_as_its_caller(
+    conn: Connection,
+) -> None:
+    """Code of functions, views and triggers, and code that a function generates."""
+    needless = conn.execute(
+        "with code as ("
+        " select oid, prosrc as text from pg_proc"
+        "  where pronamespace = any (%(schemas)s::regnamespace[])"
+        "    and (not prosecdef or prosrc ~ 'format\\(')"
+        " union all select oid, pg_get_viewdef(oid) from pg_class"
+        "  where relnamespace = any (%(schemas)s::regnamespace[]) and relkind = 'v')"
+        " select p.oid::regprocedure::text from pg_proc p"
+        " where pronamespace = any (%(schemas)s::regnamespace[]) and proname ~ '^_'"
+        " and exists (select from aclexplode(proacl) a where a.grantee <> proowner)"
+        " and not exists (select from code where code.oid <> p.oid"
+        "  and code.text ~ (p.pronamespace::regnamespace || '\\.' || proname || '\\M'))",
+        {"schemas": list(SCHEMAS)},
+    ).fetchall()
+    # PgQ has it under this name.
+    assert needless == [("pgq._grant_perms_from(text,text,text,text)",)]
 
 
 def test_every_object_belongs_to_a_role_that_cannot_log_in_and_is_no_superuser(
@@ -145,8 +184,8 @@ def test_a_stranger_can_look_and_nothing_else(
         "pgq.ticker()",
         "pgq.maint_rotate_tables_step1('test_queue')",
         "pgq.adopt_restored()",
-        "pgq.make_ticks(array[1], array[false], array[0], null, null)",
-        "pgq.lock_position(1)",
+        "pgq._make_ticks(array[1], array[false], array[0], null, null)",
+        "pgq._lock_position(1)",
     ):
         with pytest.raises(errors.InsufficientPrivilege):
             stranger.execute(f"select {call}".encode())
@@ -427,10 +466,10 @@ def test_neither_is_it_by_triggers_counts_and_queries_that_are_handed_out(
     for call in (
         "pgq.key_partition('k', 3)",
         "pgq.get_queue_info()",
-        "pgq_task.time_of(9223372036854775807)",
-        "pgq_task.time_of(0)",
-        "pgq_task.position_of(pg_catalog.now())",
-        "pgq_task.is_parked(1)",
+        "pgq_task._time_of(9223372036854775807)",
+        "pgq_task._time_of(0)",
+        "pgq_task._position_of(pg_catalog.now())",
+        "pgq_task._is_parked(1)",
     ):
         victim.execute(f"select {call}".encode())
     assert conn.execute("select distinct what from public.hit").fetchall() == []
@@ -575,8 +614,8 @@ def test_no_text_of_a_function_gets_into_a_statement_of_another_role(conn: Conne
     ).fetchall()
     # They take a yes or no from it; what they execute names functions and tables by their oids.
     assert readers == [
-        ("capture_drop_unused", False),
-        ("capture_regenerate", False),
+        ("_capture_drop_unused", False),
+        ("_capture_regenerate", False),
         ("capture_table", False),
         ("release_table", False),
     ]
@@ -636,13 +675,13 @@ def test_rows_that_are_staged_are_the_jobs_alone(conn: Connection, connect: Conn
 
 EXECUTE_TEXT = {
     "pgq.batch_retry",
-    "pgq.check_group_key",
-    "pgq.claim_event_keys",
+    "pgq._check_group_key",
+    "pgq._claim_event_keys",
     "pgq.count_batch_rows",
-    "pgq.create_event_table",
+    "pgq._create_event_table",
     "pgq.create_queue",
     "pgq.create_staging",
-    "pgq.drop_event_keys",
+    "pgq._drop_event_keys",
     "pgq.drop_group",
     "pgq.drop_staging",
     "pgq.event_dead_letter_many",
@@ -654,37 +693,37 @@ EXECUTE_TEXT = {
     "pgq.maint_rotate_logs",
     "pgq.maint_rotate_tables_step1",
     "pgq.maint_staging",
-    "pgq.make_group_key",
-    "pgq.park_events",
-    "pgq.remove_queue",
-    "pgq.set_event_keys",
+    "pgq._make_group_key",
+    "pgq._park_events",
+    "pgq._remove_queue",
+    "pgq._set_event_keys",
     "pgq.set_group_config",
     "pgq.set_queue_config",
     "pgq.tune_storage",
     "pgq_ext.rotate",
-    "pgq_task.add_counters",
-    "pgq_task.add_pushed",
-    "pgq_task.claim_limited",
-    "pgq_task.count_limited",
-    "pgq_task.counters_of",
-    "pgq_task.create_lane",
+    "pgq_task._add_counters",
+    "pgq_task._add_pushed",
+    "pgq_task._claim_limited",
+    "pgq_task._count_limited",
+    "pgq_task._counters_of",
+    "pgq_task._create_lane",
     "pgq_task.create_queue",
-    "pgq_task.drop_payload_index_of",
+    "pgq_task._drop_payload_index_of",
     "pgq_task.drop_queue",
-    "pgq_task.estimate_total",
-    "pgq_task.expire_finished",
+    "pgq_task._estimate_total",
+    "pgq_task._expire_finished",
     "pgq_task.finished_tasks",
     "pgq_task.get_result",
-    "pgq_task.grant_sequences",
+    "pgq_task._grant_sequences",
     "pgq_task.index_payload",
-    "pgq_task.keep_finished",
-    "pgq_task.last_of_limit",
+    "pgq_task._keep_finished",
+    "pgq_task._last_of_limit",
     "pgq_task.list_tasks",
-    "pgq_task.lock_found",
-    "pgq_task.make_finished_tables",
-    "pgq_task.next_of_limit",
-    "pgq_task.retire_pushed",
-    "pgq_task.rotate_limits",
+    "pgq_task._lock_found",
+    "pgq_task._make_finished_tables",
+    "pgq_task._next_of_limit",
+    "pgq_task._retire_pushed",
+    "pgq_task._rotate_limits",
     "pgq_task.set_limits",
     "pgq_task.set_queue_config",
 }

@@ -14,7 +14,7 @@ from pgqpy_ticker.failures import Failures
 from pgqpy_ticker.logs import Log
 
 LEAD = "the ticker's lead"
-"""The name in pgq.lock_keys() of the lock by which a ticker leads."""
+"""The name in pgq._lock_keys() of the lock by which a ticker leads."""
 
 # One session can take any number.
 _LOCKS: LiteralString = """

@@ -23,7 +23,7 @@ _PAUSE = 1.0
 _LINGER = 60.0
 
 _ATTEND = b"""
-select * from pgq_task.attend(%s, %s::bigint[], %s::bigint[], %s::float8[], %s::float8[],
+select * from pgq_task.heartbeat(%s, %s::bigint[], %s::bigint[], %s::float8[], %s::float8[],
                               %s::text[])
 """
 

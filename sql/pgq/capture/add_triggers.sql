@@ -1,11 +1,11 @@
-create or replace function pgq.capture_partitions(i_table regclass)
+create or replace function pgq._capture_partitions(i_table regclass)
 returns setof regclass
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_partitions(1)
+-- Function: pgq._capture_partitions(1)
 --
 --      Returns the partitions of a table, at all levels, that can have triggers with transition tables: all but foreign
 --      tables.
@@ -27,30 +27,30 @@ as $$
      where relid <> i_table and relkind in ('r', 'p');
 $$;
 
-create or replace function pgq.capture_missing_partitions(i_table regclass, i_function oid)
+create or replace function pgq._capture_missing_partitions(i_table regclass, i_function oid)
 returns setof oid
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_missing_partitions(2)
+-- Function: pgq._capture_missing_partitions(2)
 --
 --      Returns the partitions of a captured table that lack its triggers.
 -- ----------------------------------------------------------------------
     select p.relid
-      from pgq.capture_partitions(i_table) as p (relid)
+      from pgq._capture_partitions(i_table) as p (relid)
      where not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = i_function);
 $$;
 
-create or replace function pgq.capture_add_triggers(i_table oid, i_function oid, i_operations text[], i_argument text)
+create or replace function pgq._capture_add_triggers(i_table oid, i_function oid, i_operations text[], i_argument text)
 returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_add_triggers(4)
+-- Function: pgq._capture_add_triggers(4)
 --
 --      Creates the statement triggers of one table or partition. Each is named
 --      after the function, so several captures of a table do not collide.
@@ -149,14 +149,14 @@ begin
           from pgq.capture k
           join pg_proc p on p.oid = k.capture_function
           join pg_class r on r.oid = k.capture_table and r.relowner = p.proowner
-         cross join lateral pgq.capture_missing_partitions(k.capture_table, k.capture_function) m (relid)
+         cross join lateral pgq._capture_missing_partitions(k.capture_table, k.capture_function) m (relid)
           join pg_class part on part.oid = m.relid
          where p.prosecdef
            and case when i_table is null then pg_has_role(r.relowner, 'usage') and pg_has_role(p.proowner, part.relowner, 'usage')
                     else k.capture_table = i_table end
     loop
         begin
-            perform pgq.capture_add_triggers(c.relid, c.function, c.operations, 'partition');
+            perform pgq._capture_add_triggers(c.relid, c.function, c.operations, 'partition');
             v_count := v_count + 1;
         exception when others then
             if i_table is not null then

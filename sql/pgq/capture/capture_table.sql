@@ -65,10 +65,10 @@ declare
     v_function  oid;
     v_options   jsonb;
 begin
-    perform pgq.capture_check_table(i_table);
+    perform pgq._capture_check_table(i_table);
     -- One session at a time, here and in pgq.release_table(2): the table itself is locked more than once.
     perform pg_advisory_xact_lock(1886875905, hashoid(i_table));
-    v_options := pgq.capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
+    v_options := pgq._capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
                                            old_values, condition, format, key_changes);
 
     if exists (select from pgq.capture c where c.capture_table = i_table and c.capture_queue = i_queue_name) then
@@ -82,24 +82,24 @@ begin
     end if;
 
     -- Never "or replace": an existing function may belong to another role, or be granted to it.
-    select n.nspname, f.name into v_schema, v_name from pgq.capture_free_name(i_table, i_queue_name) f join pg_namespace n on n.oid = f.schema;
-    execute 'create ' || pgq.capture_definition(v_schema, v_name, i_table, v_options);
+    select n.nspname, f.name into v_schema, v_name from pgq._capture_free_name(i_table, i_queue_name) f join pg_namespace n on n.oid = f.schema;
+    execute 'create ' || pgq._capture_definition(v_schema, v_name, i_table, v_options);
     v_function := pg_catalog.format('%I.%I()', v_schema, v_name)::regprocedure;
-    perform pgq.capture_give_function(v_function, i_table);
-    perform pgq.capture_add_triggers(i_table, v_function, array(select jsonb_array_elements_text(v_options -> 'operations')), null);
+    perform pgq._capture_give_function(v_function, i_table);
+    perform pgq._capture_add_triggers(i_table, v_function, array(select jsonb_array_elements_text(v_options -> 'operations')), null);
     perform pgq.capture_new_partitions(i_table);
     return pg_catalog.format('%I.%I', v_schema, v_name);
 end;
 $$;
 
-create or replace function pgq.capture_check_table(i_table regclass)
+create or replace function pgq._capture_check_table(i_table regclass)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_check_table(1)
+-- Function: pgq._capture_check_table(1)
 --
 --      Raises unless the caller can capture the table. Internal.
 -- ----------------------------------------------------------------------
@@ -141,13 +141,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_free_name(i_table regclass, i_queue_name text, out schema oid, out name text)
+create or replace function pgq._capture_free_name(i_table regclass, i_queue_name text, out schema oid, out name text)
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_free_name(2)
+-- Function: pgq._capture_free_name(2)
 --
 --      Returns a name for a new trigger function in the table's schema: made of table and queue, shortened so that the
 --      names of the triggers fit too, and with a number if it is taken.
@@ -166,14 +166,14 @@ as $$
      limit 1;
 $$;
 
-create or replace function pgq.capture_give_function(i_function oid, i_table regclass)
+create or replace function pgq._capture_give_function(i_function oid, i_table regclass)
 returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_give_function(2)
+-- Function: pgq._capture_give_function(2)
 --
 --      Gives a trigger function that the caller has just created to the owner of the table, and to no other role: on a
 --      table of its own another role could make it run code with the owner's rights. Internal.
@@ -243,7 +243,7 @@ begin
     loop
         execute format('drop trigger %I on %s', t.tgname, t.relid);
     end loop;
-    perform pgq.capture_drop_unused(v_functions);
+    perform pgq._capture_drop_unused(v_functions);
     return cardinality(v_functions);
 end;
 $$;

@@ -4,14 +4,14 @@
 -- Every user can make functions and triggers that look like ours. So use what is read here only for display, and for
 -- actions that the reader may do anyway: none of it gets into a statement that runs as another role.
 
-create or replace function pgq.capture_options(i_source text)
+create or replace function pgq._capture_options(i_source text)
 returns jsonb
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_options(1)
+-- Function: pgq._capture_options(1)
 --
 --      Returns the options in the first line of a generated trigger function.
 --
@@ -60,20 +60,20 @@ select t.tgrelid::regclass                                  as capture_table,
        o.options                                            as capture_options
   from pg_catalog.pg_proc p
   join pg_catalog.pg_trigger t on t.tgfoid = p.oid and t.tgnargs = 0,
-       lateral pgq.capture_options(p.prosrc) as o (options)
+       lateral pgq._capture_options(p.prosrc) as o (options)
  where p.prorettype = 'pg_catalog.trigger'::regtype
    and p.prosrc like '-- pgq.capture {%'
    and o.options is not null
  group by t.tgrelid, p.oid, o.options;
 
-create or replace function pgq.capture_root(i_table oid, i_trigger name)
+create or replace function pgq._capture_root(i_table oid, i_trigger name)
 returns oid
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_root(2)
+-- Function: pgq._capture_root(2)
 --
 --      Returns the captured table of a partition with a capture trigger; triggers of partitions have an argument.
 --
@@ -101,17 +101,17 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_slot(i_queue_name text)
+create or replace function pgq._capture_slot(i_queue_name text)
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_slot(1)
+-- Function: pgq._capture_slot(1)
 --
 --      Returns the expression for the ev_slot of events that are written now. If its value has other bits than the
---      lower 18, the queue is guarded: call pgq.write_target(2) instead. Evaluate it in a transaction that has its id
+--      lower 18, the queue is guarded: call pgq._write_target(2) instead. Evaluate it in a transaction that has its id
 --      already, as any that fires a trigger has: the id must be drawn before the current table is looked up.
 --
 -- Parameters:
@@ -120,7 +120,7 @@ as $$
 --      The expression; null if there is no such queue.
 -- ----------------------------------------------------------------------
     select format('pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(%L), 2147483647)), '
-                  'pgq.cluster_tag())', q.queue_slot_seq)
+                  'pgq._cluster_tag())', q.queue_slot_seq)
       from pgq.queue q
      where q.queue_name = i_queue_name;
 $$;

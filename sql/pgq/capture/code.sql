@@ -1,30 +1,30 @@
-create or replace function pgq.capture_code(i_table oid, i_options jsonb)
+create or replace function pgq._capture_code(i_table oid, i_options jsonb)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_code(2)
+-- Function: pgq._capture_code(2)
 --
 --      Returns the source of the trigger function of one captured table. Its statements are static, so a session plans
---      them once; pgq.capture_is_fresh(3) checks at no cost that they still fit the table. If they do not, the
+--      them once; pgq._capture_is_fresh(3) checks at no cost that they still fit the table. If they do not, the
 --      statements are generated again and executed, and the function is replaced for the next time.
 --
 --      It does not find itself, its options or its table by a name, which another object could have too: the options
 --      are in its source, and table and trigger are those that fire.
 --
 --      All names have their schema, because the function may run with the search_path of the session that writes; see
---      pgq.capture_definition(4).
+--      pgq._capture_definition(4).
 --
 -- Parameters:
 --      i_table     - the captured table
 --      i_options   - options of the capture
 -- ----------------------------------------------------------------------
 declare
-    v_shape     jsonb := pgq.capture_shape(i_table, i_options);
+    v_shape     jsonb := pgq._capture_shape(i_table, i_options);
     v_queue     text := quote_literal(i_options ->> 'queue');
-    v_fresh     text := format('pgq.capture_is_fresh(%L, %L, %L)', i_table::int8, i_options, md5(v_shape::text));
+    v_fresh     text := format('pgq._capture_is_fresh(%L, %L, %L)', i_table::int8, i_options, md5(v_shape::text));
     v_seq       text := quote_literal(v_shape ->> 'event_seq');
     -- Whether each row makes an event; only then the number of events is known beforehand.
     v_filtered  boolean := i_options ?| array['condition', 'columns', 'exclude'];
@@ -65,7 +65,7 @@ begin
     if found and pg_catalog.int4eq(pg_catalog.int4and(%3$s, -262144), 0) then
         return new; -- which is null here, and needs no expression
     elsif found then
-        perform pgq.write_target(%7$s, 0);
+        perform pgq._write_target(%7$s, 0);
         return null;
     end if;
 
@@ -75,14 +75,14 @@ begin
     end if;
     root := tg_relid;
     if pg_catalog.int4ne(tg_nargs, 0) then
-        root := pgq.capture_root(tg_relid, tg_name);
+        root := pgq._capture_root(tg_relid, tg_name);
         if root is null then
             return null; -- a table of its own now
         end if;
     end if;
     if pg_catalog.texteq(tg_op, 'TRUNCATE') then
         perform pgq.insert_event(%7$s, t.ev_type, t.ev_data, t.ev_extra1, null, null, null)
-           from pgq.capture_truncate(tg_relid, root, %1$L) t;
+           from pgq._capture_truncate(tg_relid, root, %1$L) t;
         return null;
     end if;
     olds := 0;
@@ -103,14 +103,14 @@ begin
     end if;
     if fresh is not true then
         options := %1$L;
-        fresh := pgq.capture_is_fresh_now(root, options, %9$L);
+        fresh := pgq._capture_is_fresh_now(root, options, %9$L);
     end if;
-    select t.ev_slot, t.event_seq into slot, seq from pgq.write_target(%7$s, %10$s) t;
+    select t.ev_slot, t.event_seq into slot, seq from pgq._write_target(%7$s, %10$s) t;
     if not fresh then
         -- By now it may have to do with types of users.
         path := pg_catalog.current_setting('search_path');
         perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-        execute pgq.capture_statement_now(root, options, tg_op) using slot, seq, pg_catalog.int8eq(olds, news);
+        execute pgq._capture_statement_now(root, options, tg_op) using slot, seq, pg_catalog.int8eq(olds, news);
         perform pg_catalog.set_config('search_path', path, true);
     elsif pg_catalog.texteq(tg_op, 'INSERT') then
         %11$s;
@@ -120,38 +120,38 @@ begin
         %13$s;
     end if;%14$s
     if not fresh then
-        perform pgq.capture_regenerate(tg_relid, tg_name, root, options);
+        perform pgq._capture_regenerate(tg_relid, tg_name, root, options);
     end if;
     return null;
 end capture;
 $code$,
         i_options, v_fresh, v_shape ->> 'slot',
-        pgq.capture_statement(v_shape, i_options, 'insert', 'capture.slot', v_seq, null),
-        pgq.capture_statement(v_shape, i_options, case when v_needs_old then 'update_one' else 'update' end,
+        pgq._capture_statement(v_shape, i_options, 'insert', 'capture.slot', v_seq, null),
+        pgq._capture_statement(v_shape, i_options, case when v_needs_old then 'update_one' else 'update' end,
                               'capture.slot', v_seq, null),
-        pgq.capture_statement(v_shape, i_options, 'delete', 'capture.slot', v_seq, null),
+        pgq._capture_statement(v_shape, i_options, 'delete', 'capture.slot', v_seq, null),
         v_queue, i_table::int8, md5(v_shape::text),
         case when v_filtered then '0' else 'greatest(olds, news)' end,
-        pgq.capture_statement(v_shape, i_options, 'insert', 'capture.slot', 'capture.seq', null),
-        pgq.capture_statement(v_shape, i_options, 'delete', 'capture.slot', 'capture.seq', null),
-        pgq.capture_statement(v_shape, i_options, 'update_any', 'capture.slot', 'capture.seq',
+        pgq._capture_statement(v_shape, i_options, 'insert', 'capture.slot', 'capture.seq', null),
+        pgq._capture_statement(v_shape, i_options, 'delete', 'capture.slot', 'capture.seq', null),
+        pgq._capture_statement(v_shape, i_options, 'update_any', 'capture.slot', 'capture.seq',
                               'pg_catalog.int8eq(capture.olds, capture.news)'),
         case when v_filtered then format($code$
     get diagnostics news = row_count;
     if pg_catalog.int8gt(news, 0) then
-        perform pgq.write_target(%s, news);
+        perform pgq._write_target(%s, news);
     end if;$code$, v_queue) else '' end);
 end;
 $$;
 
-create or replace function pgq.capture_statement_now(i_table oid, i_options jsonb, i_operation text)
+create or replace function pgq._capture_statement_now(i_table oid, i_options jsonb, i_operation text)
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_statement_now(3)
+-- Function: pgq._capture_statement_now(3)
 --
 --      Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot,
 --      the sequence of ev_id, and whether old and new rows pair.
@@ -161,19 +161,19 @@ as $$
 --      i_options   - options of the capture
 --      i_operation - INSERT, UPDATE, DELETE
 -- ----------------------------------------------------------------------
-    select pgq.capture_statement(pgq.capture_shape(i_table, i_options), i_options,
+    select pgq._capture_statement(pgq._capture_shape(i_table, i_options), i_options,
                                  case i_operation when 'INSERT' then 'insert' when 'DELETE' then 'delete' else 'update_any' end,
                                  '$1', '$2', '$3');
 $$;
 
-create or replace function pgq.capture_truncate(
+create or replace function pgq._capture_truncate(
     i_table oid, i_root oid, i_options jsonb, out ev_type text, out ev_data text, out ev_extra1 text)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_truncate(3)
+-- Function: pgq._capture_truncate(3)
 --
 --      Writes the event for TRUNCATE. A partition has its own name here: a consumer must not mistake it for the whole
 --      table. (If the whole table is truncated, its event comes first, and those of the partitions follow.)
@@ -184,7 +184,7 @@ as $$
 --      i_options   - options of the capture
 -- ----------------------------------------------------------------------
 declare
-    v_shape     jsonb := pgq.capture_shape(i_root, i_options);
+    v_shape     jsonb := pgq._capture_shape(i_root, i_options);
 begin
     if i_table <> i_root then
         select v_shape || jsonb_build_object('schema', n.nspname, 'table', c.relname)
@@ -193,20 +193,20 @@ begin
           join pg_namespace n on n.oid = c.relnamespace
          where c.oid = i_table;
     end if;
-    ev_type := pgq.capture_type(v_shape, i_options, 'TRUNCATE');
+    ev_type := pgq._capture_type(v_shape, i_options, 'TRUNCATE');
     ev_data := case i_options ->> 'format' when 'logutriga' then '' else '{}' end;
     ev_extra1 := (v_shape ->> 'schema') || '.' || (v_shape ->> 'table');
 end;
 $$;
 
-create or replace function pgq.capture_regenerate(i_relation oid, i_trigger name, i_table oid, i_options jsonb)
+create or replace function pgq._capture_regenerate(i_relation oid, i_trigger name, i_table oid, i_options jsonb)
 returns boolean
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_regenerate(4)
+-- Function: pgq._capture_regenerate(4)
 --
 --      Replaces a generated trigger function by one that fits the table as it is now. The function itself calls it, as
 --      its owner. Nothing depends on its success, so it never waits and never fails.
@@ -231,7 +231,7 @@ begin
        and t.tgname = i_trigger
        and pg_get_userbyid(p.proowner) = current_user
        and p.prosecdef
-       and pgq.capture_options(p.prosrc) is not null
+       and pgq._capture_options(p.prosrc) is not null
        and has_schema_privilege(n.oid, 'create');
     -- An old snapshot would make an old function, and two sessions at once would conflict.
     if not found
@@ -241,19 +241,19 @@ begin
         return false;
     end if;
     execute 'create or replace '
-            || pgq.capture_definition(f.nspname, f.proname, i_table, pgq.capture_options_renamed(i_table, i_options));
+            || pgq._capture_definition(f.nspname, f.proname, i_table, pgq._capture_options_renamed(i_table, i_options));
     return true;
 end;
 $$;
 
-create or replace function pgq.capture_definition(i_schema text, i_name text, i_table oid, i_options jsonb)
+create or replace function pgq._capture_definition(i_schema text, i_name text, i_table oid, i_options jsonb)
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_definition(4)
+-- Function: pgq._capture_definition(4)
 --
 --      Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if
 --      users' code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice, and a
@@ -267,7 +267,7 @@ as $$
 -- ----------------------------------------------------------------------
     select format('function %I.%I() returns trigger language plpgsql security definer %s as %L',
                   i_schema, i_name,
-                  case when (pgq.capture_shape(i_table, i_options) -> 'plain')::boolean then ''
+                  case when (pgq._capture_shape(i_table, i_options) -> 'plain')::boolean then ''
                        else 'set search_path = pg_catalog, pg_temp' end,
-                  pgq.capture_code(i_table, i_options));
+                  pgq._capture_code(i_table, i_options));
 $$;

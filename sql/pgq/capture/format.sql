@@ -1,19 +1,19 @@
 -- SQL expressions, as text, for the fields of an event. Everything from the catalog goes through %I or %L. They mean
 -- the same with any search_path: functions, operators and types are named with their schema.
 
-create or replace function pgq.capture_type(i_shape jsonb, i_options jsonb, i_operation text)
+create or replace function pgq._capture_type(i_shape jsonb, i_options jsonb, i_operation text)
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_type(3)
+-- Function: pgq._capture_type(3)
 --
 --      Returns ev_type for an operation, in the form of pgq.logutriga or of pgq.jsontriga.
 --
 -- Parameters:
---      i_shape     - pgq.capture_shape(2)
+--      i_shape     - pgq._capture_shape(2)
 --      i_options   - options of the capture
 --      i_operation - INSERT, UPDATE, DELETE, TRUNCATE
 -- ----------------------------------------------------------------------
@@ -32,14 +32,14 @@ as $$
            end;
 $$;
 
-create or replace function pgq.capture_value(i_format text, i_type regtype, i_value text)
+create or replace function pgq._capture_value(i_format text, i_type regtype, i_value text)
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_value(3)
+-- Function: pgq._capture_value(3)
 --
 --      Returns the expression for one column's value as pgq.jsontriga or pgq.logutriga writes it, for concat().
 --      format() calls a type's output function where a cast would pad with blanks or call a user's function; for texts
@@ -63,19 +63,19 @@ as $$
         end, i_value);
 $$;
 
-create or replace function pgq.capture_data(i_shape jsonb, i_options jsonb, i_row text, i_whole_row text)
+create or replace function pgq._capture_data(i_shape jsonb, i_options jsonb, i_row text, i_whole_row text)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_data(4)
+-- Function: pgq._capture_data(4)
 --
 --      Returns the expression for a row in the format of the capture.
 --
 -- Parameters:
---      i_shape     - pgq.capture_shape(2)
+--      i_shape     - pgq._capture_shape(2)
 --      i_options   - options of the capture
 --      i_row       - name of the row: new, old
 --      i_whole_row - expression for the row as one value
@@ -101,10 +101,10 @@ begin
                        when 'row_json' then format('%s as %I', e.value, e.name)
                        when 'jsontriga' then
                            format('%L, %s', case e.n when 1 then '{' else ',' end || to_json(e.name) || ':',
-                                  pgq.capture_value(v_format, e.type, e.value))
+                                  pgq._capture_value(v_format, e.type, e.value))
                        when 'logutriga' then
                            format('%L, %s', case e.n when 1 then '' else '&' end || pgq._urlencode(e.name),
-                                  pgq.capture_value(v_format, e.type, e.value))
+                                  pgq._capture_value(v_format, e.type, e.value))
                        end, ', ' order by e.n) as list
               from (select c.n, c.value ->> 'name' as name, (c.value ->> 'type')::regtype as type, c.value ->> 'expression' as expression,
                            coalesce('(' || (c.value ->> 'expression') || ')', format('%s.%I', i_row, c.value ->> 'name')) as value
@@ -121,14 +121,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_changes(i_old text, i_new text)
+create or replace function pgq._capture_changes(i_old text, i_new text)
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_changes(2)
+-- Function: pgq._capture_changes(2)
 --
 --      Returns the expression for the old values of the columns that an UPDATE changed, as JSON. Both rows have the
 --      same columns, so they pair by position.

@@ -1,11 +1,11 @@
-create or replace function pgq.capture_columns(
+create or replace function pgq._capture_columns(
     i_table oid, i_options jsonb, out columns text[], out exclude text[], out key text[])
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_columns(2)
+-- Function: pgq._capture_columns(2)
 --
 --      Returns the columns that options name, under their present names; none if one cannot be identified. A capture
 --      that one owner has broken or faked must not hide the captures of all others. Internal.
@@ -14,12 +14,12 @@ declare
     v_then  constant oid := i_options ->> 'table_oid';
 begin
     if i_options ? 'columns' then
-        columns := array(select n.attname from pgq.capture_names(i_table, i_options -> 'columns', v_then) n);
+        columns := array(select n.attname from pgq._capture_names(i_table, i_options -> 'columns', v_then) n);
     end if;
     if i_options ? 'exclude' then
-        exclude := array(select n.attname from pgq.capture_names(i_table, i_options -> 'exclude', v_then) n);
+        exclude := array(select n.attname from pgq._capture_names(i_table, i_options -> 'exclude', v_then) n);
     end if;
-    key := array(select jsonb_array_elements_text(pgq.capture_shape(i_table, i_options) -> 'key'));
+    key := array(select jsonb_array_elements_text(pgq._capture_shape(i_table, i_options) -> 'key'));
 exception
     when sqlstate 'PQ024' then
         columns := null;
@@ -78,13 +78,13 @@ as $$
            format('%I.%I', n.nspname, p.proname),
            c.capture_role::text,
            c.capture_enabled,
-           (select count(*)::int4 from pgq.capture_missing_partitions(c.capture_table, c.capture_function))
+           (select count(*)::int4 from pgq._capture_missing_partitions(c.capture_table, c.capture_function))
       from pgq.capture c
       join pg_class t on t.oid = c.capture_table
       join pg_namespace r on r.oid = t.relnamespace
       join pg_proc p on p.oid = c.capture_function
       join pg_namespace n on n.oid = p.pronamespace
-     cross join lateral pgq.capture_columns(c.capture_table, c.capture_options) d
+     cross join lateral pgq._capture_columns(c.capture_table, c.capture_options) d
      where i_table is null or c.capture_table = i_table
      order by 1, 2;
 $$;

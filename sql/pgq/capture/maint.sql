@@ -15,18 +15,18 @@ as $$
 --      Number of functions dropped.
 -- ----------------------------------------------------------------------
 begin
-    return pgq.capture_drop_unused(null);
+    return pgq._capture_drop_unused(null);
 end;
 $$;
 
-create or replace function pgq.capture_drop_unused(i_functions oid[])
+create or replace function pgq._capture_drop_unused(i_functions oid[])
 returns integer
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_drop_unused(1)
+-- Function: pgq._capture_drop_unused(1)
 --
 --      Drops trigger functions that no table uses, if the caller may drop them.
 --
@@ -44,7 +44,7 @@ begin
           from pg_proc p
          where p.prorettype = 'trigger'::regtype
            and p.prosrc like '-- pgq.capture {%'
-           and pgq.capture_options(p.prosrc) is not null
+           and pgq._capture_options(p.prosrc) is not null
            and (i_functions is null or p.oid = any (i_functions))
            and pg_has_role(p.proowner, 'usage')
            and not exists (select from pg_trigger t where t.tgfoid = p.oid)
@@ -63,14 +63,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_release_queue(i_queue_name text)
+create or replace function pgq._capture_release_queue(i_queue_name text)
 returns void
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_release_queue(1)
+-- Function: pgq._capture_release_queue(1)
 --
 --      Releases the tables that are captured into a queue, if the caller may. Internal.
 -- ----------------------------------------------------------------------
@@ -89,14 +89,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_refuse_drop(i_queue_name text, i_force boolean)
+create or replace function pgq._capture_refuse_drop(i_queue_name text, i_force boolean)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_refuse_drop(2)
+-- Function: pgq._capture_refuse_drop(2)
 --
 --      Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to
 --      these tables. Internal.

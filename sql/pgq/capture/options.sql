@@ -1,13 +1,13 @@
-create or replace function pgq.capture_check_columns(i_table regclass, i_option text, i_columns text[])
+create or replace function pgq._capture_check_columns(i_table regclass, i_option text, i_columns text[])
 returns jsonb
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_check_columns(3)
+-- Function: pgq._capture_check_columns(3)
 --
---      Returns a list of columns in the form that pgq.capture_names(3) expects; raises PQ011 for a name that is not a
+--      Returns a list of columns in the form that pgq._capture_names(3) expects; raises PQ011 for a name that is not a
 --      column. Internal.
 -- ----------------------------------------------------------------------
 declare
@@ -36,14 +36,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_check_choice(i_option text, i_value text, i_choices text[])
+create or replace function pgq._capture_check_choice(i_option text, i_value text, i_choices text[])
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_check_choice(3)
+-- Function: pgq._capture_check_choice(3)
 --
 --      Raises PQ011 if an option has an invalid value. Internal.
 -- ----------------------------------------------------------------------
@@ -57,7 +57,7 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_check_options(
+create or replace function pgq._capture_check_options(
     i_table regclass, i_queue_name text, i_operations text, i_columns text[], i_exclude text[], i_key text[],
     i_old_values text, i_condition text, i_format text, i_key_changes text)
 returns jsonb
@@ -66,7 +66,7 @@ volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_check_options(10)
+-- Function: pgq._capture_check_options(10)
 --
 --      Checks the parameters of pgq.capture_table(). Internal.
 --
@@ -80,18 +80,18 @@ declare
     v_options       jsonb;
 begin
     if not exists (select from pgq.queue q where q.queue_name = i_queue_name) then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     if cardinality(v_operations) = 0 then
         v_operations := array[null::text];
     end if;
     foreach v_operation in array v_operations
     loop
-        perform pgq.capture_check_choice('operations', v_operation, v_all);
+        perform pgq._capture_check_choice('operations', v_operation, v_all);
     end loop;
-    perform pgq.capture_check_choice('format', i_format, array['row_json', 'jsontriga', 'logutriga']);
-    perform pgq.capture_check_choice('key_changes', i_key_changes, array['split', 'error']);
-    perform pgq.capture_check_choice('old_values', i_old_values,
+    perform pgq._capture_check_choice('format', i_format, array['row_json', 'jsontriga', 'logutriga']);
+    perform pgq._capture_check_choice('key_changes', i_key_changes, array['split', 'error']);
+    perform pgq._capture_check_choice('old_values', i_old_values,
         case i_format when 'logutriga' then array['none', 'row'] else array['none', 'row', 'changed'] end);
     if i_columns is not null and i_exclude is not null then
         raise exception using errcode = 'PQ011', message = 'columns and exclude cannot be given both',
@@ -103,16 +103,16 @@ begin
         'table_oid', i_table::oid::int8,
         'operations', (select jsonb_agg(o.name order by o.n) from unnest(v_all) with ordinality as o (name, n)
                         where o.name = any (v_operations)),
-        'columns', pgq.capture_check_columns(i_table, 'columns', i_columns),
-        'exclude', pgq.capture_check_columns(i_table, 'exclude', i_exclude),
-        'key', pgq.capture_check_columns(i_table, 'key', i_key),
+        'columns', pgq._capture_check_columns(i_table, 'columns', i_columns),
+        'exclude', pgq._capture_check_columns(i_table, 'exclude', i_exclude),
+        'key', pgq._capture_check_columns(i_table, 'key', i_key),
         'old_values', nullif(i_old_values, 'none'),
         'condition', i_condition,
         'format', i_format,
         'key_changes', nullif(i_key_changes, 'split')));
 
     if v_operations && array['update', 'delete'] and i_old_values <> 'row'
-       and pgq.capture_shape(i_table, v_options) -> 'key' = '[]'
+       and pgq._capture_shape(i_table, v_options) -> 'key' = '[]'
     then
         raise exception using errcode = 'PQ021',
             message = format('table %s has no primary key', i_table),

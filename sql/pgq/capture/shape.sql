@@ -1,11 +1,11 @@
-create or replace function pgq.capture_names(i_table oid, i_list jsonb, i_table_then oid)
+create or replace function pgq._capture_names(i_table oid, i_list jsonb, i_table_then oid)
 returns table (attnum int2, attname text)
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_names(3)
+-- Function: pgq._capture_names(3)
 --
 --      Returns the columns that an option lists, under their present names. The number of a column survives renaming,
 --      its name survives dump and restore.
@@ -24,7 +24,7 @@ declare
 begin
     for entry in select e.value from jsonb_array_elements(i_list) with ordinality as e (value, n) order by e.n
     loop
-        select a.attnum, a.attname::text into capture_names.attnum, capture_names.attname
+        select a.attnum, a.attname::text into _capture_names.attnum, _capture_names.attname
           from pg_attribute a
          where a.attrelid = i_table and not a.attisdropped
            and case when i_table = i_table_then then a.attnum = (entry ->> 'number')::int2
@@ -41,14 +41,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.capture_options_renamed(i_table oid, i_options jsonb)
+create or replace function pgq._capture_options_renamed(i_table oid, i_options jsonb)
 returns jsonb
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_options_renamed(2)
+-- Function: pgq._capture_options_renamed(2)
 --
 --      Returns the options with the present names and numbers of all columns.
 --
@@ -60,19 +60,19 @@ as $$
            || coalesce(jsonb_object_agg(l.option, l.columns), '{}')
       from (select o.option,
                    (select coalesce(jsonb_agg(jsonb_build_object('name', n.attname, 'number', n.attnum)), '[]')
-                      from pgq.capture_names(i_table, i_options -> o.option, (i_options ->> 'table_oid')::oid) n) as columns
+                      from pgq._capture_names(i_table, i_options -> o.option, (i_options ->> 'table_oid')::oid) n) as columns
               from unnest(array['columns', 'exclude', 'key']) as o (option)
              where i_options ? o.option) l;
 $$;
 
-create or replace function pgq.capture_shape(i_table oid, i_options jsonb)
+create or replace function pgq._capture_shape(i_table oid, i_options jsonb)
 returns jsonb
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_shape(2)
+-- Function: pgq._capture_shape(2)
 --
 --      Returns all that a generated trigger function knows about its table. If this changes, the function is out of
 --      date.
@@ -88,7 +88,7 @@ as $$
 --      key_in_arrays   - whether array_agg() accepts the key's columns, which it does not if they are arrays themselves
 --      key_by_bytes    - whether equal keys have the same bytes, so that the faster operator can compare them
 --      plain           - whether only the server's own code writes a row as text, and the same on any search_path
---      slot            - pgq.capture_slot(1)
+--      slot            - pgq._capture_slot(1)
 --      event_seq       - sequence of ev_id
 -- ----------------------------------------------------------------------
 declare
@@ -108,7 +108,7 @@ begin
     if i_options ? 'key' then
         select coalesce(jsonb_agg(k.attname), '[]')
           into key_columns
-          from pgq.capture_names(i_table, i_options -> 'key', then_oid) k;
+          from pgq._capture_names(i_table, i_options -> 'key', then_oid) k;
     else
         -- The server's present names, which a query of the catalog under an old snapshot would miss.
         for key_column in
@@ -131,7 +131,7 @@ begin
     if i_options ?| array['columns', 'exclude'] then
         select array_agg(n.attnum)
           into listed
-          from pgq.capture_names(i_table, coalesce(i_options -> 'columns', i_options -> 'exclude'), then_oid) n;
+          from pgq._capture_names(i_table, coalesce(i_options -> 'columns', i_options -> 'exclude'), then_oid) n;
     end if;
 
     -- A row in a transition table holds null for virtual generated columns (PostgreSQL 18), so they have
@@ -181,39 +181,39 @@ begin
               join pg_type e on e.oid = case when t.typcategory = 'A' then t.typelem else t.oid end
              where a.attrelid = i_table and a.attnum > 0 and not a.attisdropped
                and (e.oid >= 16384 or e.typtype not in ('b', 'r', 'm') or e.typname like 'reg%' or a.attgenerated = 'v')),
-        'slot', pgq.capture_slot(i_options ->> 'queue'),
+        'slot', pgq._capture_slot(i_options ->> 'queue'),
         'event_seq', (select q.queue_event_seq_id from pgq.queue q where q.queue_name = i_options ->> 'queue'));
 end;
 $$;
 
-create or replace function pgq.capture_may_run(i_table oid, i_shape jsonb)
+create or replace function pgq._capture_may_run(i_table oid, i_shape jsonb)
 returns boolean
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_may_run(2)
+-- Function: pgq._capture_may_run(2)
 --
 --      Returns whether the caller, the owner of a generated trigger function, may write a table's rows as text. Types,
 --      casts and expressions of users in the rows run as that role. The owner of the table has chosen them, and after
 --      ALTER TABLE ... OWNER that is another role, whose code must not run so.
 --
 -- Parameters:
---      i_shape     - pgq.capture_shape(2)
+--      i_shape     - pgq._capture_shape(2)
 -- ----------------------------------------------------------------------
     select (i_shape -> 'plain')::boolean
         or exists (select from pg_class c where c.oid = i_table and pg_has_role(c.relowner, current_user, 'member'));
 $$;
 
-create or replace function pgq.capture_is_fresh(i_table regclass, i_options jsonb, i_fingerprint text)
+create or replace function pgq._capture_is_fresh(i_table regclass, i_options jsonb, i_fingerprint text)
 returns boolean
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_is_fresh(3)
+-- Function: pgq._capture_is_fresh(3)
 --
 --      Returns whether a generated trigger function fits its table. It is declared immutable though it reads the
 --      catalog, so that the planner makes it a constant: then the check costs nothing. It is computed again with every
@@ -224,23 +224,23 @@ as $$
 -- Parameters:
 --      i_table         - the table when the function was generated
 --      i_options       - its options then
---      i_fingerprint   - md5 of pgq.capture_shape(2) then
+--      i_fingerprint   - md5 of pgq._capture_shape(2) then
 -- ----------------------------------------------------------------------
 declare
-    v_shape constant jsonb := pgq.capture_shape(i_table, i_options);
+    v_shape constant jsonb := pgq._capture_shape(i_table, i_options);
 begin
-    return md5(v_shape::text) = i_fingerprint and pgq.capture_may_run(i_table, v_shape);
+    return md5(v_shape::text) = i_fingerprint and pgq._capture_may_run(i_table, v_shape);
 end;
 $$;
 
-create or replace function pgq.capture_is_fresh_now(i_table oid, i_options jsonb, i_fingerprint text)
+create or replace function pgq._capture_is_fresh_now(i_table oid, i_options jsonb, i_fingerprint text)
 returns boolean
 language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_is_fresh_now(3)
+-- Function: pgq._capture_is_fresh_now(3)
 --
 --      Returns whether a generated trigger function fits its table, looked up on each call: for any isolation level,
 --      and for partitions.
@@ -251,10 +251,10 @@ as $$
 --      42501 the table has another owner now, and the function would run code of that owner
 -- ----------------------------------------------------------------------
 declare
-    v_shape constant jsonb := pgq.capture_shape(i_table, i_options);
+    v_shape constant jsonb := pgq._capture_shape(i_table, i_options);
     v_owner constant text := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = i_table);
 begin
-    if not pgq.capture_may_run(i_table, v_shape) then
+    if not pgq._capture_may_run(i_table, v_shape) then
         raise exception using
             errcode = 'insufficient_privilege',
             message = format('table %s belongs to %I now, but is captured with the rights of %I', i_table::regclass, v_owner, current_user),

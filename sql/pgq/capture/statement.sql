@@ -1,4 +1,4 @@
-create or replace function pgq.capture_statement(
+create or replace function pgq._capture_statement(
     i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
 returns text
 language plpgsql
@@ -6,7 +6,7 @@ stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.capture_statement(6)
+-- Function: pgq._capture_statement(6)
 --
 --      Returns one of the statements of a generated trigger function. It reads the transition tables new_rows and
 --      old_rows, and means the same with any search_path unless the user's condition does not. One INSERT writes all
@@ -17,7 +17,7 @@ as $$
 --      delete the row that has just become 2.
 --
 -- Parameters:
---      i_shape     - pgq.capture_shape(2)
+--      i_shape     - pgq._capture_shape(2)
 --      i_options   - options of the capture
 --      i_form      - which statement:
 --          insert, delete      rows of that operation
@@ -72,12 +72,12 @@ begin
                              v_keys_new, v_keys_old) end
         end;
 
-    v_data_new := pgq.capture_data(i_shape, i_options, 'new', v_new);
-    v_data_old := pgq.capture_data(i_shape, i_options, 'old', v_old);
+    v_data_new := pgq._capture_data(i_shape, i_options, 'new', v_new);
+    v_data_old := pgq._capture_data(i_shape, i_options, 'old', v_old);
     if i_form in ('update_one', 'update_any') then
         v_extra2 := case
             when i_options ->> 'old_values' = 'row' or v_key_new is null then v_data_old
-            when i_options ->> 'old_values' = 'changed' then pgq.capture_changes(v_data_old, v_data_new)
+            when i_options ->> 'old_values' = 'changed' then pgq._capture_changes(v_data_old, v_data_new)
             else 'null'
             end;
         -- Only captured columns count; an UPDATE that changes nothing at all makes an event, as in PgQ.
@@ -123,9 +123,9 @@ begin
      where w is not null;
 
     if i_form = 'update_any' then
-        v_moved := format(case i_options ->> 'key_changes' when 'error' then 'pgq.raise_key_changed(%L)' else '%L' end,
+        v_moved := format(case i_options ->> 'key_changes' when 'error' then 'pgq._raise_key_changed(%L)' else '%L' end,
                           case i_options ->> 'key_changes' when 'error' then (i_shape ->> 'schema') || '.' || (i_shape ->> 'table')
-                               else pgq.capture_type(i_shape, i_options, 'DELETE') end);
+                               else pgq._capture_type(i_shape, i_options, 'DELETE') end);
         v_events := format(
             'select e.type, e.data, e.extra2 from %s cross join lateral ('
             'select 1 as part, %s as type, %s as data, null as extra2 where not k.kept and old."pgq:n" is not null '
@@ -134,11 +134,11 @@ begin
             'where new."pgq:n" is not null) e%s order by e.part, coalesce(new."pgq:n", old."pgq:n")',
             v_from,
             v_moved, v_data_old,
-            pgq.capture_type(i_shape, i_options, 'UPDATE'), pgq.capture_type(i_shape, i_options, 'INSERT'),
+            pgq._capture_type(i_shape, i_options, 'UPDATE'), pgq._capture_type(i_shape, i_options, 'INSERT'),
             v_data_new, v_extra2, v_where);
     else
         v_events := format('select %L as type, %s as data, %s as extra2 from %s%s',
-            pgq.capture_type(i_shape, i_options, upper(split_part(i_form, '_', 1))),
+            pgq._capture_type(i_shape, i_options, upper(split_part(i_form, '_', 1))),
             case i_form when 'delete' then v_data_old else v_data_new end, v_extra2, v_from, v_where);
     end if;
     return format(
@@ -148,12 +148,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.raise_key_changed(i_table text)
+create or replace function pgq._raise_key_changed(i_table text)
 returns text
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.raise_key_changed(1)
+-- Function: pgq._raise_key_changed(1)
 --
 --      Raises PQ022. Internal.
 -- ----------------------------------------------------------------------

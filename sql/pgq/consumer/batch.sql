@@ -1,11 +1,11 @@
-create or replace function pgq.open_batch(
+create or replace function pgq._open_batch(
     i_batch_id bigint,
     out queue pgq.queue, out last_tick pgq.tick_0, out next_tick pgq.tick_0, out sub_id int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.open_batch(1)
+-- Function: pgq._open_batch(1)
 --
 --      Returns all details of an open batch. Internal.
 --
@@ -13,7 +13,7 @@ as $$
 --      PQ004 batch is not open
 -- ----------------------------------------------------------------------
 declare
-    p   pgq.position_0 := pgq.get_batch_position(i_batch_id);
+    p   pgq.position_0 := pgq._get_batch_position(i_batch_id);
     r   pgq.registration;
 begin
     if p.pos_batch is null then
@@ -24,10 +24,10 @@ begin
     end if;
     select * into r from pgq.registration where reg_id = p.pos_registration;
     select * into queue from pgq.queue where queue_id = r.sub_queue;
-    last_tick := pgq.get_tick(r.sub_queue, p.pos_last_tick);
-    next_tick := pgq.get_tick(r.sub_queue, p.pos_next_tick);
+    last_tick := pgq._get_tick(r.sub_queue, p.pos_last_tick);
+    next_tick := pgq._get_tick(r.sub_queue, p.pos_next_tick);
     if last_tick.tick_id is null or next_tick.tick_id is null then
-        perform pgq.raise_tick_not_found(queue.queue_name, case when last_tick.tick_id is null then p.pos_last_tick else p.pos_next_tick end);
+        perform pgq._raise_tick_not_found(queue.queue_name, case when last_tick.tick_id is null then p.pos_last_tick else p.pos_next_tick end);
     end if;
     sub_id := r.sub_id;
 end;
@@ -50,13 +50,13 @@ as $$
 --      end; all null if the batch is not open.
 -- ----------------------------------------------------------------------
 declare
-    p   pgq.position_0 := pgq.get_batch_position(x_batch_id);
+    p   pgq.position_0 := pgq._get_batch_position(x_batch_id);
     b   record;
 begin
     if p.pos_batch is null then
         return;
     end if;
-    select * into b from pgq.open_batch(x_batch_id);
+    select * into b from pgq._open_batch(x_batch_id);
     queue_name := (b.queue).queue_name;
     consumer_name := (select c.co_name from pgq.registration r join pgq.consumer c on c.co_id = r.sub_consumer
                        where r.reg_id = p.pos_registration);
@@ -94,14 +94,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.expression_tokens(i_expression text)
+create or replace function pgq._expression_tokens(i_expression text)
 returns text[]
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.expression_tokens(1)
+-- Function: pgq._expression_tokens(1)
 --
 --      Cuts an expression into the tokens that PostgreSQL would read, without white space. It accepts only text whose
 --      meaning does not depend on settings. So an expression for which the result is not null cannot break out of the
@@ -158,13 +158,13 @@ as $$
 -- Function: pgq.check_event_condition(1)
 --
 --      Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller
---      anyway; this check keeps it inside the query that it is put into. Internal.
+--      anyway; this check keeps it inside the query that it is put into.
 --
 -- Errors:
---      PQ011
+--      PQ011 it is none
 -- ----------------------------------------------------------------------
 begin
-    if pgq.expression_tokens(i_condition) is null then
+    if pgq._expression_tokens(i_condition) is null then
         raise exception using
             errcode = 'PQ011',
             message = pg_catalog.format('not a condition over events: %s', i_condition),
@@ -257,14 +257,14 @@ as $$
 --      locks pgq.registration; appends a position
 -- ----------------------------------------------------------------------
 declare
-    p       constant pgq.position_0 := pgq.lock_position(pgq.find_batch(x_batch_id), true);
+    p       constant pgq.position_0 := pgq._lock_position(pgq._find_batch(x_batch_id), true);
     done    text;  -- assigned to, which is cheaper than PERFORM
 begin
     if p.pos_batch = x_batch_id is not true then
         raise warning 'finish_batch: batch % not found', x_batch_id;
         return 0;
     end if;
-    done := pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null, i_settled => p.pos_settled);
+    done := pgq._append_position(p.pos_registration, p.pos_nr + 1, p.pos_next_tick, null, null, i_settled => p.pos_settled);
     return 1;
 end;
 $$;

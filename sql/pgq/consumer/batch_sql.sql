@@ -10,13 +10,13 @@
 -- Ids of part 2 that lie close below the range are cheaper to read with it, so the range is extended to include them;
 -- then rows that were visible in last must be filtered out.
 
-create or replace function pgq.snapshot_condition(i_last txid_snapshot, i_cur txid_snapshot, i_alias text)
+create or replace function pgq._snapshot_condition(i_last txid_snapshot, i_cur txid_snapshot, i_alias text)
 returns text[]
 language plpgsql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.snapshot_condition(3)
+-- Function: pgq._snapshot_condition(3)
 --
 --      Returns the conditions for events between two snapshots; see the top of this file. Internal.
 --
@@ -64,12 +64,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.range_tables(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0)
+create or replace function pgq._range_tables(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0)
 returns int4[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.range_tables(3)
+-- Function: pgq._range_tables(3)
 --
 --      Returns the tables of a queue that can hold events between two ticks. Internal.
 --
@@ -98,7 +98,7 @@ begin
         res := array[prev, q.queue_cur_table];
     end if;
 
-    if pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1 then
+    if pgq._state_rotations(q.queue_slot_seq) = q.queue_rotations + 1 then
         -- If a rotation fails at its very end, producers already write to the next table.
         res := res || (q.queue_cur_table + 1) % q.queue_ntables;
     end if;
@@ -119,13 +119,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.assert_readable(i_queue_id int4, i_rotation bigint)
+create or replace function pgq._assert_readable(i_queue_id int4, i_rotation bigint)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.assert_readable(2)
+-- Function: pgq._assert_readable(2)
 --
 --      Checks, as part of the batch query, that the tables were not truncated. When it runs, the tables are locked and
 --      cannot be truncated any more. If they were truncated before, an older snapshot sees them empty; only the
@@ -142,7 +142,7 @@ declare
     q   pgq.queue;
 begin
     select * into q from pgq.queue where queue_id = i_queue_id;
-    if q.queue_id is null or pgq.state_rotations(q.queue_slot_seq) >= i_rotation then
+    if q.queue_id is null or pgq._state_rotations(q.queue_slot_seq) >= i_rotation then
         raise exception using
             errcode = 'PQ008',
             message = format('rotation has removed events of this range from queue %s', coalesce(quote_literal(q.queue_name), i_queue_id::text)),
@@ -153,12 +153,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.range_sql(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0, i_owner int4)
+create or replace function pgq._range_sql(q pgq.queue, i_last pgq.tick_0, i_cur pgq.tick_0, i_owner int4)
 returns text
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.range_sql(4)
+-- Function: pgq._range_sql(4)
 --
 --      Returns the SELECT for the events between two ticks. Internal.
 --
@@ -168,14 +168,14 @@ as $$
 --      SQL with literals only, that ends with ' order by 1'.
 -- ----------------------------------------------------------------------
 declare
-    tables      constant int4[] := pgq.range_tables(q, i_last, i_cur);
-    conditions  constant text[] := pgq.snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
+    tables      constant int4[] := pgq._range_tables(q, i_last, i_cur);
+    conditions  constant text[] := pgq._snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
     owner       constant text := case when i_owner is null then 'ev.ev_owner is null'
                                       else '(ev.ev_owner is null or ev.ev_owner = ' || i_owner || ')' end;
     -- The last visible rotation. A rotation that is not visible yet (it is in progress, has failed at its end, or is
     -- newer than the snapshot) removes nothing from a range that begins after the last visible one.
     rotation    constant bigint := q.queue_rotations
-        + (pgq.state_rotations(q.queue_slot_seq) = q.queue_rotations + 1
+        + (pgq._state_rotations(q.queue_slot_seq) = q.queue_rotations + 1
            and pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot) > coalesce(q.queue_switch_step2, 9223372036854775807))::int4;
     gone        bigint;
     n           int4;
@@ -192,7 +192,7 @@ begin
             res := pg_catalog.concat(res || ' union all ', pg_catalog.format(
                 'select ev.ev_id, ev.ev_time, ev.ev_txid, ev.ev_retry, ev.ev_type, ev.ev_data,'
                 ' ev.ev_extra1, ev.ev_extra2, ev.ev_extra3, ev.ev_extra4'
-                ' from %s ev where %s and %s and (select pgq.assert_readable(%s, %s))',
+                ' from %s ev where %s and %s and (select pgq._assert_readable(%s, %s))',
                 pgq.quote_fqname(q.queue_data_pfx || '_' || n), condition, owner, q.queue_id, gone));
         end loop;
     end loop;
@@ -221,8 +221,8 @@ as $$
 declare
     b   record;
 begin
-    select * into b from pgq.open_batch(x_batch_id);
-    return pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id);
+    select * into b from pgq._open_batch(x_batch_id);
+    return pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id);
 end;
 $$;
 
@@ -246,10 +246,10 @@ as $$
 declare
     b   record;
 begin
-    select * into b from pgq.open_batch(x_batch_id);
+    select * into b from pgq._open_batch(x_batch_id);
     return query
     select (b.queue).queue_data_pfx || '_' || n
-      from unnest(pgq.range_tables(b.queue, b.last_tick, b.next_tick)) n;
+      from unnest(pgq._range_tables(b.queue, b.last_tick, b.next_tick)) n;
 end;
 $$;
 
@@ -287,7 +287,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     if i_from_tick > i_to_tick then
         raise exception using
@@ -296,17 +296,17 @@ begin
             hint = 'Give the earlier tick first.';
     end if;
     if i_from_snapshot is null or (i_from_tick < q.queue_horizon_tick) is not false then
-        perform pgq.raise_tick_not_found(i_queue_name, i_from_tick);
+        perform pgq._raise_tick_not_found(i_queue_name, i_from_tick);
     end if;
     if i_to_snapshot is null then
-        perform pgq.raise_tick_not_found(i_queue_name, i_to_tick);
+        perform pgq._raise_tick_not_found(i_queue_name, i_to_tick);
     end if;
     if i_consumer_name is not null then
-        owner := (pgq.find_registration(i_queue_name, i_consumer_name)).sub_id;
+        owner := (pgq._find_registration(i_queue_name, i_consumer_name)).sub_id;
     end if;
     last_tick.tick_snapshot := i_from_snapshot;
     cur_tick.tick_snapshot := i_to_snapshot;
-    return pgq.range_sql(q, last_tick, cur_tick, owner);
+    return pgq._range_sql(q, last_tick, cur_tick, owner);
 end;
 $$;
 
@@ -333,7 +333,7 @@ as $$
 declare
     id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
 begin
-    return pgq.snapshot_range_sql(i_queue_name, i_from_tick, (pgq.get_tick(id, i_from_tick)).tick_snapshot,
-                                  i_to_tick, (pgq.get_tick(id, i_to_tick)).tick_snapshot);
+    return pgq.snapshot_range_sql(i_queue_name, i_from_tick, (pgq._get_tick(id, i_from_tick)).tick_snapshot,
+                                  i_to_tick, (pgq._get_tick(id, i_to_tick)).tick_snapshot);
 end;
 $$;

@@ -17,9 +17,9 @@ as $$
 --      inserts into or updates pgq.consumer_failure
 -- ----------------------------------------------------------------------
 declare
-    reg     constant int4 := pgq.find_batch(i_batch_id);
+    reg     constant int4 := pgq._find_batch(i_batch_id);
 begin
-    if reg is null or (pgq.get_position(reg)).pos_batch is distinct from i_batch_id then
+    if reg is null or (pgq._get_position(reg)).pos_batch is distinct from i_batch_id then
         return;
     end if;
     insert into pgq.consumer_failure as known (cf_registration, cf_batch, cf_event, cf_error, cf_attempts)

@@ -4,13 +4,13 @@
 -- to date. A consumer that has fallen behind should not work through thousands of small batches, so a batch extends to
 -- the next nominal tick if there is one, else to the newest early tick.
 
-create or replace function pgq.next_batch_tick(
+create or replace function pgq._next_batch_tick(
     i_queue_id int4, i_last pgq.tick_0, i_min_lag interval, i_min_count int4, i_min_interval interval, i_max_count int4)
 returns pgq.tick_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.next_batch_tick(6)
+-- Function: pgq._next_batch_tick(6)
 --
 --      Returns the tick that ends the batch which starts after i_last, null if there is none yet. Internal.
 -- ----------------------------------------------------------------------
@@ -19,10 +19,10 @@ declare
     beyond  pgq.tick_0;
 begin
     if i_max_count is not null then
-        t := pgq.last_tick(i_queue_id);
+        t := pgq._last_tick(i_queue_id);
         if t.tick_event_seq > i_last.tick_event_seq + i_max_count then
-            beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, i_last.tick_event_seq + i_max_count + 1);
-            t := pgq.last_tick(i_queue_id, beyond.tick_id);
+            beyond := pgq._first_tick(i_queue_id, i_last.tick_id, false, i_last.tick_event_seq + i_max_count + 1);
+            t := pgq._last_tick(i_queue_id, beyond.tick_id);
             if t.tick_id <= i_last.tick_id then
                 t := beyond;  -- even one tick is more than the requested size
             end if;
@@ -32,9 +32,9 @@ begin
           from pgq.find_tick_helper(i_queue_id, i_last.tick_id, i_last.tick_time, i_last.tick_event_seq,
                                     i_min_count, i_min_interval);
     else
-        t := pgq.first_tick(i_queue_id, i_last.tick_id, true);
+        t := pgq._first_tick(i_queue_id, i_last.tick_id, true);
         if t.tick_id is null then
-            t := pgq.last_tick(i_queue_id);
+            t := pgq._last_tick(i_queue_id);
         end if;
     end if;
 
@@ -44,8 +44,8 @@ begin
             return null;
         end if;
         -- not that far: up to the last tick that is old enough
-        beyond := pgq.first_tick(i_queue_id, i_last.tick_id, false, null, now() - i_min_lag, clock_timestamp());
-        t := pgq.last_tick(i_queue_id, beyond.tick_id);
+        beyond := pgq._first_tick(i_queue_id, i_last.tick_id, false, null, now() - i_min_lag, clock_timestamp());
+        t := pgq._last_tick(i_queue_id, beyond.tick_id);
     end if;
     if t.tick_id <= i_last.tick_id then
         return null;
@@ -77,7 +77,7 @@ as $$
 --      The tick; nulls if the existing ticks do not reach that far.
 -- ----------------------------------------------------------------------
 declare
-    t       pgq.tick_0 := pgq.last_tick(i_queue_id);
+    t       pgq.tick_0 := pgq._last_tick(i_queue_id);
     count   bigint;
     length  interval;
 begin
@@ -87,7 +87,7 @@ begin
     count := t.tick_event_seq - i_prev_tick_seq;
     length := t.tick_time - i_prev_tick_time;
     if count > i_min_count * 2 or length > i_min_interval * 2 then
-        t := pgq.first_tick(i_queue_id, i_prev_tick_id, false,
+        t := pgq._first_tick(i_queue_id, i_prev_tick_id, false,
                             i_prev_tick_seq + i_min_count, i_prev_tick_time + i_min_interval);
     -- A negative length means that the clock was set back: treat it as sufficient.
     elsif not coalesce(count >= i_min_count, false)
@@ -100,12 +100,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.is_empty_range(r pgq.registration, i_last pgq.tick_0, i_cur pgq.tick_0)
+create or replace function pgq._is_empty_range(r pgq.registration, i_last pgq.tick_0, i_cur pgq.tick_0)
 returns boolean
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.is_empty_range(3)
+-- Function: pgq._is_empty_range(3)
 --
 --      Returns whether there are no events for a consumer between two ticks with the same event sequence. Internal.
 -- ----------------------------------------------------------------------
@@ -115,17 +115,17 @@ declare
 begin
     -- The sequence does not prove it: an event may have been committed late, or inserted with a given id.
     select * into q from pgq.queue where queue_id = r.sub_queue;
-    execute pg_catalog.format('select not exists (%s)', pgq.range_sql(q, i_last, i_cur, r.sub_id)) into res;
+    execute pg_catalog.format('select not exists (%s)', pgq._range_sql(q, i_last, i_cur, r.sub_id)) into res;
     return res;
 end;
 $$;
 
-create or replace function pgq.small_batch(i_batch_sql text)
+create or replace function pgq._small_batch(i_batch_sql text)
 returns bytea[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.small_batch(1)
+-- Function: pgq._small_batch(1)
 --
 --      Returns the events of a batch in the form of pgq.open_next_batch(); null if they are large. Internal.
 -- ----------------------------------------------------------------------
@@ -195,8 +195,8 @@ as $$
 --      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends positions
 -- ----------------------------------------------------------------------
 declare
-    r           pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
-    p           pgq.position_0 := pgq.get_position(r.reg_id);
+    r           pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
+    p           pgq.position_0 := pgq._get_position(r.reg_id);
     locked      pgq.position_0;
     m           pgq.position_0;
     last_tick   pgq.tick_0;
@@ -211,12 +211,12 @@ begin
             hint = 'Give i_max_count of 1 or more.';
     end if;
     if r.reg_is_partition then
-        perform pgq.raise_is_partition(r.reg_id);
+        perform pgq._raise_is_partition(r.reg_id);
     end if;
 
     loop
         if i_member_name is not null then
-            m := pgq.get_member_position(r, p, i_member_name);
+            m := pgq._get_member_position(r, p, i_member_name);
             if m.pos_nr is null then
                 return;  -- just removed as dead; it registers again with its next call
             elsif m.pos_batch is not null then
@@ -224,29 +224,29 @@ begin
             end if;
         end if;
 
-        last_tick := pgq.get_tick(r.sub_queue, p.pos_last_tick);
+        last_tick := pgq._get_tick(r.sub_queue, p.pos_last_tick);
         if last_tick.tick_id is null then
-            perform pgq.raise_tick_not_found(i_queue_name, p.pos_last_tick);
+            perform pgq._raise_tick_not_found(i_queue_name, p.pos_last_tick);
         end if;
 
         if p.pos_batch is not null then
             -- the open batch again
             batch_id := p.pos_batch;
-            cur_tick := pgq.get_tick(r.sub_queue, p.pos_next_tick);
+            cur_tick := pgq._get_tick(r.sub_queue, p.pos_next_tick);
             exit;
         end if;
 
-        cur_tick := pgq.next_batch_tick(r.sub_queue, last_tick, i_min_lag, i_min_count, i_min_interval, i_max_count);
+        cur_tick := pgq._next_batch_tick(r.sub_queue, last_tick, i_min_lag, i_min_count, i_min_interval, i_max_count);
         if cur_tick.tick_id is null then
             return;
         end if;
 
         -- Lock only now, since mostly there is nothing new. If another session was faster, look again.
-        locked := pgq.lock_position(r.reg_id);
+        locked := pgq._lock_position(r.reg_id);
         if m.pos_nr is not null then
-            perform pgq.lock_position(m.pos_registration);
+            perform pgq._lock_position(m.pos_registration);
             -- Another registration may have the member's name by now, with a position of the same number.
-            if pgq.get_member_position(r, locked, i_member_name) is distinct from m then
+            if pgq._get_member_position(r, locked, i_member_name) is distinct from m then
                 p := locked;
                 continue;
             end if;
@@ -255,10 +255,10 @@ begin
             if i_most_inline is not null
                and not i_heartbeats
                and last_tick.tick_event_seq = cur_tick.tick_event_seq
-               and pgq.is_empty_range(r, last_tick, cur_tick)
+               and pgq._is_empty_range(r, last_tick, cur_tick)
             then
-                perform pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null, i_settled => p.pos_settled);
-                p := pgq.get_position(r.reg_id);
+                perform pgq._append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null, i_settled => p.pos_settled);
+                p := pgq._get_position(r.reg_id);
                 continue;
             end if;
             -- After a crash, a batch id that other databases have remembered must not be used again for another batch.
@@ -268,18 +268,18 @@ begin
             batch_id := nextval('pgq.batch_id_seq');
             -- The ticks were not forgotten meanwhile: that would need a lock on a table that this transaction has read.
             if m.pos_nr is null then
-                done := pgq.append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id,
+                done := pgq._append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id,
                                             i_settled => p.pos_settled);
             else
-                done := pgq.append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
-                done := pgq.append_position(m.pos_registration, m.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+                done := pgq._append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
+                done := pgq._append_position(m.pos_registration, m.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
             end if;
             exit;
         end if;
         if locked.pos_nr is null then
             -- unregistered, and perhaps registered again
-            r := pgq.find_registration(i_queue_name, i_consumer_name);
-            locked := pgq.get_position(r.reg_id);
+            r := pgq._find_registration(i_queue_name, i_consumer_name);
+            locked := pgq._get_position(r.reg_id);
         end if;
         p := locked;
     end loop;
@@ -292,12 +292,12 @@ begin
     prev_tick_event_seq := greatest(last_tick.tick_event_seq, 1);
     if i_most_inline is not null then
         if cur_tick.tick_id is null then
-            perform pgq.raise_tick_not_found(i_queue_name, p.pos_next_tick);
+            perform pgq._raise_tick_not_found(i_queue_name, p.pos_next_tick);
         end if;
         select * into q from pgq.queue where queue_id = r.sub_queue;
-        batch_sql := pgq.range_sql(q, last_tick, cur_tick, r.sub_id);
+        batch_sql := pgq._range_sql(q, last_tick, cur_tick, r.sub_id);
         if cur_tick.tick_event_seq - last_tick.tick_event_seq <= i_most_inline then
-            events := pgq.small_batch(batch_sql);
+            events := pgq._small_batch(batch_sql);
         end if;
     end if;
 end;

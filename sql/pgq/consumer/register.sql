@@ -21,12 +21,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.keep_consumer(i_consumer_name text)
+create or replace function pgq._keep_consumer(i_consumer_name text)
 returns int4
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.keep_consumer(1)
+-- Function: pgq._keep_consumer(1)
 --
 --      Returns the id of a consumer, which is created if necessary, and cannot be removed until the end of the
 --      transaction. Internal.
@@ -76,24 +76,24 @@ declare
     p       pgq.position_0;
     pos     bigint := x_tick_pos;
 begin
-    perform pgq.check_name('consumer', x_consumer_name);
+    perform pgq._check_name('consumer', x_consumer_name);
     -- Rotation locks this row before it decides which events are no longer needed. The weakest lock that conflicts with
     -- that: a session that registers and then sets the queue's parameters must not wait for another session that does
     -- the same.
-    if pgq.is_read_committed() then
+    if pgq._is_read_committed() then
         select * into q from pgq.queue where queue_name = x_queue_name for key share;
     else
         -- This fails if the row has changed since the snapshot.
         select * into q from pgq.queue where queue_name = x_queue_name for share;
     end if;
     if q.queue_id is null then
-        perform pgq.raise_queue_not_found(x_queue_name);
+        perform pgq._raise_queue_not_found(x_queue_name);
     end if;
-    if pos is not null and (pos < q.queue_horizon_tick or (pgq.get_tick(q.queue_id, pos)).tick_id is null) then
-        perform pgq.raise_tick_not_found(x_queue_name, pos);
+    if pos is not null and (pos < q.queue_horizon_tick or (pgq._get_tick(q.queue_id, pos)).tick_id is null) then
+        perform pgq._raise_tick_not_found(x_queue_name, pos);
     end if;
 
-    co := pgq.keep_consumer(x_consumer_name);
+    co := pgq._keep_consumer(x_consumer_name);
 
     loop
         -- Not the insert alone: it would use up ids even if it does nothing.
@@ -101,24 +101,24 @@ begin
             insert into pgq.registration (sub_queue, sub_consumer) values (q.queue_id, co) on conflict do nothing returning * into r;
         end if;
         if r.reg_id is not null then
-            pos := coalesce(pos, (pgq.last_tick(q.queue_id)).tick_id);
+            pos := coalesce(pos, (pgq._last_tick(q.queue_id)).tick_id);
             if pos is null then
                 raise exception using
                     errcode = 'PQ015',
                     message = format('queue %L has no tick yet', x_queue_name),
                     hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
             end if;
-            perform pgq.append_position(r.reg_id, 1, pos, null, null);
+            perform pgq._append_position(r.reg_id, 1, pos, null, null);
             return 1;
         end if;
         if pos is null then
             return 0;
         end if;
 
-        p := pgq.lock_position((select reg_id from pgq.registration where sub_queue = q.queue_id and sub_consumer = co));
+        p := pgq._lock_position((select reg_id from pgq.registration where sub_queue = q.queue_id and sub_consumer = co));
         if p.pos_nr is not null then
-            perform pgq.append_position(p.pos_registration, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
-            perform pgq.notify_consumers(q.queue_id);
+            perform pgq._append_position(p.pos_registration, p.pos_nr + 1, pos, null, null, i_settled => p.pos_settled);
+            perform pgq._notify_consumers(q.queue_id);
             return 0;
         end if;
         -- It was removed while this session waited, as happens to the partitions of a group.
@@ -159,18 +159,18 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     select reg_id into r
       from pgq.registration
       join pgq.consumer on co_id = sub_consumer
      where sub_queue = q.queue_id
        and co_name = i_consumer_name;
-    p := pgq.lock_position(r, true);
-    if (i_tick_id <= (pgq.last_tick(q.queue_id)).tick_id) is not true then
-        perform pgq.raise_tick_not_found(i_queue_name, i_tick_id);
+    p := pgq._lock_position(r, true);
+    if (i_tick_id <= (pgq._last_tick(q.queue_id)).tick_id) is not true then
+        perform pgq._raise_tick_not_found(i_queue_name, i_tick_id);
     end if;
-    t := pgq.last_tick(q.queue_id, i_tick_id + 1);
+    t := pgq._last_tick(q.queue_id, i_tick_id + 1);
 
     if p.pos_nr is null then
         perform pgq.register_consumer_at(i_queue_name, i_consumer_name, coalesce(t.tick_id, i_tick_id));
@@ -196,7 +196,7 @@ begin
     end if;
     if t.tick_id > p.pos_last_tick then
         -- The tick was not forgotten meanwhile: that would need a lock on a table that this transaction has read.
-        perform pgq.append_position(r, p.pos_nr + 1, t.tick_id, null, null, i_settled => p.pos_settled);
+        perform pgq._append_position(r, p.pos_nr + 1, t.tick_id, null, null, i_settled => p.pos_settled);
         return t.tick_id;
     end if;
     return p.pos_last_tick;
@@ -234,35 +234,35 @@ begin
      where q.queue_name = x_queue_name
        and c.co_name = x_consumer_name
        for update of c;
-    p := pgq.lock_position(r.reg_id);
+    p := pgq._lock_position(r.reg_id);
     -- Another worker may have taken over a worker's registration meanwhile, with its batch.
     if p.pos_nr is null or not exists (select from pgq.registration where reg_id = r.reg_id and sub_consumer = r.sub_consumer) then
         return 0;
     end if;
 
-    perform pgq.notify_consumers(r.sub_queue);
+    perform pgq._notify_consumers(r.sub_queue);
     members := array(select sub_consumer from pgq.registration where sub_id = r.sub_id);
     -- The main consumer exists before its members.
     if exists (select from pgq.registration where sub_id = r.sub_id and reg_id < r.reg_id) then
         delete from pgq.registration where reg_id = r.reg_id;
-        perform pgq.forget_consumer(r.sub_consumer);
+        perform pgq._forget_consumer(r.sub_consumer);
         return 1;
     end if;
 
-    perform pgq.lock_position(reg_id) from pgq.registration where sub_id = r.sub_id;
+    perform pgq._lock_position(reg_id) from pgq.registration where sub_id = r.sub_id;
     -- Its retries now belong to no consumer, and are skipped when they are due.
     delete from pgq.registration where sub_id = r.sub_id;
-    perform pgq.forget_consumer(m) from unnest(members) m;
+    perform pgq._forget_consumer(m) from unnest(members) m;
     return cardinality(members);
 end;
 $$;
 
-create or replace function pgq.forget_consumer(i_consumer int4)
+create or replace function pgq._forget_consumer(i_consumer int4)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.forget_consumer(1)
+-- Function: pgq._forget_consumer(1)
 --
 --      Removes a consumer that is registered nowhere, unless another session is about to register it. Internal.
 --
@@ -304,7 +304,7 @@ as $$
            current_timestamp - t.tick_time,
            current_timestamp - s.sub_active,
            s.sub_last_tick, s.sub_batch, s.sub_next_tick,
-           pgq.events_between(s.sub_queue, t.tick_event_seq, newest.tick_event_seq)
+           pgq._events_between(s.sub_queue, t.tick_event_seq, newest.tick_event_seq)
       from pgq.subscription s
       join pgq.queue q on q.queue_id = s.sub_queue
       join pgq.consumer c on c.co_id = s.sub_consumer

@@ -18,11 +18,11 @@ as $$
 --      PQ001 queue does not exist, PQ002 consumer not registered
 -- ----------------------------------------------------------------------
 declare
-    r   constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
-    p   constant pgq.position_0 := pgq.get_position(r.reg_id);
+    r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
+    p   constant pgq.position_0 := pgq._get_position(r.reg_id);
 begin
     tick_id := p.pos_last_tick;
-    tick_time := (pgq.get_tick(r.sub_queue, p.pos_last_tick)).tick_time;
+    tick_time := (pgq._get_tick(r.sub_queue, p.pos_last_tick)).tick_time;
     -- The first position is the registration's, the second at most a batch that is open.
     fresh := p.pos_nr <= 2;
 end;
@@ -46,7 +46,7 @@ as $$
 --      The snapshot, or null if there is no such tick (any more).
 -- ----------------------------------------------------------------------
 begin
-    return (pgq.get_tick((select queue_id from pgq.queue where queue_name = i_queue_name), i_tick_id)).tick_snapshot;
+    return (pgq._get_tick((select queue_id from pgq.queue where queue_name = i_queue_name), i_tick_id)).tick_snapshot;
 end;
 $$;
 
@@ -85,16 +85,16 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name for share;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
-    t := pgq.get_tick(q.queue_id, i_tick_id);
+    t := pgq._get_tick(q.queue_id, i_tick_id);
     if t.tick_id is not null then
         native := coalesce(t.tick_time = i_tick_time, true);
     elsif i_tick_time is null or i_tick_snapshot is null or i_tick_event_seq is null or i_tick_id < q.queue_horizon_tick then
-        perform pgq.raise_tick_not_found(i_queue_name, i_tick_id);
+        perform pgq._raise_tick_not_found(i_queue_name, i_tick_id);
     else
-        before := pgq.last_tick(q.queue_id, i_tick_id);
-        after := pgq.first_tick(q.queue_id, i_tick_id, false);
+        before := pgq._last_tick(q.queue_id, i_tick_id);
+        after := pgq._first_tick(q.queue_id, i_tick_id, false);
         native := before.tick_time <= i_tick_time and i_tick_time <= after.tick_time
                   and txid_snapshot_xmin(before.tick_snapshot) <= txid_snapshot_xmin(i_tick_snapshot)
                   and txid_snapshot_xmax(before.tick_snapshot) <= txid_snapshot_xmax(i_tick_snapshot)
@@ -138,10 +138,10 @@ as $$
 --      appends a position
 -- ----------------------------------------------------------------------
 declare
-    p   constant pgq.position_0 := pgq.lock_position(pgq.find_batch(i_batch_id));
+    p   constant pgq.position_0 := pgq._lock_position(pgq._find_batch(i_batch_id));
 begin
     if p.pos_batch = i_batch_id then
-        perform pgq.append_position(p.pos_registration, p.pos_nr + 1, p.pos_last_tick, p.pos_batch, p.pos_next_tick,
+        perform pgq._append_position(p.pos_registration, p.pos_nr + 1, p.pos_last_tick, p.pos_batch, p.pos_next_tick,
                                     i_settled => i_batch_id);
     end if;
 end;
@@ -174,30 +174,30 @@ as $$
 --      locks pgq.queue against rotation; appends a position
 -- ----------------------------------------------------------------------
 declare
-    r       constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
+    r       constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     q       pgq.queue;
     p       pgq.position_0;
     prev    pgq.tick_0;
     cur     pgq.tick_0;
 begin
     select * into q from pgq.queue where queue_id = r.sub_queue for share;
-    p := pgq.lock_position(r.reg_id);
+    p := pgq._lock_position(r.reg_id);
     if p.pos_nr is null then
-        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
+        perform pgq._find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
     end if;
     if p.pos_batch = i_batch_id or p.pos_settled = i_batch_id then
         return false;
     end if;
 
-    prev := pgq.get_tick(r.sub_queue, i_prev_tick_id);
-    cur := pgq.get_tick(r.sub_queue, i_tick_id);
+    prev := pgq._get_tick(r.sub_queue, i_prev_tick_id);
+    cur := pgq._get_tick(r.sub_queue, i_tick_id);
     if (p.pos_last_tick in (i_prev_tick_id, i_tick_id)
         and i_prev_tick_id >= q.queue_horizon_tick
         and prev.tick_time = coalesce(i_prev_tick_time, prev.tick_time)
         and cur.tick_time = i_tick_time
         -- otherwise it belongs to another consumer, of another history
         and i_batch_id <= pg_sequence_last_value('pgq.batch_id_seq')
-        and coalesce(pgq.find_batch(i_batch_id), r.reg_id) = r.reg_id) is not true
+        and coalesce(pgq._find_batch(i_batch_id), r.reg_id) = r.reg_id) is not true
     then
         raise exception using
             errcode = 'PQ043',
@@ -210,7 +210,7 @@ begin
                           'To go on without them, in the target: select pgq_ext.forget_retries(%2$L, %1$L); before, '
                           'select prg_retries from pgq_ext.progress says which.', i_queue_name, i_consumer_name);
     end if;
-    perform pgq.append_position(r.reg_id, p.pos_nr + 1, i_prev_tick_id, i_batch_id, i_tick_id, i_settled => p.pos_settled);
+    perform pgq._append_position(r.reg_id, p.pos_nr + 1, i_prev_tick_id, i_batch_id, i_tick_id, i_settled => p.pos_settled);
     return true;
 end;
 $$;

@@ -1,9 +1,9 @@
-create or replace function pgq.raise_queue_not_found(i_queue_name text)
+create or replace function pgq._raise_queue_not_found(i_queue_name text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.raise_queue_not_found(1)
+-- Function: pgq._raise_queue_not_found(1)
 --
 --      Raises PQ001. Internal.
 -- ----------------------------------------------------------------------
@@ -16,12 +16,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.raise_tick_not_found(i_queue_name text, i_tick_id bigint)
+create or replace function pgq._raise_tick_not_found(i_queue_name text, i_tick_id bigint)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.raise_tick_not_found(2)
+-- Function: pgq._raise_tick_not_found(2)
 --
 --      Raises PQ008. Internal.
 -- ----------------------------------------------------------------------
@@ -33,31 +33,31 @@ begin
 end;
 $$;
 
-create or replace function pgq.is_read_committed()
+create or replace function pgq._is_read_committed()
 returns boolean
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.is_read_committed(0)
+-- Function: pgq._is_read_committed(0)
 --
 --      Returns whether each statement sees what was committed before it. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 $$;
 
-create or replace function pgq.require_read_committed(i_what text)
+create or replace function pgq._require_read_committed(i_what text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.require_read_committed(1)
+-- Function: pgq._require_read_committed(1)
 --
 --      Raises PQ012 unless each statement sees what was committed before it. Ticks and rotation decide by the present
 --      state; with a snapshot from the start of the transaction they would lose events. Internal.
 -- ----------------------------------------------------------------------
 begin
-    if not pgq.is_read_committed() then
+    if not pgq._is_read_committed() then
         raise exception using
             errcode = 'PQ012',
             message = pg_catalog.format('%s must not run in a %s transaction', i_what,
@@ -67,12 +67,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.raise_stale_snapshot()
+create or replace function pgq._raise_stale_snapshot()
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.raise_stale_snapshot(0)
+-- Function: pgq._raise_stale_snapshot(0)
 --
 --      Raises 40001, because the transaction's snapshot is older than a change that it must see. Internal.
 -- ----------------------------------------------------------------------
@@ -84,12 +84,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.check_log_snapshot(i_log_name text)
+create or replace function pgq._check_log_snapshot(i_log_name text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.check_log_snapshot(1)
+-- Function: pgq._check_log_snapshot(1)
 --
 --      Raises 40001 if a log was rotated, or a table of it emptied, after this transaction's snapshot: a row that is
 --      not found may then still exist. Internal.
@@ -98,7 +98,7 @@ as $$
 --      reads pgq.log
 -- ----------------------------------------------------------------------
 begin
-    if not pgq.is_read_committed()
+    if not pgq._is_read_committed()
        and (exists (select from pgq.log
                      where log_name = i_log_name
                        and log_rotations <> pg_catalog.pg_sequence_last_value(log_seq))
@@ -107,7 +107,7 @@ begin
                         where oid in (pg_catalog.to_regclass('pgq.' || i_log_name || '_0'), pg_catalog.to_regclass('pgq.' || i_log_name || '_1'))
                           and relfilenode <> pg_catalog.pg_relation_filenode(oid)))
     then
-        perform pgq.raise_stale_snapshot();
+        perform pgq._raise_stale_snapshot();
     end if;
 end;
 $$;

@@ -3,14 +3,14 @@
 -- from other roles, but each tick and each batch would write the row, and to the server's log. So instead
 -- pgq.get_foreign_locks() names the sessions that hold one of our locks without having a role of ours.
 
-create or replace function pgq.lock_keys(out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_name text)
+create or replace function pgq._lock_keys(out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_name text)
 returns setof record
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.lock_keys(0)
+-- Function: pgq._lock_keys(0)
 --
 --      Returns the list of advisory locks. Internal.
 --
@@ -68,7 +68,7 @@ as $$
         select l.pid, l.transactionid, l.virtualtransaction, k.lock_name
           from pg_locks l
           join pg_database d on d.oid = l.database
-          join pgq.lock_keys() k on k.lock_class = l.classid::bigint
+          join pgq._lock_keys() k on k.lock_class = l.classid::bigint
                                 and (k.lock_object is null or k.lock_object = l.objid::bigint)
                                 and l.objsubid = case when k.lock_pair then 2 else 1 end
          where l.locktype = 'advisory'

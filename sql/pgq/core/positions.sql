@@ -1,11 +1,11 @@
 -- Access to the log of positions. As with ticks, the table that is not current is read only if necessary.
 
-create or replace function pgq.find_registration(i_queue_name text, i_consumer_name text)
+create or replace function pgq._find_registration(i_queue_name text, i_consumer_name text)
 returns pgq.registration
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.find_registration(2)
+-- Function: pgq._find_registration(2)
 --
 --      Returns a consumer's registration on a queue; raises PQ001 or PQ002 if there is none. Internal.
 -- ----------------------------------------------------------------------
@@ -20,7 +20,7 @@ begin
        and r1.sub_consumer = c.co_id;
     if not found then
         if not exists (select from pgq.queue where queue_name = i_queue_name) then
-            perform pgq.raise_queue_not_found(i_queue_name);
+            perform pgq._raise_queue_not_found(i_queue_name);
         end if;
         raise exception using
             errcode = 'PQ002',
@@ -32,12 +32,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.find_member(i_main pgq.registration, i_consumer_name text, i_member_name text)
+create or replace function pgq._find_member(i_main pgq.registration, i_consumer_name text, i_member_name text)
 returns pgq.registration
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.find_member(3)
+-- Function: pgq._find_member(3)
 --
 --      Returns the registration of a member of a consumer's group: of the consumer named consumer.member, on the same
 --      queue and with the same sub_id. Returns null if there is none; raises PQ016 if a consumer of this name is not a
@@ -62,12 +62,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.get_member_position(i_main pgq.registration, i_position pgq.position_0, i_member_name text)
+create or replace function pgq._get_member_position(i_main pgq.registration, i_position pgq.position_0, i_member_name text)
 returns pgq.position_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.get_member_position(3)
+-- Function: pgq._get_member_position(3)
 --
 --      Returns the newest position of a member of a consumer's group, null if it is not registered. Raises PQ016 if the
 --      consumer, whose own position is given, has a batch open: then a program outside the group consumes under the
@@ -75,7 +75,7 @@ as $$
 -- ----------------------------------------------------------------------
 declare
     consumer    constant text := (select co_name from pgq.consumer where co_id = i_main.sub_consumer);
-    r           constant pgq.registration := pgq.find_member(i_main, consumer, i_member_name);
+    r           constant pgq.registration := pgq._find_member(i_main, consumer, i_member_name);
 begin
     if i_position.pos_batch is not null then
         raise exception using
@@ -88,16 +88,16 @@ begin
     if r.reg_id is null then
         return null;
     end if;
-    return pgq.get_position(r.reg_id);
+    return pgq._get_position(r.reg_id);
 end;
 $$;
 
-create or replace function pgq.get_position(i_registration int4)
+create or replace function pgq._get_position(i_registration int4)
 returns pgq.position_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.get_position(1)
+-- Function: pgq._get_position(1)
 --
 --      Returns the newest position of a registration. Internal.
 --
@@ -122,18 +122,18 @@ begin
     end loop;
     if p.pos_nr is null then
         -- Every registration has a position. This one was carried over after the snapshot of this transaction.
-        perform pgq.raise_stale_snapshot();
+        perform pgq._raise_stale_snapshot();
     end if;
     return p;
 end;
 $$;
 
-create or replace function pgq.find_batch(i_batch_id bigint)
+create or replace function pgq._find_batch(i_batch_id bigint)
 returns int4
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.find_batch(1)
+-- Function: pgq._find_batch(1)
 --
 --      Returns the registration that has or had this batch, null if none is known. Internal.
 --
@@ -156,42 +156,42 @@ begin
         exit when found;
     end loop;
     if r is null then
-        perform pgq.check_log_snapshot('position');
+        perform pgq._check_log_snapshot('position');
     end if;
     return r;
 end;
 $$;
 
-create or replace function pgq.get_batch_position(i_batch_id bigint)
+create or replace function pgq._get_batch_position(i_batch_id bigint)
 returns pgq.position_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.get_batch_position(1)
+-- Function: pgq._get_batch_position(1)
 --
 --      Returns the position that has this batch open, null if the batch is not open. Internal.
 -- ----------------------------------------------------------------------
 declare
-    r   constant int4 := pgq.find_batch(i_batch_id);
+    r   constant int4 := pgq._find_batch(i_batch_id);
     p   pgq.position_0;
 begin
     if exists (select from pgq.registration where reg_id = r) then
-        p := pgq.get_position(r);
+        p := pgq._get_position(r);
         if p.pos_batch = i_batch_id then
             return p;
         end if;
     end if;
-    perform pgq.check_log_snapshot('position');
+    perform pgq._check_log_snapshot('position');
     return null;
 end;
 $$;
 
-create or replace function pgq.raise_is_partition(i_registration int4)
+create or replace function pgq._raise_is_partition(i_registration int4)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.raise_is_partition(1)
+-- Function: pgq._raise_is_partition(1)
 --
 --      Raises PQ038. Internal.
 -- ----------------------------------------------------------------------
@@ -212,12 +212,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.lock_position(i_registration int4, i_as_consumer boolean default false)
+create or replace function pgq._lock_position(i_registration int4, i_as_consumer boolean default false)
 returns pgq.position_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.lock_position(2)
+-- Function: pgq._lock_position(2)
 --
 --      Locks a registration until the end of the transaction. Internal.
 --
@@ -232,45 +232,45 @@ declare
 begin
     -- Not a row lock: that would write the row, and to the server's log, twice per batch.
     done := pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
-    if pgq.is_read_committed() then
+    if pgq._is_read_committed() then
         select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration;
     else
         -- Under an old snapshot the newest row of the log may be invisible. Two rows with the same number conflict in
         -- one table; the sequence tells whether the tables were switched. A missing registration is an error here.
-        perform pgq.check_log_snapshot('position');
+        perform pgq._check_log_snapshot('position');
         select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration for no key update;
     end if;
     if is_partition is null then
         return null;
     end if;
     if is_partition and i_as_consumer then
-        perform pgq.raise_is_partition(i_registration);
+        perform pgq._raise_is_partition(i_registration);
     end if;
-    return pgq.get_position(i_registration);
+    return pgq._get_position(i_registration);
 end;
 $$;
 
-create or replace function pgq.try_lock_position(i_registration int4)
+create or replace function pgq._try_lock_position(i_registration int4)
 returns boolean
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.try_lock_position(1)
+-- Function: pgq._try_lock_position(1)
 --
---      Locks a registration like pgq.lock_position(), but only if no other session has locked it. Sufficient only in
+--      Locks a registration like pgq._lock_position(), but only if no other session has locked it. Sufficient only in
 --      READ COMMITTED. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_try_advisory_xact_lock(1886875908, i_registration);
 $$;
 
-create or replace function pgq.append_position(
+create or replace function pgq._append_position(
     i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint,
     i_active timestamptz default pg_catalog.now(), i_settled bigint default null)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.append_position(7)
+-- Function: pgq._append_position(7)
 --
 --      Stores the new position of a registration that the caller has locked. Internal.
 --
@@ -281,27 +281,27 @@ as $$
 declare
     done    text;  -- assigned to, which is cheaper than PERFORM
 begin
-    if pgq.is_read_committed() then
-        done := pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
+    if pgq._is_read_committed() then
+        done := pgq._insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
         return;
     end if;
     begin
-        perform pgq.insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
+        perform pgq._insert_position(i_registration, i_nr, i_last_tick, i_batch, i_next_tick, i_active, i_settled);
         -- The conflicting row may be in the other table.
-        perform pgq.check_log_snapshot('position');
+        perform pgq._check_log_snapshot('position');
     exception when unique_violation then
-        perform pgq.raise_stale_snapshot();
+        perform pgq._raise_stale_snapshot();
     end;
 end;
 $$;
 
-create or replace function pgq.insert_position(
+create or replace function pgq._insert_position(
     i_registration int4, i_nr bigint, i_last_tick bigint, i_batch bigint, i_next_tick bigint, i_active timestamptz, i_settled bigint)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.insert_position(7)
+-- Function: pgq._insert_position(7)
 --
 --      Stores a position; fails if this number exists already. Internal.
 --
@@ -320,19 +320,19 @@ begin
             insert into pgq.position_1 (pos_registration, pos_nr, pos_last_tick, pos_active, pos_batch, pos_next_tick, pos_settled)
             values (i_registration, i_nr, i_last_tick, i_active, i_batch, i_next_tick, i_settled);
         end if;
-        -- Now the table is locked; see pgq.append_ticks(). A row in both tables does no harm.
+        -- Now the table is locked; see pgq._append_ticks(). A row in both tables does no harm.
         exit when pg_catalog.pg_sequence_last_value('pgq.position_log_seq') = rotations;
     end loop;
 end;
 $$;
 
-create or replace function pgq.subscription_view_write()
+create or replace function pgq._subscription_view_write()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.subscription_view_write(0)
+-- Function: pgq._subscription_view_write(0)
 --
 --      Makes pgq.subscription writable, like the table that it is in PgQ.
 -- ----------------------------------------------------------------------
@@ -345,25 +345,25 @@ begin
         values (coalesce(new.sub_id, nextval('pgq.subscription_sub_id_seq')), new.sub_queue, new.sub_consumer)
         returning reg_id, sub_id into r, new.sub_id;
         new.sub_active := coalesce(new.sub_active, now());
-        perform pgq.append_position(r, 1, new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
+        perform pgq._append_position(r, 1, new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active);
         return new;
     end if;
 
-    perform pgq.notify_consumers(old.sub_queue);
+    perform pgq._notify_consumers(old.sub_queue);
     select reg_id into r from pgq.registration where sub_queue = old.sub_queue and sub_consumer = old.sub_consumer;
     if tg_op = 'DELETE' then
-        perform pgq.lock_position(r);
+        perform pgq._lock_position(r);
         delete from pgq.registration where reg_id = r;
         return old;
     end if;
 
-    p := pgq.lock_position(r);
+    p := pgq._lock_position(r);
     if (new.sub_id, new.sub_queue, new.sub_consumer) is distinct from (old.sub_id, old.sub_queue, old.sub_consumer) then
         update pgq.registration
            set sub_id = new.sub_id, sub_queue = new.sub_queue, sub_consumer = new.sub_consumer
          where reg_id = r;
     end if;
-    perform pgq.append_position(r, p.pos_nr + 1,
+    perform pgq._append_position(r, p.pos_nr + 1,
                                 new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
     return new;
 end;

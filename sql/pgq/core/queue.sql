@@ -1,10 +1,10 @@
-create or replace function pgq.check_name(i_what text, i_name text)
+create or replace function pgq._check_name(i_what text, i_name text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.check_name(2)
+-- Function: pgq._check_name(2)
 --
 --      Raises PQ003 for a name that a queue or consumer cannot have. Internal.
 -- ----------------------------------------------------------------------
@@ -50,7 +50,7 @@ declare
     q           pgq.queue;
     spare       pgq.spare_slots;
 begin
-    perform pgq.check_name('queue', i_queue_name);
+    perform pgq._check_name('queue', i_queue_name);
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;
     end if;
@@ -66,14 +66,14 @@ begin
     values ('tick', 'pgq.tick_log_seq'), ('position', 'pgq.position_log_seq'), ('moved', 'pgq.moved_log_seq')
     on conflict do nothing;
 
-    perform pgq.note_cluster();
+    perform pgq._note_cluster();
     id := nextval('pgq.queue_queue_id_seq');
     prefix := 'pgq.event_' || id;
     if octet_length(i_queue_name) < 60 then
         event_seq := format('pgq_ids.%I', i_queue_name);
         slot_seq := format('pgq_slots.%I', i_queue_name);
     else
-        -- PostgreSQL truncates the name, so two names might become the same. pgq.insert_event_slowly(7) finds the
+        -- PostgreSQL truncates the name, so two names might become the same. pgq._insert_event_slowly(7) finds the
         -- queue.
         event_seq := prefix || '_id_seq';
         slot_seq := prefix || '_slot_seq';
@@ -100,17 +100,17 @@ begin
     q.queue_slot0 := coalesce(spare.slot0, nextval('pgq.slot_seq'));
     update pgq.queue set queue_slot0 = q.queue_slot0 where queue_id = id;
     perform setval(q.queue_slot_seq,
-                   pgq.slot_state(0, pg_sequence_last_value('pgq.ticker_sleep_seq') = 2, q.queue_slot0));
+                   pgq._slot_state(0, pg_sequence_last_value('pgq.ticker_sleep_seq') = 2, q.queue_slot0));
 
     for n in 0 .. q.queue_ntables - 1 loop
         if spare.slot0 is null then
-            perform pgq.create_event_table(q.queue_slot0 + n);
+            perform pgq._create_event_table(q.queue_slot0 + n);
         end if;
         execute format('alter table pgq.event_spare_%s rename to event_%s_%s', q.queue_slot0 + n, id, n);
         execute format('alter index pgq.event_spare_%s_txid_idx rename to event_%s_%s_txid_idx', q.queue_slot0 + n, id, n);
         execute format('alter table %s_%s alter column ev_id set default nextval(%L)', prefix, n, q.queue_event_seq);
         execute format('create trigger event_table_guard before insert on %s_%s '
-                       'for each statement execute function pgq.event_table_guard(%s, %s)', prefix, n, id, n);
+                       'for each statement execute function pgq._event_table_guard(%s, %s)', prefix, n, id, n);
     end loop;
 
     execute format('create view %s as %s', prefix,
@@ -120,18 +120,18 @@ begin
 
     perform pgq.grant_perms(i_queue_name);
     perform pgq.tune_storage(i_queue_name);
-    perform pgq.make_ticks(array[id], array[false], array[0], array[0]);
+    perform pgq._make_ticks(array[id], array[false], array[0], array[0]);
     return 1;
 end;
 $$;
 
-create or replace function pgq.create_event_table(i_slot int4)
+create or replace function pgq._create_event_table(i_slot int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.create_event_table(1)
+-- Function: pgq._create_event_table(1)
 --
 --      Creates the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. It is attached later: that takes
 --      a lock that does not block inserts, while creating it as a partition would block them. Internal.
@@ -179,19 +179,19 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     if x_force then
-        perform pgq.capture_release_queue(x_queue_name);
+        perform pgq._capture_release_queue(x_queue_name);
     end if;
-    return pgq.remove_queue(x_queue_name, x_force);
+    return pgq._remove_queue(x_queue_name, x_force);
 end;
 $$;
 
-create or replace function pgq.remove_queue(x_queue_name text, x_force boolean)
+create or replace function pgq._remove_queue(x_queue_name text, x_force boolean)
 returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.remove_queue(2)
+-- Function: pgq._remove_queue(2)
 --
 --      Does the part of pgq.drop_queue(2) that needs the rights of the owner of the queue's tables. Internal.
 -- ----------------------------------------------------------------------
@@ -202,7 +202,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = x_queue_name for update;
     if not found then
-        perform pgq.raise_queue_not_found(x_queue_name);
+        perform pgq._raise_queue_not_found(x_queue_name);
     end if;
 
     if coalesce(x_force, false) then
@@ -232,7 +232,7 @@ begin
         end if;
     end if;
 
-    perform pgq.capture_refuse_drop(x_queue_name, coalesce(x_force, false));
+    perform pgq._capture_refuse_drop(x_queue_name, coalesce(x_force, false));
 
     execute format('drop view %s', q.queue_data_pfx);
     for n in 0 .. q.queue_ntables - 1 loop
@@ -245,14 +245,14 @@ begin
     end loop;
     insert into pgq.spare_slots (slot0, ntables) values (q.queue_slot0, q.queue_ntables);
 
-    perform pgq.drop_event_keys(q);
+    perform pgq._drop_event_keys(q);
     delete from pgq.dead_letter where dl_queue = x_queue_name;
     delete from pgq.late_write where late_queue = q.queue_id;
     delete from pgq.forced_tick where forced_queue = q.queue_id;
     delete from pgq.tick_0 where tick_queue = q.queue_id;
     delete from pgq.tick_1 where tick_queue = q.queue_id;
     delete from pgq.queue where queue_id = q.queue_id;
-    perform pgq.notify_consumers(q.queue_id);
+    perform pgq._notify_consumers(q.queue_id);
     execute format('drop sequence %s, %s, %s', q.queue_event_seq_id, q.queue_tick_seq_id, q.queue_slot_seq);
     return 1;
 end;
@@ -306,7 +306,7 @@ begin
             hint = 'Parameters: ' || array_to_string(params, ', ') || '.';
     end if;
     if not exists (select from pgq.queue where queue_name = x_queue_name) then
-        perform pgq.raise_queue_not_found(x_queue_name);
+        perform pgq._raise_queue_not_found(x_queue_name);
     end if;
 
     if x_param_name in ('per_tx_limit', 'disable_insert') then
@@ -331,7 +331,7 @@ begin
     end;
 
     if x_param_name = 'key_window' then
-        perform pgq.set_event_keys(x_queue_name);
+        perform pgq._set_event_keys(x_queue_name);
     end if;
 
     -- If the time that events may wait is set explicitly, there are no earlier ticks; ticker_latency turns them on

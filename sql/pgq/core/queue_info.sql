@@ -27,9 +27,9 @@ as $$
            q.queue_external_ticker, q.queue_ticker_paused,
            q.queue_ticker_max_count, q.queue_ticker_max_lag, q.queue_ticker_idle_period,
            current_timestamp - newest.tick_time,
-           pgq.events_between(q.queue_id, past.tick_event_seq, newest.tick_event_seq)
+           pgq._events_between(q.queue_id, past.tick_event_seq, newest.tick_event_seq)
                / nullif(extract(epoch from newest.tick_time - past.tick_time), 0)::float8,
-           pgq.events_between(q.queue_id, newest.tick_event_seq, pgq.event_seq_value(q.queue_event_seq_id)),
+           pgq._events_between(q.queue_id, newest.tick_event_seq, pgq._event_seq_value(q.queue_event_seq_id)),
            newest.tick_id
       from pgq.queue q
       left join lateral (
@@ -85,18 +85,18 @@ declare
 begin
     select queue_id into id from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     return 'pgq_tick_' || id;
 end;
 $$;
 
-create or replace function pgq.notify_consumers(i_queue_id int4)
+create or replace function pgq._notify_consumers(i_queue_id int4)
 returns void
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.notify_consumers(1)
+-- Function: pgq._notify_consumers(1)
 --
 --      Wakes consumers that wait for a tick, because the queue was dropped, or one of them was moved or unregistered.
 --      Internal.

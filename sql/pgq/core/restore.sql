@@ -2,13 +2,13 @@
 -- lower, new events would count as delivered long ago. So each tick notes the highest id, and each write compares its
 -- own id with it.
 
-create or replace function pgq.is_native_txid()
+create or replace function pgq._is_native_txid()
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.is_native_txid(0)
+-- Function: pgq._is_native_txid(0)
 --
 --      Returns whether this cluster has reached the transaction ids that ticks of this database know. This is cheap for
 --      new transactions; a transaction that was open when a tick was made is checked in detail, independently of its
@@ -30,18 +30,18 @@ begin
 end;
 $$;
 
-create or replace function pgq.check_native_txid()
+create or replace function pgq._check_native_txid()
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.check_native_txid(0)
+-- Function: pgq._check_native_txid(0)
 --
 --      Draws the transaction id, and raises PQ009 if the database is from a foreign cluster. Internal.
 -- ----------------------------------------------------------------------
 begin
-    if txid_current() < pg_sequence_last_value('pgq.txid_high_seq') and not pgq.is_native_txid() then
+    if txid_current() < pg_sequence_last_value('pgq.txid_high_seq') and not pgq._is_native_txid() then
         raise exception using
             errcode = 'PQ009',
             message = format('the queues of this database come from a cluster with higher transaction ids '
@@ -81,7 +81,7 @@ declare
     fresh   pgq.tick_0[];
     m       pgq.moved_0;
 begin
-    perform pgq.require_read_committed('pgq.adopt_restored()');
+    perform pgq._require_read_committed('pgq.adopt_restored()');
     perform pg_advisory_xact_lock(1886875907);
     lock table pgq.delayed, pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;
 
@@ -135,13 +135,13 @@ begin
                queue_switch_time = now(),
                queue_horizon_tick = coalesce((select min(tick_id) from pgq.tick_log where tick_queue = q.queue_id), 1)
          where queue_id = q.queue_id;
-        perform setval(q.queue_slot_seq, pgq.slot_state(pgq.state_rotations(q.queue_slot_seq), true, pgq.state_slot(q.queue_slot_seq)));
+        perform setval(q.queue_slot_seq, pgq._slot_state(pgq._state_rotations(q.queue_slot_seq), true, pgq._state_slot(q.queue_slot_seq)));
         n := n + 1;
     end loop;
 
     -- Waiting delayed events stay, as if there had been no pass yet.
-    m := pgq.last_move();
-    delete from pgq.delayed where pgq.is_moved(due, due_nr, due_txid, m);
+    m := pgq._last_move();
+    delete from pgq.delayed where pgq._is_moved(due, due_nr, due_txid, m);
     update pgq.delayed set due_txid = 1;
     if pg_sequence_last_value('pgq.moved_log_seq') % 2 = 0 then
         insert into pgq.moved_0 values (m.moved_nr + 1, '-infinity', 0, '1:1:', 0, '{}', '{}');
@@ -149,7 +149,7 @@ begin
         insert into pgq.moved_1 values (m.moved_nr + 1, '-infinity', 0, '1:1:', 0, '{}', '{}');
     end if;
 
-    perform pgq.note_cluster();
+    perform pgq._note_cluster();
     perform setval('pgq.txid_high_seq', cur);
     return n;
 end;

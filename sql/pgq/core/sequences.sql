@@ -82,12 +82,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.event_seq_value(i_seq regclass)
+create or replace function pgq._event_seq_value(i_seq regclass)
 returns bigint
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.event_seq_value(1)
+-- Function: pgq._event_seq_value(1)
 --
 --      Returns the last value of a sequence, 0 if it has not been used. (last_value would be 1 then, as after the first
 --      event, which would go unnoticed.) Simple enough to be inlined. Internal.
@@ -95,13 +95,13 @@ as $$
     select coalesce(pg_catalog.pg_sequence_last_value(i_seq), 0);
 $$;
 
-create or replace function pgq.events_between(i_queue_id int4, i_from_seq bigint, i_to_seq bigint)
+create or replace function pgq._events_between(i_queue_id int4, i_from_seq bigint, i_to_seq bigint)
 returns bigint
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.events_between(3)
+-- Function: pgq._events_between(3)
 --
 --      Returns the number of events that drew their ids between two values of a queue's event sequence, as counted by
 --      the sequence. Internal.

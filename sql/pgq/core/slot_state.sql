@@ -8,18 +8,18 @@
 --
 -- A producer takes the lower 31 bits, subtracts the tag, and inserts at that slot without further checks. With another
 -- cluster's tag, or if the queue is guarded, the result is not a slot of any table, and tuple routing hands the event
--- to the trigger pgq.insert_guarded(0), which makes all checks.
+-- to the trigger pgq._insert_guarded(0), which makes all checks.
 --
--- A session must hold an advisory lock, pgq.lock_slots(0), to change a state that others may change too.
+-- A session must hold an advisory lock, pgq._lock_slots(0), to change a state that others may change too.
 
-create or replace function pgq.cluster_tag()
+create or replace function pgq._cluster_tag()
 returns int4
 language plpgsql
 immutable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.cluster_tag(0)
+-- Function: pgq._cluster_tag(0)
 --
 --      Returns the tag of states in this cluster, at its bit position. If the states were made in another cluster, this
 --      is the tag that they will get. It is declared immutable, so that it is a constant in producers' plans: it does
@@ -33,23 +33,23 @@ begin
 end;
 $$;
 
-create or replace function pgq.note_cluster()
+create or replace function pgq._note_cluster()
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.note_cluster(0)
+-- Function: pgq._note_cluster(0)
 --
 --      Notes this cluster as the one in which states are made, after it is clear that its transaction ids are those
---      that ticks know. States with another tag stay guarded until pgq.unguard_queues(1). Internal.
+--      that ticks know. States with another tag stay guarded until pgq._unguard_queues(1). Internal.
 --
 -- Returns:
 --      False if it was noted before.
 -- ----------------------------------------------------------------------
 begin
     insert into pgq.cluster as c (cluster_identifier, cluster_table, cluster_tag)
-    select system_identifier, 'pgq.cluster'::regclass, pgq.cluster_tag() >> 19
+    select system_identifier, 'pgq.cluster'::regclass, pgq._cluster_tag() >> 19
       from pg_control_system()
     on conflict (cluster_is_one) do update
        set cluster_identifier = excluded.cluster_identifier,
@@ -62,61 +62,61 @@ begin
 end;
 $$;
 
-create or replace function pgq.slot_state(i_rotations bigint, i_guarded boolean, i_slot int4)
+create or replace function pgq._slot_state(i_rotations bigint, i_guarded boolean, i_slot int4)
 returns bigint
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.slot_state(3)
+-- Function: pgq._slot_state(3)
 --
 --      Returns the state with these parts. Internal.
 -- ----------------------------------------------------------------------
-    select (i_rotations << 31) + pgq.cluster_tag() + (case when i_guarded then 262144 else 0 end) + i_slot;
+    select (i_rotations << 31) + pgq._cluster_tag() + (case when i_guarded then 262144 else 0 end) + i_slot;
 $$;
 
-create or replace function pgq.state_rotations(i_slot_seq regclass)
+create or replace function pgq._state_rotations(i_slot_seq regclass)
 returns bigint
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.state_rotations(1)
+-- Function: pgq._state_rotations(1)
 --
 --      Returns the number of rotations of the queue, independently of the snapshot. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.>>) 31;
 $$;
 
-create or replace function pgq.state_slot(i_slot_seq regclass)
+create or replace function pgq._state_slot(i_slot_seq regclass)
 returns int4
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.state_slot(1)
+-- Function: pgq._state_slot(1)
 --
 --      Returns the current ev_slot, for callers that have made all checks. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.int4(pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.&) 262143);
 $$;
 
-create or replace function pgq.state_guarded(i_slot_seq regclass)
+create or replace function pgq._state_guarded(i_slot_seq regclass)
 returns boolean
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.state_guarded(1)
+-- Function: pgq._state_guarded(1)
 --
 --      Returns whether the queue is guarded. Internal.
 -- ----------------------------------------------------------------------
     select pg_catalog.int8and(pg_catalog.pg_sequence_last_value(i_slot_seq), 262144) operator(pg_catalog.<>) 0;
 $$;
 
-create or replace function pgq.lock_slots()
+create or replace function pgq._lock_slots()
 returns boolean
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.lock_slots(0)
+-- Function: pgq._lock_slots(0)
 --
 --      Acquires the right to change slot states, until the end of the transaction. Returns false at once if another
 --      session has it. Internal.
@@ -124,16 +124,16 @@ as $$
     select pg_catalog.pg_try_advisory_xact_lock(1886875907);
 $$;
 
-create or replace function pgq.guard_queue()
+create or replace function pgq._guard_queue()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.guard_queue(0)
+-- Function: pgq._guard_queue(0)
 --
 --      Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded
---      before that. It stays guarded until pgq.unguard_queues(1) sees the committed setting.
+--      before that. It stays guarded until pgq._unguard_queues(1) sees the committed setting.
 -- ----------------------------------------------------------------------
 begin
     perform pg_advisory_xact_lock(1886875907);
@@ -144,15 +144,15 @@ $$;
 
 create or replace trigger guard_queue
     after update of queue_name, queue_disable_insert, queue_per_tx_limit on pgq.queue
-    for each row execute function pgq.guard_queue();
+    for each row execute function pgq._guard_queue();
 
-create or replace function pgq.guard_queues()
+create or replace function pgq._guard_queues()
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.guard_queues(0)
+-- Function: pgq._guard_queues(0)
 --
 --      Guards all queues. Internal.
 --
@@ -161,27 +161,27 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     -- The other lock is that of pgq.create_queue(1), whose queue is not visible yet.
-    if not (pgq.lock_slots() and pg_try_advisory_xact_lock_shared(1886875904)) then
+    if not (pgq._lock_slots() and pg_try_advisory_xact_lock_shared(1886875904)) then
         return false;
     end if;
     -- (Reading the event sequence locks it before the other one, in the order of pgq.drop_queue(2).)
     perform setval(queue_slot_seq, pg_sequence_last_value(queue_slot_seq) | 262144)
        from pgq.queue
-      where case when pgq.event_seq_value(queue_event_seq_id) is not null
+      where case when pgq._event_seq_value(queue_event_seq_id) is not null
                  then pg_sequence_last_value(queue_slot_seq) & 262144 end = 0;
     return true;
 end;
 $$;
 
-create or replace function pgq.unguard_queues(i_queues int4[])
+create or replace function pgq._unguard_queues(i_queues int4[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.unguard_queues(1)
+-- Function: pgq._unguard_queues(1)
 --
---      Lets producers insert without further checks if none are needed. Call it after pgq.check_native_txid(0), and not
+--      Lets producers insert without further checks if none are needed. Call it after pgq._check_native_txid(0), and not
 --      while the ticker sleeps. Internal.
 --
 -- Parameters:
@@ -193,24 +193,24 @@ declare
 begin
     if not exists (select from pgq.queue
                     where queue_id = any (i_queues)
-                      and pg_sequence_last_value(queue_slot_seq) & marks <> pgq.cluster_tag())
-       or not pgq.lock_slots()
+                      and pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag())
+       or not pgq._lock_slots()
     then
         return;
     end if;
     -- A state with the tag remains if this transaction rolls back, and a dump must not contain a tagged state without
     -- the cluster: so note the cluster first, and change the states with the next tick.
     perform from pgq.cluster where cluster_txid <> txid_current() for no key update skip locked;
-    if not found or pgq.note_cluster() then
+    if not found or pgq._note_cluster() then
         return;
     end if;
     -- a statement of its own, so that it sees what was committed before this session got the lock
-    perform setval(queue_slot_seq, (pg_sequence_last_value(queue_slot_seq) & ~ marks) | pgq.cluster_tag())
+    perform setval(queue_slot_seq, (pg_sequence_last_value(queue_slot_seq) & ~ marks) | pgq._cluster_tag())
        from pgq.queue
       where queue_id = any (i_queues)
         and not queue_disable_insert
         and queue_per_tx_limit is null
         and pg_sequence_last_value('pgq.ticker_sleep_seq') = 1
-        and pg_sequence_last_value(queue_slot_seq) & marks <> pgq.cluster_tag();
+        and pg_sequence_last_value(queue_slot_seq) & marks <> pgq._cluster_tag();
 end;
 $$;

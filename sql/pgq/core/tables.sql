@@ -197,7 +197,7 @@ create table pgq.tick_0 (
     -- early tick, made for latency between two nominal ticks; forgotten when the log rotates
     tick_early      boolean         not null default false,
     -- Transactions with ids from here on had drawn none of the event ids that tick_event_seq counts. Transactions with
-    -- lower ids that were running may still commit such events: see pgq.due_queues().
+    -- lower ids that were running may still commit such events: see pgq._due_queues().
     tick_fence      bigint          not null default 0,
     constraint tick_0_pkey primary key (tick_queue, tick_id)
 ) with (fillfactor = 100, autovacuum_enabled = off);

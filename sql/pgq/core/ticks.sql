@@ -2,12 +2,12 @@
 -- keeps rotation of the log from emptying it: so these functions read the current table first, and the other one only
 -- if necessary.
 
-create or replace function pgq.get_tick(i_queue_id int4, i_tick_id bigint)
+create or replace function pgq._get_tick(i_queue_id int4, i_tick_id bigint)
 returns pgq.tick_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.get_tick(2)
+-- Function: pgq._get_tick(2)
 --
 --      Returns a tick. Internal.
 --
@@ -33,20 +33,20 @@ begin
         exit when found;
     end loop;
     if t.tick_id is null then
-        perform pgq.check_log_snapshot('tick');
+        perform pgq._check_log_snapshot('tick');
     end if;
     return t;
 end;
 $$;
 
-create or replace function pgq.first_tick(
+create or replace function pgq._first_tick(
     i_queue_id int4, i_after bigint, i_nominal boolean, i_min_seq bigint default null, i_min_time timestamptz default null,
     i_max_time timestamptz default null)
 returns pgq.tick_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.first_tick(6)
+-- Function: pgq._first_tick(6)
 --
 --      Returns the first tick after a given one that is far enough from it. Internal.
 --
@@ -105,12 +105,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.last_tick(i_queue_id int4, i_before bigint default null)
+create or replace function pgq._last_tick(i_queue_id int4, i_before bigint default null)
 returns pgq.tick_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.last_tick(2)
+-- Function: pgq._last_tick(2)
 --
 --      Returns the newest tick of a queue, or the newest before a given one. Internal.
 --
@@ -150,14 +150,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.append_ticks(
+create or replace function pgq._append_ticks(
     i_queues int4[], i_ticks bigint[], i_time timestamptz, i_event_seqs bigint[], i_early boolean[], i_fences bigint[],
     i_heartbeats int4[] default '{}', i_writer bigint default null)
 returns bigint[]
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.append_ticks(8)
+-- Function: pgq._append_ticks(8)
 --
 --      Stores ticks with the present snapshot, and notifies consumers. The caller holds the queues' tick locks and has
 --      a transaction id. Internal.
@@ -196,7 +196,7 @@ begin
         with tick as (
             insert into pgq.tick_0 (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early, tick_fence)
             select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,
-                   case when i_writer is null then pg_catalog.txid_current_snapshot() else (select pgq.snapshot_without(i_writer)) end,
+                   case when i_writer is null then pg_catalog.txid_current_snapshot() else (select pgq._snapshot_without(i_writer)) end,
                    n.event_seq, n.early, coalesce(n.fence, pg_catalog.txid_current())
               from rows from (pg_catalog.unnest(i_queues), pg_catalog.unnest(i_ticks), pg_catalog.unnest(i_event_seqs),
                               pg_catalog.unnest(i_early), pg_catalog.unnest(i_fences))
@@ -212,7 +212,7 @@ begin
         with tick as (
             insert into pgq.tick_1 (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq, tick_early, tick_fence)
             select q.queue_id, coalesce(n.tick_id, pg_catalog.nextval(q.queue_tick_seq_id)), i_time,
-                   case when i_writer is null then pg_catalog.txid_current_snapshot() else (select pgq.snapshot_without(i_writer)) end,
+                   case when i_writer is null then pg_catalog.txid_current_snapshot() else (select pgq._snapshot_without(i_writer)) end,
                    n.event_seq, n.early, coalesce(n.fence, pg_catalog.txid_current())
               from rows from (pg_catalog.unnest(i_queues), pg_catalog.unnest(i_ticks), pg_catalog.unnest(i_event_seqs),
                               pg_catalog.unnest(i_early), pg_catalog.unnest(i_fences))
@@ -229,13 +229,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.snapshot_without(i_txid bigint)
+create or replace function pgq._snapshot_without(i_txid bigint)
 returns txid_snapshot
 language plpgsql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.snapshot_without(1)
+-- Function: pgq._snapshot_without(1)
 --
 --      Returns the present snapshot with this transaction, too, among the running ones. PostgreSQL leaves it out, so
 --      that its events would count as seen once another transaction with a later id has ended. Internal.
@@ -252,13 +252,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.tick_view_write()
+create or replace function pgq._tick_view_write()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.tick_view_write(0)
+-- Function: pgq._tick_view_write(0)
 --
 --      Makes pgq.tick writable, like the table that it is in PgQ, for the tools of cascaded queues.
 -- ----------------------------------------------------------------------

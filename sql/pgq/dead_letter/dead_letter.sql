@@ -37,7 +37,7 @@ begin
             message = 'event_dead_letter_many: there must be one reason for each event',
             hint = 'Give arrays of the same length, and no reason that is null.';
     end if;
-    select * into b from pgq.open_batch(x_batch_id);
+    select * into b from pgq._open_batch(x_batch_id);
     -- If several workers share a position, take the consumer that owns it: replayed events are for all of them.
     select c.co_name into owner
       from pgq.registration r
@@ -63,7 +63,7 @@ begin
              order by e.ev_id
             returning ev_id)
         select array_agg(ev_id) from buried$sql$,
-        pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
+        pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
     into found
     using x_event_ids, x_reasons, x_tracebacks, (b.queue).queue_name, owner, x_batch_id;
 

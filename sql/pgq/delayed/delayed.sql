@@ -6,18 +6,18 @@
 -- already, and a later pass finds its rows by that id. The snapshot names only transactions that are older than the
 -- newest one that had ended; the others lie below the fence, an id that no transaction had yet.
 
-create or replace function pgq.delayed_target(out earliest timestamptz, out parity bigint)
+create or replace function pgq._delayed_target(out earliest timestamptz, out parity bigint)
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.delayed_target(0)
+-- Function: pgq._delayed_target(0)
 --
 --      Returns what a session needs to write into pgq.delayed. It draws the transaction id before it looks, and wakes
 --      the ticker, because the new event may be due next. Internal.
 --
 -- Returns:
 --      earliest    - earliest time that a row may be due; null for no limit
---      parity      - for pgq.delayed_slot(2)
+--      parity      - for pgq._delayed_slot(2)
 -- ----------------------------------------------------------------------
 begin
     perform pg_catalog.txid_current();
@@ -30,12 +30,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.delayed_slot(i_due timestamptz, i_parity bigint)
+create or replace function pgq._delayed_slot(i_due timestamptz, i_parity bigint)
 returns int4
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.delayed_slot(2)
+-- Function: pgq._delayed_slot(2)
 --
 --      Returns the table for an event that is due at this time; there are two for each range of delays. Internal.
 -- ----------------------------------------------------------------------
@@ -52,12 +52,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.last_move()
+create or replace function pgq._last_move()
 returns pgq.moved_0
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.last_move(0)
+-- Function: pgq._last_move(0)
 --
 --      Returns the progress of the passes; empty before the first pass. Internal.
 --
@@ -83,20 +83,20 @@ begin
         exit when found;
     end loop;
     if m.moved_nr is null then
-        perform pgq.check_log_snapshot('moved');
+        perform pgq._check_log_snapshot('moved');
         m := row(0, '-infinity', 0, '1:1:', 0, '{}', '{}');
     end if;
     return m;
 end;
 $$;
 
-create or replace function pgq.is_moved(i_due timestamptz, i_due_nr bigint, i_due_txid bigint, i_move pgq.moved_0)
+create or replace function pgq._is_moved(i_due timestamptz, i_due_nr bigint, i_due_txid bigint, i_move pgq.moved_0)
 returns boolean
 language plpgsql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.is_moved(4)
+-- Function: pgq._is_moved(4)
 --
 --      Whether a row of pgq.delayed has been copied into its queue. Internal.
 -- ----------------------------------------------------------------------
@@ -134,7 +134,7 @@ declare
     id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
 begin
     if id is null then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     return query
     select d.due, d.ev_id, d.ev_time, d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4

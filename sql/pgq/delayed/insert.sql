@@ -1,9 +1,9 @@
-create or replace function pgq.check_delivery_time(i_what text, i_times timestamptz[])
+create or replace function pgq._check_delivery_time(i_what text, i_times timestamptz[])
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.check_delivery_time(2)
+-- Function: pgq._check_delivery_time(2)
 --
 --      Raises PQ050 for times at which nothing can be delivered. Internal.
 -- ----------------------------------------------------------------------
@@ -59,16 +59,16 @@ declare
     id  bigint;
     due timestamptz;
 begin
-    perform pgq.check_delivery_time('insert_event_at', array[insert_event_at.deliver_at]);
-    select * into t from pgq.write_target(insert_event_at.queue_name);
-    select * into d from pgq.delayed_target();
+    perform pgq._check_delivery_time('insert_event_at', array[insert_event_at.deliver_at]);
+    select * into t from pgq._write_target(insert_event_at.queue_name);
+    select * into d from pgq._delayed_target();
     id := nextval(t.event_seq);
     due := greatest(insert_event_at.deliver_at, d.earliest);
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                              ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     values (due, t.queue_id, id, greatest(insert_event_at.deliver_at, now()), insert_event_at.ev_type, insert_event_at.ev_data,
             insert_event_at.ev_extra1, insert_event_at.ev_extra2, insert_event_at.ev_extra3, insert_event_at.ev_extra4,
-            pgq.delayed_slot(due, d.parity));
+            pgq._delayed_slot(due, d.parity));
     return id;
 end;
 $$;
@@ -115,15 +115,15 @@ begin
             message = 'insert_events_at: the arrays differ in length',
             hint = 'Give one element for each event in every array; extra fields that no event has may be null as a whole.';
     end if;
-    perform pgq.check_delivery_time('insert_events_at', i_times);
-    select * into t from pgq.write_target(i_queue_name, n);
-    select * into d from pgq.delayed_target();
+    perform pgq._check_delivery_time('insert_events_at', i_times);
+    select * into t from pgq._write_target(i_queue_name, n);
+    select * into d from pgq._delayed_target();
     return query
     insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                              ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     select greatest(e.deliver_at, d.earliest), t.queue_id, nextval(t.event_seq), greatest(e.deliver_at, now()),
            e.ev_type, e.ev_data, e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
-           pgq.delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
+           pgq._delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
       from (select unnest(i_times) as deliver_at, unnest(i_types) as ev_type, unnest(i_data) as ev_data,
                    unnest(i_extra1) as ev_extra1, unnest(i_extra2) as ev_extra2,
                    unnest(i_extra3) as ev_extra3, unnest(i_extra4) as ev_extra4) e
@@ -157,7 +157,7 @@ declare
     d       pgq.delayed;
 begin
     if id is null then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     -- This waits for a pass that is just copying the event. A later pass skips locked events.
     select * into d
@@ -167,12 +167,12 @@ begin
        and ev_owner is null
        for update;
     -- A statement of its own, so that it sees what was committed before this session got the lock.
-    if not found or pgq.is_moved(d.due, d.due_nr, d.due_txid, pgq.last_move()) then
+    if not found or pgq._is_moved(d.due, d.due_nr, d.due_txid, pgq._last_move()) then
         return false;
     end if;
-    if not pgq.is_read_committed() and d.due < (pgq.delayed_target()).earliest then
+    if not pgq._is_read_committed() and d.due < (pgq._delayed_target()).earliest then
         -- A pass that this snapshot does not see may have copied the event.
-        perform pgq.raise_stale_snapshot();
+        perform pgq._raise_stale_snapshot();
     end if;
     delete from pgq.delayed where ev_id = i_event_id and ev_queue = id and ev_owner is null;
     return true;

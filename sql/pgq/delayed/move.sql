@@ -1,9 +1,9 @@
-create or replace function pgq.delayed_is_due(i_move pgq.moved_0)
+create or replace function pgq._delayed_is_due(i_move pgq.moved_0)
 returns boolean
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.delayed_is_due(1)
+-- Function: pgq._delayed_is_due(1)
 --
 --      Whether there may be something for a pass to copy. Internal.
 -- ----------------------------------------------------------------------
@@ -13,7 +13,7 @@ begin
                     where (due, due_nr) > (i_move.moved_due, i_move.moved_due_nr)
                       and due <= pg_catalog.clock_timestamp())
         or exists (select from pgq.delayed
-                    where due_txid = any (pgq.ended_between(i_move.moved_snapshot, pg_catalog.txid_current_snapshot()))
+                    where due_txid = any (pgq._ended_between(i_move.moved_snapshot, pg_catalog.txid_current_snapshot()))
                       and (due, due_nr) <= (i_move.moved_due, i_move.moved_due_nr))
         or exists (select from pgq.delayed
                     where due_txid >= pg_catalog.txid_snapshot_xmax(i_move.moved_snapshot)
@@ -22,13 +22,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.ended_between(i_before txid_snapshot, i_after txid_snapshot)
+create or replace function pgq._ended_between(i_before txid_snapshot, i_after txid_snapshot)
 returns bigint[]
 language plpgsql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.ended_between(2)
+-- Function: pgq._ended_between(2)
 --
 --      Returns the transactions that were running in one snapshot and are not in a later one. Internal.
 -- ----------------------------------------------------------------------
@@ -37,12 +37,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.future_txid()
+create or replace function pgq._future_txid()
 returns bigint
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.future_txid(0)
+-- Function: pgq._future_txid(0)
 --
 --      Returns a transaction id that no transaction has yet, close to the newest one. (A snapshot knows less: it ends
 --      behind the newest transaction that has ended.) Internal.
@@ -99,25 +99,25 @@ declare
     held_nr     bigint[];
     queues      int4[];
 begin
-    perform pgq.require_read_committed('moving delayed events');
+    perform pgq._require_read_committed('moving delayed events');
     if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
-        perform pgq.check_native_txid();
+        perform pgq._check_native_txid();
     end if;
     moved := 0;
-    m := pgq.last_move();
-    if pgq.delayed_is_due(m) then
+    m := pgq._last_move();
+    if pgq._delayed_is_due(m) then
         if not pg_try_advisory_xact_lock(1886875914) then
             next_due := interval '100 milliseconds';
             return;
         end if;
-        perform pgq.check_native_txid();  -- draws the transaction id, before the current tables are looked up
+        perform pgq._check_native_txid();  -- draws the transaction id, before the current tables are looked up
         if exists (select from pgq.delayed where due_txid = txid_current()) then
             raise exception using
                 errcode = 'PQ053',
                 message = 'delayed events must not be moved in the transaction that has inserted them',
                 hint = 'Commit first.';
         end if;
-        m := pgq.last_move();  -- the previous holder of the lock has committed
+        m := pgq._last_move();  -- the previous holder of the lock has committed
 
         -- First publish the time limit, then look; see the top of delayed.sql.
         until := clock_timestamp();
@@ -126,8 +126,8 @@ begin
         end if;
         until := greatest(until, m.moved_due);
         snapshot := txid_current_snapshot();
-        fence := pgq.future_txid();
-        ended := pgq.ended_between(m.moved_snapshot, snapshot);
+        fence := pgq._future_txid();
+        ended := pgq._ended_between(m.moved_snapshot, snapshot);
         ended_from := txid_snapshot_xmax(m.moved_snapshot);
         -- the end of a full piece
         select due, due_nr into last
@@ -163,7 +163,7 @@ begin
                     except
                     select due, due_nr from taken) locked),
         target as materialized (
-            select queue_id, pgq.state_slot(queue_slot_seq) as ev_slot from pgq.queue),
+            select queue_id, pgq._state_slot(queue_slot_seq) as ev_slot from pgq.queue),
         -- The queues of the other events were dropped, or their consumers unregistered.
         copied as (
             insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data,
@@ -228,12 +228,12 @@ declare
     needed  boolean;
     n       int4 := 0;
 begin
-    perform pgq.require_read_committed('rotation');
+    perform pgq._require_read_committed('rotation');
     if not pg_try_advisory_xact_lock(1886875914) then
         return 0;
     end if;
     parity := pg_sequence_last_value('pgq.delayed_parity_seq');
-    m := pgq.last_move();
+    m := pgq._last_move();
     for range in 0 .. 5 loop
         other := 'pgq.delayed_' || 2 * range + 1 - ((parity >> range) & 1);
         if pg_relation_size(other) > 0 then
@@ -253,7 +253,7 @@ begin
             execute format('truncate only %s', other);
             n := n + 1;
         end if;
-        if pg_table_size('pgq.delayed_' || 2 * range + ((parity >> range) & 1)) > pgq.delayed_rotate_bytes() then
+        if pg_table_size('pgq.delayed_' || 2 * range + ((parity >> range) & 1)) > pgq._delayed_rotate_bytes() then
             parity := parity # (1 << range);
             perform setval('pgq.delayed_parity_seq', parity);
         end if;
@@ -262,12 +262,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.delayed_rotate_bytes()
+create or replace function pgq._delayed_rotate_bytes()
 returns bigint
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.delayed_rotate_bytes(0)
+-- Function: pgq._delayed_rotate_bytes(0)
 --
 --      Returns the size that a table of delayed events may reach before the other one is filled: the limit of the log
 --      of moves. Internal.

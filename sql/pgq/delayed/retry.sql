@@ -23,7 +23,7 @@ as $$
 declare
     b       record;
     d       record;
-    m       constant pgq.moved_0 := pgq.last_move();
+    m       constant pgq.moved_0 := pgq._last_move();
     found   bigint[];
     missing bigint;
     n       int4;
@@ -36,8 +36,8 @@ begin
             message = 'event_retry_many: there must be one time for each event',
             hint = 'Give two arrays of the same length, without nulls.';
     end if;
-    select * into b from pgq.open_batch(x_batch_id);
-    select * into d from pgq.delayed_target();
+    select * into b from pgq._open_batch(x_batch_id);
+    select * into d from pgq._delayed_target();
 
     execute format($sql$
         with wanted as (
@@ -48,15 +48,15 @@ begin
             insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_owner, ev_batch, ev_retry,
                                      ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
             select greatest(at, $6), $3, ev_id, ev_time, $4, $5, coalesce(ev_retry, 0) + 1,
-                   ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, pgq.delayed_slot(greatest(at, $6), $7)
+                   ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, pgq._delayed_slot(greatest(at, $6), $7)
               from event e
              where not exists (select from pgq.delayed d
                                 where d.ev_id = e.ev_id and d.ev_queue = $3 and d.ev_owner = $4
-                                  and not pgq.is_moved(d.due, d.due_nr, d.due_txid, $8))
+                                  and not pgq._is_moved(d.due, d.due_nr, d.due_txid, $8))
             on conflict do nothing
             returning ev_id)
         select (select array_agg(ev_id) from event), (select count(*) from retry)$sql$,
-        pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
+        pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
     into found, n
     using x_event_ids, x_retry_times, (b.queue).queue_id, b.sub_id, x_batch_id, d.earliest, d.parity, m;
 
@@ -158,18 +158,18 @@ as $$
 --      inserts into pgq.delayed
 -- ----------------------------------------------------------------------
 declare
-    r   pgq.registration := pgq.find_registration(x_queue, x_consumer);
-    m   constant pgq.moved_0 := pgq.last_move();
+    r   pgq.registration := pgq._find_registration(x_queue, x_consumer);
+    m   constant pgq.moved_0 := pgq._last_move();
     d   record;
     id  bigint := x_ev_id;
 begin
     if id is null then
         select nextval(queue_event_seq_id) into id from pgq.queue where queue_id = r.sub_queue;
     end if;
-    select * into d from pgq.delayed_target();
+    select * into d from pgq._delayed_target();
     if exists (select from pgq.delayed w
                 where w.ev_id = id and w.ev_queue = r.sub_queue and w.ev_owner = r.sub_id
-                  and not pgq.is_moved(w.due, w.due_nr, w.due_txid, m))
+                  and not pgq._is_moved(w.due, w.due_nr, w.due_txid, m))
     then
         raise exception using
             errcode = 'unique_violation',
@@ -180,18 +180,18 @@ begin
                              ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
     values (greatest(x_retry_after, d.earliest), r.sub_queue, id, x_ev_time, r.sub_id, x_ev_retry,
             x_ev_type, x_ev_data, x_ev_extra1, x_ev_extra2, x_ev_extra3, x_ev_extra4,
-            pgq.delayed_slot(greatest(x_retry_after, d.earliest), d.parity));
+            pgq._delayed_slot(greatest(x_retry_after, d.earliest), d.parity));
     return id;
 end;
 $$;
 
-create or replace function pgq.retry_view_write()
+create or replace function pgq._retry_view_write()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.retry_view_write(0)
+-- Function: pgq._retry_view_write(0)
 --
 --      Trigger of pgq.retry_queue: an inserted row is a waiting retry, deleting a row cancels it, and updating a row
 --      replaces it.
@@ -211,10 +211,10 @@ begin
          order by d.due_nr desc limit 1
            for update;
         if not found
-           or pgq.is_moved(w.due, w.due_nr, w.due_txid, pgq.last_move())
-           or not pgq.is_read_committed() and w.due < (pgq.delayed_target()).earliest
+           or pgq._is_moved(w.due, w.due_nr, w.due_txid, pgq._last_move())
+           or not pgq._is_read_committed() and w.due < (pgq._delayed_target()).earliest
         then
-            perform pgq.raise_stale_snapshot();
+            perform pgq._raise_stale_snapshot();
         end if;
         delete from pgq.delayed where ev_id = w.ev_id and due_slot = w.due_slot and due_nr = w.due_nr;
         if tg_op = 'DELETE' then

@@ -78,7 +78,7 @@ create table pgq.moved_1 (
     constraint moved_1_pkey primary key (moved_nr)
 ) with (fillfactor = 100, autovacuum_enabled = off);
 
--- The waiting events. (Under an old snapshot it shows more than those: functions that decide use pgq.last_move().)
+-- The waiting events. (Under an old snapshot it shows more than those: functions that decide use pgq._last_move().)
 create view pgq.waiting_event as
 select d.*
   from pgq.delayed d

@@ -18,12 +18,12 @@ as $$
                pg_catalog.int8and(pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0), 9223372036854775807), i_partitions));
 $$;
 
-create or replace function pgq.group_sql(g pgq.consumer_group, i_part int4, i_range_sql text, i_types text[], i_but_parked boolean)
+create or replace function pgq._group_sql(g pgq.consumer_group, i_part int4, i_range_sql text, i_types text[], i_but_parked boolean)
 returns text
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.group_sql(5)
+-- Function: pgq._group_sql(5)
 --
 --      Returns the query for the events of a partition. Internal.
 --
@@ -104,12 +104,12 @@ begin
       join pgq.consumer_group cg on cg.group_id = m.member_group
      where m.member_id = i_member_id;
     if not found then
-        perform pgq.raise_member_gone(i_member_id);
+        perform pgq._raise_member_gone(i_member_id);
     end if;
-    if g.group_resize_to is not null and pgq.switch_group(g.group_id) then
+    if g.group_resize_to is not null and pgq._switch_group(g.group_id) then
         select * into g from pgq.consumer_group where group_id = g.group_id;
     end if;
-    perform pgq.balance_group(g.group_id, i_member_id);
+    perform pgq._balance_group(g.group_id, i_member_id);
 
     owned := array(select part_nr from pgq.group_partition
                     where part_group = g.group_id and part_member = i_member_id order by part_nr);
@@ -135,7 +135,7 @@ begin
             continue;
         end if;
         continue when part.part_nr = any (i_not);
-        select * into b from pgq.open_partition_batch(g, q, part, i_max_count, i_min_lag, i_types, i_most_inline);
+        select * into b from pgq._open_partition_batch(g, q, part, i_max_count, i_min_lag, i_types, i_most_inline);
         if b.batch_id is not null then
             partition := part.part_nr;
             generation := part.part_generation;
@@ -154,46 +154,46 @@ begin
 end;
 $$;
 
-create or replace function pgq.open_partition_batch(
+create or replace function pgq._open_partition_batch(
     g pgq.consumer_group, q pgq.queue, part pgq.group_partition,
     i_max_count int4, i_min_lag interval, i_types text[], i_most_inline int4,
     out batch_id bigint, out last_tick pgq.tick_0, out cur_tick pgq.tick_0, out batch_sql text, out events bytea[])
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.open_partition_batch(7)
+-- Function: pgq._open_partition_batch(7)
 --
 --      Opens the next batch of a partition; all null if there is none yet or the partition has another owner. It skips
 --      ranges without an event for the partition. Internal.
 -- ----------------------------------------------------------------------
 declare
-    p           pgq.position_0 := pgq.get_position(part.part_reg);
+    p           pgq.position_0 := pgq._get_position(part.part_reg);
     locked      pgq.position_0;
     but_parked  constant boolean := exists (select from pgq.parked_key where parked_group = g.group_id and parked_part = part.part_nr);
     last_id     bigint;
     is_empty    boolean := false;
 begin
     loop
-        last_tick := pgq.get_tick(q.queue_id, p.pos_last_tick);
+        last_tick := pgq._get_tick(q.queue_id, p.pos_last_tick);
         if last_tick.tick_id is null then
-            perform pgq.raise_tick_not_found(q.queue_name, p.pos_last_tick);
+            perform pgq._raise_tick_not_found(q.queue_name, p.pos_last_tick);
         end if;
 
         if p.pos_batch is null then
-            cur_tick := pgq.next_batch_tick(q.queue_id, last_tick, i_min_lag, null, null, i_max_count);
+            cur_tick := pgq._next_batch_tick(q.queue_id, last_tick, i_min_lag, null, null, i_max_count);
             exit when cur_tick.tick_id is null;
 
             -- Lock only now, since mostly there is nothing new. A session that holds other partitions must not wait for
             -- this one: another session may hold it and wait for those. If another session was faster, look again.
-            exit when not pgq.try_lock_position(part.part_reg);
-            locked := pgq.lock_position(part.part_reg);
+            exit when not pgq._try_lock_position(part.part_reg);
+            locked := pgq._lock_position(part.part_reg);
             exit when locked.pos_nr is null;
             if locked.pos_nr <> p.pos_nr then
                 p := locked;
                 continue;
             end if;
             -- Under the lock no session takes the partition away, or resizes the group.
-            if pgq.is_read_committed() then
+            if pgq._is_read_committed() then
                 select group_resize_tick into last_id
                   from pgq.group_partition
                   join pgq.consumer_group on group_id = part_group
@@ -210,20 +210,20 @@ begin
             exit when not found;
             if last_id < cur_tick.tick_id then
                 exit when last_id <= last_tick.tick_id;
-                cur_tick := pgq.get_tick(q.queue_id, last_id);
+                cur_tick := pgq._get_tick(q.queue_id, last_id);
             end if;
         else
             -- the open batch again
-            cur_tick := pgq.get_tick(q.queue_id, p.pos_next_tick);
+            cur_tick := pgq._get_tick(q.queue_id, p.pos_next_tick);
             if cur_tick.tick_id is null then
-                perform pgq.raise_tick_not_found(q.queue_name, p.pos_next_tick);
+                perform pgq._raise_tick_not_found(q.queue_name, p.pos_next_tick);
             end if;
         end if;
 
-        batch_sql := pgq.group_sql(g, part.part_nr, pgq.range_sql(q, last_tick, cur_tick, g.group_sub_id), i_types, but_parked);
+        batch_sql := pgq._group_sql(g, part.part_nr, pgq._range_sql(q, last_tick, cur_tick, g.group_sub_id), i_types, but_parked);
         events := null;
         if cur_tick.tick_event_seq - last_tick.tick_event_seq <= i_most_inline * g.group_partitions then
-            events := pgq.small_batch(batch_sql);
+            events := pgq._small_batch(batch_sql);
         end if;
         if p.pos_batch is not null then
             batch_id := p.pos_batch;
@@ -237,8 +237,8 @@ begin
             end if;
         end if;
         if is_empty then
-            perform pgq.append_position(part.part_reg, p.pos_nr + 1, cur_tick.tick_id, null, null);
-            p := pgq.get_position(part.part_reg);
+            perform pgq._append_position(part.part_reg, p.pos_nr + 1, cur_tick.tick_id, null, null);
+            p := pgq._get_position(part.part_reg);
             continue;
         end if;
         -- as in pgq.open_next_batch()
@@ -246,18 +246,18 @@ begin
             perform pg_catalog.set_config('synchronous_commit', 'on', true);
         end if;
         batch_id := pg_catalog.nextval('pgq.batch_id_seq');
-        perform pgq.append_position(part.part_reg, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
+        perform pgq._append_position(part.part_reg, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);
         return;
     end loop;
 end;
 $$;
 
-create or replace function pgq.fence_partition(i_registration int4, i_generation bigint)
+create or replace function pgq._fence_partition(i_registration int4, i_generation bigint)
 returns pgq.group_partition
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.fence_partition(2)
+-- Function: pgq._fence_partition(2)
 --
 --      Locks a partition until the end of the transaction, if its owner has not changed. The session ends if it is idle
 --      in this transaction for longer than the group's lease. Internal.
@@ -268,8 +268,8 @@ as $$
 declare
     part    pgq.group_partition;
 begin
-    perform pgq.lock_position(i_registration);
-    if pgq.is_read_committed() then
+    perform pgq._lock_position(i_registration);
+    if pgq._is_read_committed() then
         select * into part from pgq.group_partition where part_reg = i_registration;
     else
         -- An old snapshot does not see the present owner; a change meanwhile raises 40001.
@@ -322,8 +322,8 @@ as $$
 --      locks pgq.registration; appends a position; inserts into pgq.parked_key, pgq.parked_event
 -- ----------------------------------------------------------------------
 declare
-    part    pgq.group_partition := pgq.fence_partition(pgq.find_batch(i_batch_id), i_generation);
-    p       pgq.position_0 := pgq.get_position(part.part_reg);
+    part    pgq.group_partition := pgq._fence_partition(pgq._find_batch(i_batch_id), i_generation);
+    p       pgq.position_0 := pgq._get_position(part.part_reg);
     n       int4 := 0;
 begin
     if p.pos_batch = i_batch_id is not true then
@@ -341,9 +341,9 @@ begin
     if cardinality(i_failed) > 0
        or exists (select from pgq.parked_key where parked_group = part.part_group and parked_part = part.part_nr)
     then
-        n := pgq.park_events(part, i_batch_id, i_failed, i_errors, i_delays, i_types);
+        n := pgq._park_events(part, i_batch_id, i_failed, i_errors, i_delays, i_types);
     end if;
-    perform pgq.append_position(part.part_reg, p.pos_nr + 1, p.pos_next_tick, null, null, clock_timestamp());
+    perform pgq._append_position(part.part_reg, p.pos_nr + 1, p.pos_next_tick, null, null, clock_timestamp());
     return n;
 end;
 $$;
@@ -369,13 +369,13 @@ declare
     g   pgq.consumer_group;
     nr  int4;
 begin
-    select * into b from pgq.open_batch(i_batch_id);
-    select part_nr into nr from pgq.group_partition where part_reg = pgq.find_batch(i_batch_id);
+    select * into b from pgq._open_batch(i_batch_id);
+    select part_nr into nr from pgq.group_partition where part_reg = pgq._find_batch(i_batch_id);
     select * into g from pgq.consumer_group
-     where group_id = (select part_group from pgq.group_partition where part_reg = pgq.find_batch(i_batch_id));
+     where group_id = (select part_group from pgq.group_partition where part_reg = pgq._find_batch(i_batch_id));
     if found then
         return query execute format('select ev_id, %s from (%s) ev', g.group_key_sql,
-                                    pgq.group_sql(g, nr, pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id), null, false));
+                                    pgq._group_sql(g, nr, pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id), null, false));
     end if;
 end;
 $$;

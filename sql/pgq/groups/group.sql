@@ -1,9 +1,9 @@
-create or replace function pgq.find_group(i_queue_name text, i_group_name text)
+create or replace function pgq._find_group(i_queue_name text, i_group_name text)
 returns pgq.consumer_group
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.find_group(2)
+-- Function: pgq._find_group(2)
 --
 --      Returns a consumer group; raises PQ001 or PQ036 if there is none. Internal.
 -- ----------------------------------------------------------------------
@@ -17,7 +17,7 @@ begin
        and cg.group_name = i_group_name;
     if not found then
         if not exists (select from pgq.queue where queue_name = i_queue_name) then
-            perform pgq.raise_queue_not_found(i_queue_name);
+            perform pgq._raise_queue_not_found(i_queue_name);
         end if;
         raise exception using
             errcode = 'PQ036',
@@ -29,12 +29,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.check_partition_names(g pgq.consumer_group, i_first int4, i_last int4)
+create or replace function pgq._check_partition_names(g pgq.consumer_group, i_first int4, i_last int4)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.check_partition_names(3)
+-- Function: pgq._check_partition_names(3)
 --
 --      Raises PQ038 if a consumer has the name of a partition that is to be added. Internal.
 -- ----------------------------------------------------------------------
@@ -56,13 +56,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.add_group_partition(g pgq.consumer_group, i_nr int4, i_tick_id bigint)
+create or replace function pgq._add_group_partition(g pgq.consumer_group, i_nr int4, i_tick_id bigint)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.add_group_partition(3)
+-- Function: pgq._add_group_partition(3)
 --
 --      Registers a partition of a group after a tick. Internal.
 --
@@ -75,21 +75,21 @@ declare
     r           pgq.registration;
 begin
     if pgq.register_consumer_at(queue, consumer, i_tick_id) = 0 then
-        perform pgq.check_partition_names(g, i_nr, i_nr);
+        perform pgq._check_partition_names(g, i_nr, i_nr);
     end if;
-    r := pgq.find_registration(queue, consumer);
+    r := pgq._find_registration(queue, consumer);
     update pgq.registration set sub_id = g.group_sub_id, reg_is_partition = true where reg_id = r.reg_id;
     insert into pgq.group_partition (part_group, part_nr, part_reg) values (g.group_id, i_nr, r.reg_id);
 end;
 $$;
 
-create or replace function pgq.remove_group_partition(i_group_id int4, i_nr int4)
+create or replace function pgq._remove_group_partition(i_group_id int4, i_nr int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.remove_group_partition(2)
+-- Function: pgq._remove_group_partition(2)
 --
 --      Removes a partition and its registration. Internal.
 -- ----------------------------------------------------------------------
@@ -100,10 +100,10 @@ begin
      using pgq.registration pr
      where p.part_group = i_group_id and p.part_nr = i_nr and pr.reg_id = p.part_reg
     returning pr.* into r;
-    perform pgq.lock_position(r.reg_id);
+    perform pgq._lock_position(r.reg_id);
     delete from pgq.registration where reg_id = r.reg_id;
     -- Do not wait for a session that has locked the consumer: it may be waiting for the position.
-    perform pgq.forget_consumer(r.sub_consumer);
+    perform pgq._forget_consumer(r.sub_consumer);
 end;
 $$;
 
@@ -143,21 +143,21 @@ declare
     key     constant text := case when i_key = 'pkey' then 'pgq.event_pkey(ev_type, ev_data)' else i_key end;
     tick    bigint;
 begin
-    perform pgq.check_name('group', i_group_name);
-    perform pgq.check_name('consumer', i_group_name || '#1023');
+    perform pgq._check_name('group', i_group_name);
+    perform pgq._check_name('consumer', i_group_name || '#1023');
     -- as in pgq.register_consumer_at()
-    if pgq.is_read_committed() then
+    if pgq._is_read_committed() then
         select * into q from pgq.queue where queue_name = i_queue_name for key share;
     else
         select * into q from pgq.queue where queue_name = i_queue_name for share;
     end if;
     if q.queue_id is null then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     if i_key is null then
-        perform pgq.check_group_key(null);
+        perform pgq._check_group_key(null);
     end if;
-    tick := coalesce(i_tick_id, (pgq.last_tick(q.queue_id)).tick_id);
+    tick := coalesce(i_tick_id, (pgq._last_tick(q.queue_id)).tick_id);
     begin
         insert into pgq.consumer_group (group_queue, group_name, group_sub_id, group_partitions, group_key, group_key_sql,
                                         group_lease, group_park_limit)
@@ -174,7 +174,7 @@ begin
             hint = 'Give 1 to 1024 partitions, a lease of 100 milliseconds to 1 day, and a limit of 0 or more.';
     end;
     if g.group_id is null then
-        g := pgq.find_group(i_queue_name, i_group_name);
+        g := pgq._find_group(i_queue_name, i_group_name);
         if g.group_key <> i_key then
             raise exception using
                 errcode = 'PQ038',
@@ -185,10 +185,10 @@ begin
         return 0;
     end if;
     update pgq.consumer_group
-       set group_key_sql = pgq.make_group_key(g.group_id, key)
+       set group_key_sql = pgq._make_group_key(g.group_id, key)
      where group_id = g.group_id;
     for n in 0 .. i_partitions - 1 loop
-        perform pgq.add_group_partition(g, n, tick);
+        perform pgq._add_group_partition(g, n, tick);
     end loop;
     return 1;
 end;
@@ -216,7 +216,7 @@ as $$
 --      pgq.consumer_group, pgq.group_partition, pgq.registration
 -- ----------------------------------------------------------------------
 declare
-    g       pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     parked  bigint;
 begin
     perform from pgq.consumer_group where group_id = g.group_id for no key update;
@@ -225,7 +225,7 @@ begin
         return pgq.drop_group(i_queue_name, i_group_name, i_force);
     end if;
     -- From here on no session opens or finishes a batch.
-    perform pgq.lock_position(part_reg) from pgq.group_partition where part_group = g.group_id order by part_reg;
+    perform pgq._lock_position(part_reg) from pgq.group_partition where part_group = g.group_id order by part_reg;
     select count(*) into parked
       from pgq.parked_key join pgq.parked_event on pe_key = parked_id
      where parked_group = g.group_id;
@@ -236,10 +236,10 @@ begin
             hint = 'Let them be processed first, or drop with force: pgq.drop_group(queue, group, true).';
     end if;
     -- Its retries now belong to no consumer, and are skipped when they are due.
-    perform pgq.remove_group_partition(part_group, part_nr) from pgq.group_partition where part_group = g.group_id;
+    perform pgq._remove_group_partition(part_group, part_nr) from pgq.group_partition where part_group = g.group_id;
     delete from pgq.consumer_group where group_id = g.group_id;
-    if g.group_key_sql like 'pgq.group_key_%' then
-        execute format('drop function pgq.group_key_%s, pgq.group_key_%1$s_expression', g.group_id);
+    if g.group_key_sql like 'pgq._group_key_%' then
+        execute format('drop function pgq._group_key_%s, pgq._group_key_%1$s_expression', g.group_id);
     end if;
     return 1;
 end;
@@ -266,7 +266,7 @@ as $$
 --      PQ001 queue does not exist, PQ011 unknown parameter or bad value, PQ036 group does not exist
 -- ----------------------------------------------------------------------
 declare
-    g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
     if (i_param = any (array['lease', 'park_limit'])) is not true then
         raise exception using
@@ -285,13 +285,13 @@ exception when data_exception or not_null_violation or check_violation then
 end;
 $$;
 
-create or replace function pgq.group_partition_guard()
+create or replace function pgq._group_partition_guard()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.group_partition_guard(0)
+-- Function: pgq._group_partition_guard(0)
 --
 --      Prevents the partitions of groups from being unregistered one by one. Internal.
 --
@@ -318,4 +318,4 @@ $$;
 
 create or replace trigger group_partition_guard
     before delete on pgq.registration
-    for each row execute function pgq.group_partition_guard();
+    for each row execute function pgq._group_partition_guard();

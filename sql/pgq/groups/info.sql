@@ -24,11 +24,11 @@ as $$
 --      PQ001 queue does not exist, PQ036 group does not exist
 -- ----------------------------------------------------------------------
 declare
-    g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
     return query
     select p.part_nr, c.consumer_name, m.member_name,
-           case when m.member_id is not null then clock_timestamp() - (pgq.get_position(- m.member_id)).pos_active end,
+           case when m.member_id is not null then clock_timestamp() - (pgq._get_position(- m.member_id)).pos_active end,
            c.lag, c.pending_events, c.last_tick, c.current_batch, k.keys, k.events, k.events > g.group_park_limit
       from pgq.group_partition p
       join pgq.get_consumer_info(i_queue_name, null) c on c.consumer_name = format('%s#%s', g.group_name, p.part_nr)
@@ -101,7 +101,7 @@ as $$
 --      PQ001 queue does not exist, PQ036 group does not exist
 -- ----------------------------------------------------------------------
 declare
-    g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
     return query
     select k.parked_key, k.parked_part, count(e.pe_id), (array_agg(e.ev_id order by e.pe_id))[1], k.parked_attempts,

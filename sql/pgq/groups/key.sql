@@ -41,13 +41,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.check_group_key(i_key text)
+create or replace function pgq._check_group_key(i_key text)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.check_group_key(1)
+-- Function: pgq._check_group_key(1)
 --
 --      Refuses text that cannot be the key of a group: it must be one immutable expression over columns of the event,
 --      and use no object made by a user. Internal.
@@ -56,7 +56,7 @@ as $$
 --      PQ011
 -- ----------------------------------------------------------------------
 declare
-    tokens          constant text[] := pgq.expression_tokens(i_key);
+    tokens          constant text[] := pgq._expression_tokens(i_key);
     names           text[];
     foreign_object  text;
 begin
@@ -111,13 +111,13 @@ exception
 end;
 $$;
 
-create or replace function pgq.make_group_key(i_group_id int4, i_key text)
+create or replace function pgq._make_group_key(i_group_id int4, i_key text)
 returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.make_group_key(2)
+-- Function: pgq._make_group_key(2)
 --
 --      Creates the functions for a group's key, if the key is not just a column. Internal.
 --
@@ -132,21 +132,21 @@ begin
     if i_key ~ '^ev_(type|data|extra[1-4])$' then
         return format('coalesce(%s, ev_id::pg_catalog.text)', i_key);
     end if;
-    perform pgq.check_group_key(i_key);
+    perform pgq._check_group_key(i_key);
     -- The first binds names to their meaning here. The second lets no event stop the group.
-    execute format('create function pgq.group_key_%s_expression(%s) returns text language sql immutable parallel safe '
+    execute format('create function pgq._group_key_%s_expression(%s) returns text language sql immutable parallel safe '
                    'return (%s)::text', i_group_id, parameters, i_key);
-    execute format($sql$create function pgq.group_key_%1$s(%2$s) returns text language plpgsql immutable parallel safe as $f$
+    execute format($sql$create function pgq._group_key_%1$s(%2$s) returns text language plpgsql immutable parallel safe as $f$
 begin
-    return coalesce(pgq.group_key_%1$s_expression(%3$s), ev_id::pg_catalog.text);
+    return coalesce(pgq._group_key_%1$s_expression(%3$s), ev_id::pg_catalog.text);
 exception when others then
     return ev_id::pg_catalog.text;
 end;
 $f$ $sql$, i_group_id, parameters, arguments);
-    foreach f in array array['pgq.group_key_' || i_group_id || '_expression', 'pgq.group_key_' || i_group_id] loop
+    foreach f in array array['pgq._group_key_' || i_group_id || '_expression', 'pgq._group_key_' || i_group_id] loop
         execute format('revoke execute on function %s from public', f);
         execute format('grant execute on function %s to pgq_reader', f);
     end loop;
-    return format('pgq.group_key_%s(%s)', i_group_id, arguments);
+    return format('pgq._group_key_%s(%s)', i_group_id, arguments);
 end;
 $$;

@@ -6,12 +6,12 @@
 -- locked while the owner changes, so that no session is finishing a batch of it at that moment. No session waits for
 -- these locks: the next call tries again what is not possible now. All times are the server's.
 
-create or replace function pgq.raise_member_gone(i_member_id int4)
+create or replace function pgq._raise_member_gone(i_member_id int4)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.raise_member_gone(1)
+-- Function: pgq._raise_member_gone(1)
 --
 --      Raises PQ035. Internal.
 -- ----------------------------------------------------------------------
@@ -46,16 +46,16 @@ as $$
 --      pgq.group_member; appends a position
 -- ----------------------------------------------------------------------
 declare
-    g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
     perform from pgq.consumer_group where group_id = g.group_id for key share;
     if not found then
-        perform pgq.find_group(i_queue_name, i_group_name);  -- raises the error: just dropped
+        perform pgq._find_group(i_queue_name, i_group_name);  -- raises the error: just dropped
     end if;
     insert into pgq.group_member as m (member_group, member_name)
     values (g.group_id, coalesce(i_worker_name, ''))
     returning m.member_id into join_group.member_id;
-    perform pgq.append_position(- member_id, 1, null, null, null, clock_timestamp());
+    perform pgq._append_position(- member_id, 1, null, null, null, clock_timestamp());
     lease := g.group_lease;
 end;
 $$;
@@ -88,12 +88,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.lock_group(i_group_id int4)
+create or replace function pgq._lock_group(i_group_id int4)
 returns boolean
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.lock_group(1)
+-- Function: pgq._lock_group(1)
 --
 --      Tries to lock a group until the end of the transaction, and returns whether the caller may hand out its
 --      partitions. Internal.
@@ -129,26 +129,26 @@ begin
         return false;
     end if;
     -- Otherwise another session is just sending it.
-    if pgq.try_lock_position(- i_member_id) then
-        perform pgq.append_position(- i_member_id, (pgq.get_position(- i_member_id)).pos_nr + 1, null, null, null, clock_timestamp());
+    if pgq._try_lock_position(- i_member_id) then
+        perform pgq._append_position(- i_member_id, (pgq._get_position(- i_member_id)).pos_nr + 1, null, null, null, clock_timestamp());
     end if;
 
     if g.group_resize_to is not null then
         -- Workers that ask for batches under older snapshots cannot do this.
-        perform pgq.switch_group(g.group_id);
+        perform pgq._switch_group(g.group_id);
     end if;
-    if pgq.lock_group(g.group_id) then
+    if pgq._lock_group(g.group_id) then
         for dead in
             select m.member_id
               from pgq.group_member m
              where m.member_group = g.group_id
                and m.member_id <> i_member_id
                -- A heartbeat from the future was sent before the clock was set back: a live member sends another.
-               and (pgq.get_position(- m.member_id)).pos_active
+               and (pgq._get_position(- m.member_id)).pos_active
                    not between clock_timestamp() - g.group_lease and clock_timestamp() + g.group_lease
                and not exists (select from pgq.group_partition
                                 where part_group = g.group_id and part_member = m.member_id
-                                  and not pgq.try_lock_position(part_reg))
+                                  and not pgq._try_lock_position(part_reg))
         loop
             perform pgq.leave_group(dead);
         end loop;
@@ -157,11 +157,11 @@ begin
 end;
 $$;
 
-create or replace function pgq.group_share(i_group_id int4, i_member_id int4, out has int4, out due int4)
+create or replace function pgq._group_share(i_group_id int4, i_member_id int4, out has int4, out due int4)
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.group_share(2)
+-- Function: pgq._group_share(2)
 --
 --      Returns how many partitions a member has and how many it should have. The remainder of an uneven division goes
 --      to the members that have most, so that few partitions move. Internal.
@@ -180,30 +180,30 @@ as $$
      where ranked.member_id = i_member_id;
 $$;
 
-create or replace function pgq.balance_group(i_group_id int4, i_member_id int4)
+create or replace function pgq._balance_group(i_group_id int4, i_member_id int4)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.balance_group(2)
+-- Function: pgq._balance_group(2)
 --
 --      Gives up a member's surplus partitions, or takes free ones. The member is between two batches. Internal.
 -- ----------------------------------------------------------------------
 declare
     share   record;
 begin
-    select * into share from pgq.group_share(i_group_id, i_member_id);
-    if share.has = share.due or not pgq.lock_group(i_group_id) then
+    select * into share from pgq._group_share(i_group_id, i_member_id);
+    if share.has = share.due or not pgq._lock_group(i_group_id) then
         return;
     end if;
-    select * into share from pgq.group_share(i_group_id, i_member_id);
+    select * into share from pgq._group_share(i_group_id, i_member_id);
     if share.has > share.due then
         -- Move partitions only if another member has less than its share.
         update pgq.group_partition
            set part_member = null, part_generation = default
          where part_group = i_group_id
            and part_nr in (select part_nr from pgq.group_partition
-                            where part_group = i_group_id and part_member = i_member_id and pgq.try_lock_position(part_reg)
+                            where part_group = i_group_id and part_member = i_member_id and pgq._try_lock_position(part_reg)
                             order by part_nr desc limit share.has - share.due);
     elsif share.has < share.due then
         update pgq.group_partition
@@ -213,7 +213,7 @@ begin
                             -- A member may have taken it just while leaving.
                             where part_group = i_group_id
                               and not exists (select from pgq.group_member where member_id = part_member)
-                              and pgq.try_lock_position(part_reg)
+                              and pgq._try_lock_position(part_reg)
                             order by part_nr limit share.due - share.has);
     end if;
 end;

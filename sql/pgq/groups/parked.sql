@@ -1,14 +1,14 @@
 -- Parked keys. A key is parked from the failure of one of its events until its last parked event is done. Only the
 -- owner of its partition parks and processes events; other sessions may request a retry, and discard events.
 
-create or replace function pgq.park_events(
+create or replace function pgq._park_events(
     part pgq.group_partition, i_batch_id bigint, i_failed bigint[], i_errors text[], i_delays interval[], i_types text[])
 returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.park_events(6)
+-- Function: pgq._park_events(6)
 --
 --      Parks the keys of events that failed, and stores all events of parked keys. Internal.
 --
@@ -22,7 +22,7 @@ declare
     missing bigint;
 begin
     select * into g from pgq.consumer_group where group_id = part.part_group;
-    select * into b from pgq.open_batch(i_batch_id);
+    select * into b from pgq._open_batch(i_batch_id);
     execute format($sql$
         with event as materialized (
             select e.*, %s as key from (%s) e),
@@ -50,7 +50,7 @@ begin
             returning 1)
         select (select count(*) from kept), (select f from unnest($1) f where f not in (select ev_id from event) limit 1)$sql$,
         g.group_key_sql,
-        pgq.group_sql(g, part.part_nr, pgq.range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id), i_types, false))
+        pgq._group_sql(g, part.part_nr, pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id), i_types, false))
     into n, missing
     using i_failed, i_errors, i_delays, g.group_id, part.part_nr;
     if missing is not null then
@@ -169,10 +169,10 @@ begin
       from pgq.parked_key
       join pgq.group_partition on part_group = parked_group and part_nr = parked_part
      where parked_id = i_parked_id;
-    part := pgq.fence_partition(r, i_generation);
+    part := pgq._fence_partition(r, i_generation);
     -- Lock in the same order as pgq.give_up_parked().
     perform from pgq.parked_key where parked_id = i_parked_id for update;
-    n := pgq.bury_parked(i_given_up, i_reasons, i_tracebacks);
+    n := pgq._parked_to_dead_letters(i_given_up, i_reasons, i_tracebacks);
     with gone as (
         delete from pgq.parked_event where pe_key = i_parked_id and pe_id = any (i_done) returning 1)
     select n + count(*) into n from gone;
@@ -200,13 +200,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.bury_parked(i_ids bigint[], i_reasons text[], i_tracebacks text[])
+create or replace function pgq._parked_to_dead_letters(i_ids bigint[], i_reasons text[], i_tracebacks text[])
 returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.bury_parked(3)
+-- Function: pgq._parked_to_dead_letters(3)
 --
 --      Makes parked events dead letters of their group. Internal.
 --
@@ -259,7 +259,7 @@ as $$
 --      updates pgq.parked_key
 -- ----------------------------------------------------------------------
 declare
-    g   pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     n   int4;
 begin
     update pgq.parked_key k
@@ -294,7 +294,7 @@ as $$
 --      pgq.parked_event, pgq.parked_key, pgq.dead_letter
 -- ----------------------------------------------------------------------
 declare
-    g       pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     k       pgq.parked_key;
     ids     bigint[];
     n       int4;
@@ -305,7 +305,7 @@ begin
         return 0;
     end if;
     ids := array(select pe_id from pgq.parked_event where pe_key = k.parked_id order by pe_id limit i_most);
-    n := pgq.bury_parked(ids, array_fill(coalesce(k.parked_error, 'given up by hand'), array[cardinality(ids)]), null);
+    n := pgq._parked_to_dead_letters(ids, array_fill(coalesce(k.parked_error, 'given up by hand'), array[cardinality(ids)]), null);
     perform pgq.unpark_key(i_queue_name, i_group_name, i_key);
     return n;
 end;

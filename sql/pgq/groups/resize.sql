@@ -25,10 +25,10 @@ as $$
 --      locks positions; pgq.consumer_group, pgq.group_partition, pgq.registration, pgq.parked_key
 -- ----------------------------------------------------------------------
 declare
-    g       pgq.consumer_group := pgq.find_group(i_queue_name, i_group_name);
+    g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     tick    bigint;
 begin
-    perform pgq.require_read_committed('pgq.resize_group()');
+    perform pgq._require_read_committed('pgq.resize_group()');
     if (i_partitions between 1 and 1024) is not true then
         raise exception using
             errcode = 'PQ011',
@@ -41,29 +41,29 @@ begin
         -- It was dropped meanwhile.
         return pgq.resize_group(i_queue_name, i_group_name, i_partitions);
     end if;
-    perform pgq.check_partition_names(g, g.group_partitions, i_partitions - 1);
+    perform pgq._check_partition_names(g, g.group_partitions, i_partitions - 1);
     -- No session opens a batch meanwhile, and a session that opens one later sees the tick.
     select max(coalesce(p.pos_next_tick, p.pos_last_tick)) into tick
       from (select part_reg from pgq.group_partition where part_group = g.group_id order by part_reg) part
-     cross join lateral pgq.lock_position(part.part_reg) p;
+     cross join lateral pgq._lock_position(part.part_reg) p;
     update pgq.consumer_group
        set group_resize_to = nullif(i_partitions, group_partitions),
            group_resize_tick = case when i_partitions <> group_partitions then tick end
      where group_id = g.group_id;
-    if i_partitions = g.group_partitions or pgq.switch_group(g.group_id) then
+    if i_partitions = g.group_partitions or pgq._switch_group(g.group_id) then
         return null;
     end if;
     return tick;
 end;
 $$;
 
-create or replace function pgq.switch_group(i_group_id int4)
+create or replace function pgq._switch_group(i_group_id int4)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.switch_group(1)
+-- Function: pgq._switch_group(1)
 --
 --      Resizes a group if all its partitions are at the required tick. It never waits. Internal.
 --
@@ -75,7 +75,7 @@ declare
     p   pgq.position_0;
     r   int4;
 begin
-    if not (pgq.is_read_committed() and pgq.lock_group(i_group_id)) then
+    if not (pgq._is_read_committed() and pgq._lock_group(i_group_id)) then
         return false;
     end if;
     -- Lock it before the positions: other sessions that change it do the same.
@@ -84,12 +84,12 @@ begin
         return false;
     end if;
     for r in select part_reg from pgq.group_partition where part_group = i_group_id order by part_reg loop
-        if not pgq.try_lock_position(r) then
+        if not pgq._try_lock_position(r) then
             return false;
         end if;
     end loop;
     for r in select part_reg from pgq.group_partition where part_group = i_group_id order by part_reg loop
-        p := pgq.get_position(r);
+        p := pgq._get_position(r);
         if p.pos_batch is not null or p.pos_last_tick <> g.group_resize_tick then
             return false;
         end if;
@@ -97,13 +97,13 @@ begin
 
     begin
         for n in g.group_partitions .. g.group_resize_to - 1 loop
-            perform pgq.add_group_partition(g, n, g.group_resize_tick);
+            perform pgq._add_group_partition(g, n, g.group_resize_tick);
         end loop;
     exception when sqlstate 'PQ038' then
         -- A consumer has taken the name meanwhile. Workers need not stop for that.
         return false;
     end;
-    perform pgq.remove_group_partition(part_group, part_nr)
+    perform pgq._remove_group_partition(part_group, part_nr)
        from pgq.group_partition
       where part_group = i_group_id and part_nr >= g.group_resize_to;
     update pgq.group_partition

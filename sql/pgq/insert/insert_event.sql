@@ -1,11 +1,11 @@
-create or replace function pgq.write_target(
+create or replace function pgq._write_target(
     i_queue_name text, i_count bigint default 1,
     out queue_id int4, out ev_slot int4, out event_seq regclass)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.write_target(2)
+-- Function: pgq._write_target(2)
 --
 --      Returns the target of events for a queue, after all checks that a write needs; for the functions that insert
 --      into pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
@@ -28,10 +28,10 @@ declare
     counter text;
     total   bigint;
 begin
-    perform pgq.check_native_txid();
+    perform pgq._check_native_txid();
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
 
     -- Replication applies events even to queues with inserts disabled.
@@ -60,7 +60,7 @@ begin
     end if;
 
     queue_id := q.queue_id;
-    ev_slot := pgq.state_slot(q.queue_slot_seq);
+    ev_slot := pgq._state_slot(q.queue_slot_seq);
     event_seq := q.queue_event_seq_id;
 end;
 $$;
@@ -87,18 +87,18 @@ as $$
 declare
     t   record;
 begin
-    select * into t from pgq.write_target(x_queue_name, 0);
+    select * into t from pgq._write_target(x_queue_name, 0);
     return (select q.queue_data_pfx || '_' || t.ev_slot - q.queue_slot0 from pgq.queue q where q.queue_id = t.queue_id);
 end;
 $$;
 
-create or replace function pgq.event_table_guard()
+create or replace function pgq._event_table_guard()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.event_table_guard(0)
+-- Function: pgq._event_table_guard(0)
 --
 --      Statement trigger of each event table. It fires for direct writes (COPY) only, not for events that are routed
 --      through pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its
@@ -112,9 +112,9 @@ as $$
 declare
     q   pgq.queue;
 begin
-    perform pgq.check_native_txid();
+    perform pgq._check_native_txid();
     select * into q from pgq.queue where queue_id = tg_argv[0]::int4;
-    if q.queue_id is null or pgq.state_slot(q.queue_slot_seq) <> q.queue_slot0 + tg_argv[1]::int4 then
+    if q.queue_id is null or pgq._state_slot(q.queue_slot_seq) <> q.queue_slot0 + tg_argv[1]::int4 then
         insert into pgq.late_write (late_queue, late_table, late_txid)
         values (tg_argv[0]::int4, tg_argv[1]::int4, txid_current())
         on conflict do nothing;
@@ -165,14 +165,14 @@ begin
     v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
                 pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
     if v_id is null then
-        return pgq.insert_event_slowly(queue_name, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4);
+        return pgq._insert_event_slowly(queue_name, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4);
     end if;
     insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
     values (v_id, insert_event.ev_type, insert_event.ev_data, insert_event.ev_extra1,
             insert_event.ev_extra2, insert_event.ev_extra3, insert_event.ev_extra4,
             pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
                 pg_catalog.textcat('pgq_slots.', pg_catalog.quote_ident(insert_event.queue_name)))), 2147483647)),
-                pgq.cluster_tag()));
+                pgq._cluster_tag()));
     return v_id;
 end;
 $$;
@@ -193,18 +193,18 @@ begin
     v_id := case when pg_catalog.txid_current() is not null then pg_catalog.nextval(pg_catalog.to_regclass(
                 pg_catalog.textcat('pgq_ids.', pg_catalog.quote_ident(insert_event.queue_name)))) end;
     if v_id is null then
-        return pgq.insert_event_slowly(queue_name, ev_type, ev_data);
+        return pgq._insert_event_slowly(queue_name, ev_type, ev_data);
     end if;
     insert into pgq.event (ev_id, ev_type, ev_data, ev_slot)
     values (v_id, insert_event.ev_type, insert_event.ev_data,
             pg_catalog.int4mi(pg_catalog.int4(pg_catalog.int8and(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
                 pg_catalog.textcat('pgq_slots.', pg_catalog.quote_ident(insert_event.queue_name)))), 2147483647)),
-                pgq.cluster_tag()));
+                pgq._cluster_tag()));
     return v_id;
 end;
 $$;
 
-create or replace function pgq.insert_event_slowly(
+create or replace function pgq._insert_event_slowly(
     i_queue_name text, i_type text, i_data text,
     i_extra1 text default null, i_extra2 text default null, i_extra3 text default null, i_extra4 text default null)
 returns bigint
@@ -212,7 +212,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.insert_event_slowly(7)
+-- Function: pgq._insert_event_slowly(7)
 --
 --      Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001
 --      for queues that do not exist. Internal.
@@ -254,7 +254,7 @@ declare
     t       record;
     v_id    bigint;
 begin
-    select * into t from pgq.write_target(insert_event_raw.queue_name);
+    select * into t from pgq._write_target(insert_event_raw.queue_name);
     insert into pgq.event (ev_id, ev_time, ev_owner, ev_retry,
                            ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
     values (coalesce(insert_event_raw.ev_id, nextval(t.event_seq)), coalesce(insert_event_raw.ev_time, now()),
@@ -266,13 +266,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.insert_guarded()
+create or replace function pgq._insert_guarded()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.insert_guarded(0)
+-- Function: pgq._insert_guarded(0)
 --
 --      Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the
 --      ticker, and inserts the event into the current table.
@@ -292,7 +292,7 @@ begin
             message = format('no queue has slot %s', new.ev_slot & 262143),
             hint = 'Insert with pgq.insert_event().';
     end if;
-    select * into t from pgq.write_target(q.queue_name);
+    select * into t from pgq._write_target(q.queue_name);
     new.ev_slot := t.ev_slot;
     insert into pgq.event values (new.*);
     return null;
@@ -301,8 +301,8 @@ $$;
 
 create or replace trigger insert_guarded
     before insert on pgq.event_guard_0
-    for each row execute function pgq.insert_guarded();
+    for each row execute function pgq._insert_guarded();
 
 create or replace trigger insert_guarded
     before insert on pgq.event_guard_1
-    for each row execute function pgq.insert_guarded();
+    for each row execute function pgq._insert_guarded();

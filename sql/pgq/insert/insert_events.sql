@@ -40,7 +40,7 @@ begin
             hint = 'Give one element for each event in every array; a field that no event has may be null as a whole.';
     end if;
 
-    select t.ev_slot, t.event_seq into v_slot, v_seq from pgq.write_target(i_queue_name, n) t;
+    select t.ev_slot, t.event_seq into v_slot, v_seq from pgq._write_target(i_queue_name, n) t;
     -- Give all columns, in their order, or the plan would need another node to add the rest. Read the arrays in the
     -- select list: in FROM they would be spilled to disk first.
     if num_nulls(i_extra1, i_extra2, i_extra3, i_extra4) = 4 then

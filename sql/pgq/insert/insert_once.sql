@@ -5,13 +5,13 @@
 -- Uncommitted keys are in the current table only, where the unique index finds them: a session that writes locks the
 -- table first, then checks that it is still the current one, and the turn takes a lock that waits for all writers.
 
-create or replace function pgq.set_event_keys(i_queue_name text)
+create or replace function pgq._set_event_keys(i_queue_name text)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.set_event_keys(1)
+-- Function: pgq._set_event_keys(1)
 --
 --      Creates or drops a queue's tables for keys, depending on its key_window. Internal.
 --
@@ -23,7 +23,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name for no key update;
     if q.queue_key_window is null then
-        perform pgq.drop_event_keys(q);
+        perform pgq._drop_event_keys(q);
         update pgq.queue set queue_key_switch_time = null, queue_key_rotations = 0 where queue_id = q.queue_id;
         return;
     end if;
@@ -40,13 +40,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.drop_event_keys(q pgq.queue)
+create or replace function pgq._drop_event_keys(q pgq.queue)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.drop_event_keys(1)
+-- Function: pgq._drop_event_keys(1)
 --
 --      Drops a queue's tables for keys, if it has any. Internal.
 -- ----------------------------------------------------------------------
@@ -58,13 +58,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.lock_event_keys(
+create or replace function pgq._lock_event_keys(
     i_queue_name text, i_keys text[],
     out event_seq regclass, out cur text, out other text)
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.lock_event_keys(2)
+-- Function: pgq._lock_event_keys(2)
 --
 --      Checks keys, and locks the table for new ones. It draws the transaction id, which must be drawn before event
 --      ids. Internal.
@@ -74,7 +74,7 @@ as $$
 --      cur         - the table for new keys
 --      other       - the table with the previous keys
 -- Errors:
---      as pgq.claim_event_keys(2)
+--      as pgq._claim_event_keys(2)
 -- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
@@ -84,7 +84,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     if q.queue_key_window is null then
         raise exception using
@@ -102,7 +102,7 @@ begin
             hint = 'A key has 1 to 1000 bytes, of any characters; an event without one has NULL.';
     end if;
 
-    perform pgq.check_native_txid();
+    perform pgq._check_native_txid();
     seq := ('pgq.event_key_' || q.queue_id || '_seq')::regclass;
     loop
         turn := pg_catalog.pg_sequence_last_value(seq);
@@ -110,26 +110,26 @@ begin
         execute 'lock table ' || cur || ' in row exclusive mode';
         exit when turn = pg_catalog.pg_sequence_last_value(seq);
     end loop;
-    if not pgq.is_read_committed() and turn <> q.queue_key_rotations then
-        perform pgq.raise_stale_snapshot();
+    if not pgq._is_read_committed() and turn <> q.queue_key_rotations then
+        perform pgq._raise_stale_snapshot();
     end if;
     event_seq := q.queue_event_seq_id;
     other := pg_catalog.concat('pgq.event_key_', q.queue_id, '_', (turn + 1) % 2);
 end;
 $$;
 
-create or replace function pgq.claim_event_key(i_queue_name text, i_key text, out id bigint, out fresh boolean)
+create or replace function pgq._claim_event_key(i_queue_name text, i_key text, out id bigint, out fresh boolean)
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.claim_event_key(2)
+-- Function: pgq._claim_event_key(2)
 --
---      Remembers the key of one event that is about to be inserted; see pgq.claim_event_keys(2). Internal.
+--      Remembers the key of one event that is about to be inserted; see pgq._claim_event_keys(2). Internal.
 -- ----------------------------------------------------------------------
 declare
     t   record;
 begin
-    select * into t from pgq.lock_event_keys(i_queue_name, array[i_key]);
+    select * into t from pgq._lock_event_keys(i_queue_name, array[i_key]);
     if i_key is null then
         id := pg_catalog.nextval(t.event_seq);
         fresh := true;
@@ -150,12 +150,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.claim_event_keys(i_queue_name text, i_keys text[], out ids bigint[], out fresh boolean[])
+create or replace function pgq._claim_event_keys(i_queue_name text, i_keys text[], out ids bigint[], out fresh boolean[])
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.claim_event_keys(2)
+-- Function: pgq._claim_event_keys(2)
 --
 --      Remembers keys for events that are about to be inserted. If two transactions use the same key, the second waits
 --      for the end of the first. Internal.
@@ -175,7 +175,7 @@ declare
     claimed bigint[];
     keyless bigint[];
 begin
-    select * into t from pgq.lock_event_keys(i_queue_name, i_keys);
+    select * into t from pgq._lock_event_keys(i_queue_name, i_keys);
     -- Ids in the order of the events; keys in the same order in all sessions, to avoid deadlocks.
     execute format($sql$
         with wanted as materialized (
@@ -258,11 +258,11 @@ begin
             message = 'insert_events_once: the arrays differ in length',
             hint = 'Give one element for each event in every array; extra fields and times that no event has may be null as a whole.';
     end if;
-    perform pgq.check_delivery_time('insert_events_once', array_remove(i_times, null));
-    select * into c from pgq.claim_event_keys(i_queue_name, i_keys);
+    perform pgq._check_delivery_time('insert_events_once', array_remove(i_times, null));
+    select * into c from pgq._claim_event_keys(i_queue_name, i_keys);
     if true = any (c.fresh) then
-        select * into t from pgq.write_target(i_queue_name, (select count(*) from unnest(c.fresh) f where f));
-        select * into d from pgq.delayed_target();
+        select * into t from pgq._write_target(i_queue_name, (select count(*) from unnest(c.fresh) f where f));
+        select * into d from pgq._delayed_target();
         with fresh as (
             select e.*
               from (select unnest(c.ids) as ev_id, unnest(c.fresh) as fresh, unnest(i_times) as deliver_at,
@@ -275,7 +275,7 @@ begin
                                      ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
             select greatest(e.deliver_at, d.earliest), t.queue_id, e.ev_id, greatest(e.deliver_at, now()), e.ev_type, e.ev_data,
                    e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4,
-                   pgq.delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
+                   pgq._delayed_slot(greatest(e.deliver_at, d.earliest), d.parity)
               from fresh e
              where e.deliver_at is not null)
         insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
@@ -324,25 +324,25 @@ declare
     due timestamptz;
 begin
     if insert_event_once.deliver_at is not null then
-        perform pgq.check_delivery_time('insert_event_once', array[insert_event_once.deliver_at]);
+        perform pgq._check_delivery_time('insert_event_once', array[insert_event_once.deliver_at]);
     end if;
-    select * into c from pgq.claim_event_key(insert_event_once.queue_name, insert_event_once.ev_key);
+    select * into c from pgq._claim_event_key(insert_event_once.queue_name, insert_event_once.ev_key);
     if not c.fresh then
         return c.id;
     end if;
-    select * into t from pgq.write_target(insert_event_once.queue_name);
+    select * into t from pgq._write_target(insert_event_once.queue_name);
     if insert_event_once.deliver_at is null then
         insert into pgq.event (ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_slot)
         values (c.id, insert_event_once.ev_type, insert_event_once.ev_data, insert_event_once.ev_extra1,
                 insert_event_once.ev_extra2, insert_event_once.ev_extra3, insert_event_once.ev_extra4, t.ev_slot);
     else
-        select * into d from pgq.delayed_target();
+        select * into d from pgq._delayed_target();
         due := greatest(insert_event_once.deliver_at, d.earliest);
         insert into pgq.delayed (due, ev_queue, ev_id, ev_time, ev_type, ev_data,
                                  ev_extra1, ev_extra2, ev_extra3, ev_extra4, due_slot)
         values (due, t.queue_id, c.id, greatest(insert_event_once.deliver_at, now()), insert_event_once.ev_type,
                 insert_event_once.ev_data, insert_event_once.ev_extra1, insert_event_once.ev_extra2,
-                insert_event_once.ev_extra3, insert_event_once.ev_extra4, pgq.delayed_slot(due, d.parity));
+                insert_event_once.ev_extra3, insert_event_once.ev_extra4, pgq._delayed_slot(due, d.parity));
     end if;
     return c.id;
 end;
@@ -375,7 +375,7 @@ declare
     cur     text;
     other   text;
 begin
-    perform pgq.require_read_committed('rotation');
+    perform pgq._require_read_committed('rotation');
     select * into q
       from pgq.queue
      where queue_name = i_queue_name

@@ -28,9 +28,9 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
-    perform pgq.check_name('writer', i_writer_name);
+    perform pgq._check_name('writer', i_writer_name);
     if i_stream is null or i_batch is null then
         raise exception using
             errcode = 'PQ011',
@@ -98,7 +98,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     delete from pgq.stream_writer where sw_queue = q.queue_id and sw_name = i_writer_name;
     get diagnostics n = row_count;

@@ -24,7 +24,7 @@ declare
     -- They come last, since pgqd starts over after an operation that fails.
     v_refused   text[] := '{}';
 begin
-    return query select * from pgq.maint_own_operations();
+    return query select * from pgq._maint_own_operations();
 
     for v_extra in
         select q.queue_name, extra.func
@@ -33,7 +33,7 @@ begin
          order by q.queue_name, extra.nr
     loop
         begin
-            func_name := pgq.maint_function(v_extra.func);
+            func_name := pgq._maint_function(v_extra.func);
             func_arg := v_extra.queue_name;
             return next;
         exception when others then
@@ -62,8 +62,8 @@ begin
                           and oidvectortypes(f.proargtypes) = p.arguments)
     loop
         begin
-            perform pgq.require_trusted(v_part.schema, v_part.func, true);
-            perform pgq.require_trusted(split_part(r, '.', 1), split_part(r, '.', 2), false) from unnest(v_part.relations) r;
+            perform pgq._require_trusted(v_part.schema, v_part.func, true);
+            perform pgq._require_trusted(split_part(r, '.', 1), split_part(r, '.', 2), false) from unnest(v_part.relations) r;
             func_name := format('%s.%s', v_part.schema, v_part.func);
             for func_arg in execute v_part.query loop
                 return next;
@@ -77,14 +77,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.trusts_owner(i_owner oid)
+create or replace function pgq._trusts_owner(i_owner oid)
 returns boolean
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.trusts_owner(1)
+-- Function: pgq._trusts_owner(1)
 --
 --      Returns whether the current role may run functions made by another role. It may if that role could act as the
 --      current role anyway, or owns this schema, and so gains nothing; a superuser can do both. Internal.
@@ -101,14 +101,14 @@ as $$
              where d.datname = current_database()) o;
 $$;
 
-create or replace function pgq.require_trusted(i_schema text, i_name text, i_is_function boolean)
+create or replace function pgq._require_trusted(i_schema text, i_name text, i_is_function boolean)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.require_trusted(3)
+-- Function: pgq._require_trusted(3)
 --
 --      Raises 42501 unless the current role may trust the object that a foreign name means. The schema's owner counts
 --      too, since it may put another object there. For the name of a function all functions of this name count,
@@ -157,7 +157,7 @@ begin
              where d.datname = current_database()
                and a.privilege_type = 'CREATE'
                and v_schema is null) o (nr, says, role)
-     where not pgq.trusts_owner(o.role);
+     where not pgq._trusts_owner(o.role);
     if v_reason is not null then
         raise exception using
             errcode = 'insufficient_privilege',
@@ -166,14 +166,14 @@ begin
 end;
 $$;
 
-create or replace function pgq.maint_function(i_name text)
+create or replace function pgq._maint_function(i_name text)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.maint_function(1)
+-- Function: pgq._maint_function(1)
 --
 --      Checks the name of a foreign function, with a text parameter, that maintenance is to run. Internal.
 --
@@ -198,10 +198,10 @@ begin
             using errcode = 'invalid_name';
     end if;
     if v_parts is not null then
-        perform pgq.require_trusted(case cardinality(v_parts) when 1 then 'public' else v_parts[1] end,
+        perform pgq._require_trusted(case cardinality(v_parts) when 1 then 'public' else v_parts[1] end,
                                     v_parts[cardinality(v_parts)], true);
     end if;
-    perform pgq.require_trusted(case strpos(i_name, '.') when 0 then 'public' else split_part(i_name, '.', 1) end,
+    perform pgq._require_trusted(case strpos(i_name, '.') when 0 then 'public' else split_part(i_name, '.', 1) end,
                                 substr(i_name, strpos(i_name, '.') + 1), true);
     return i_name;
 end;
@@ -229,13 +229,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.maint_own_operations(out func_name text, out func_arg text)
+create or replace function pgq._maint_own_operations(out func_name text, out func_arg text)
 returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.maint_own_operations(0)
+-- Function: pgq._maint_own_operations(0)
 --
 --      Returns the operations that maintenance has to do on pgq's own relations. Internal: pgq.maint_operations() adds
 --      the rest.
@@ -265,7 +265,7 @@ begin
 
     -- Each session that uses it does this, unless all use REPEATABLE READ.
     if exists (select from pgq_ext.log
-                where pgq_ext.log_size((pg_sequence_last_value('pgq_ext.log_seq') % 2)::text)
+                where pgq_ext._log_size((pg_sequence_last_value('pgq_ext.log_seq') % 2)::text)
                       > greatest(log_rotate_bytes, 2 * log_carried_bytes))
     then
         return query select 'pgq_ext.rotate', null::text;
@@ -273,7 +273,7 @@ begin
 
     if exists (select from pg_inherits where inhparent = 'pgq.delayed'::regclass
                 and pg_relation_size(inhrelid) > 0
-                and pg_table_size(inhrelid) > pgq.delayed_rotate_bytes())
+                and pg_table_size(inhrelid) > pgq._delayed_rotate_bytes())
     then
         return query select 'pgq.maint_rotate_delayed', null::text;
     end if;
@@ -325,8 +325,8 @@ as $$
       join pg_namespace n on n.nspname = v.nsp
       join pg_class c on c.relnamespace = n.oid and c.relname = v.rel and c.relkind = 'r'
      where current_setting('autovacuum') <> 'on'
-       and pgq.trusts_owner(n.nspowner)
-       and pgq.trusts_owner(c.relowner);
+       and pgq._trusts_owner(n.nspowner)
+       and pgq._trusts_owner(c.relowner);
 $$;
 
 create or replace function pgq.grant_perms(x_queue_name text)
@@ -352,7 +352,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = x_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(x_queue_name);
+        perform pgq._raise_queue_not_found(x_queue_name);
     end if;
     execute format('grant select on %s, %s, %s to public', q.queue_event_seq, q.queue_tick_seq, q.queue_slot_seq);
     execute format('grant usage on %s to pgq_writer, pgq_admin', q.queue_event_seq);

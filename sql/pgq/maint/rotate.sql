@@ -28,7 +28,7 @@ declare
     needed  boolean;
     horizon bigint;
 begin
-    perform pgq.require_read_committed('rotation');
+    perform pgq._require_read_committed('rotation');
     select * into q
       from pgq.queue
      where queue_name = i_queue_name
@@ -43,18 +43,18 @@ begin
         update pgq.queue set queue_switch_time = current_timestamp where queue_id = q.queue_id;
         return 0;
     end if;
-    perform pgq.check_native_txid();
+    perform pgq._check_native_txid();
 
-    if not pgq.lock_slots() then
+    if not pgq._lock_slots() then
         return 0;
     end if;
 
-    if q.queue_rotations <> pgq.state_rotations(q.queue_slot_seq) then
+    if q.queue_rotations <> pgq._state_rotations(q.queue_slot_seq) then
         -- An earlier rotation failed at its very end: producers have moved on, the row has not. Let the row follow. A
         -- negative step 1 makes batches read both tables.
         update pgq.queue
-           set queue_rotations = pgq.state_rotations(q.queue_slot_seq),
-               queue_cur_table = pgq.state_rotations(q.queue_slot_seq) % q.queue_ntables,
+           set queue_rotations = pgq._state_rotations(q.queue_slot_seq),
+               queue_cur_table = pgq._state_rotations(q.queue_slot_seq) % q.queue_ntables,
                queue_switch_time = current_timestamp,
                queue_previous_step2 = queue_switch_step2,
                queue_switch_step1 = - txid_current(),
@@ -82,7 +82,7 @@ begin
     end if;
     if oldest.tick_id is null then
         -- No consumer is registered. One that registers now begins after the newest tick.
-        oldest := pgq.last_tick(q.queue_id);
+        oldest := pgq._last_tick(q.queue_id);
     end if;
 
     nr := (q.queue_cur_table + 1) % q.queue_ntables;
@@ -115,7 +115,7 @@ begin
     delete from pgq.late_write where late_queue = q.queue_id and late_table = nr;
     delete from pgq.forced_tick
      where forced_queue = q.queue_id
-       and forced_seq <= (pgq.get_tick(q.queue_id, greatest(q.queue_horizon_tick, horizon))).tick_event_seq;
+       and forced_seq <= (pgq._get_tick(q.queue_id, greatest(q.queue_horizon_tick, horizon))).tick_event_seq;
     update pgq.queue
        set queue_rotations = q.queue_rotations + 1,
            queue_cur_table = nr,
@@ -127,7 +127,7 @@ begin
      where queue_id = q.queue_id;
     -- Do this last: a rollback does not undo it. Producers that follow it wait for the lock of this transaction.
     perform setval(q.queue_slot_seq,
-                   pgq.slot_state(q.queue_rotations + 1, pgq.state_guarded(q.queue_slot_seq), q.queue_slot0 + nr));
+                   pgq._slot_state(q.queue_rotations + 1, pgq._state_guarded(q.queue_slot_seq), q.queue_slot0 + nr));
     return 0;
 end;
 $$;
@@ -151,7 +151,7 @@ as $$
 --      updates pgq.queue
 -- ----------------------------------------------------------------------
 begin
-    perform pgq.require_read_committed('rotation');
+    perform pgq._require_read_committed('rotation');
     if exists (select from pgq.queue where queue_switch_step2 is null and abs(queue_switch_step1) = txid_current()) then
         raise exception using
             errcode = 'PQ013',
@@ -194,7 +194,7 @@ declare
     n       int4 := 0;
     used    boolean;
 begin
-    perform pgq.require_read_committed('rotation');
+    perform pgq._require_read_committed('rotation');
     for l in select * from pgq.log order by log_name for update loop
         if l.log_rotations <> pg_sequence_last_value(l.log_seq) then
             -- an earlier call failed at its very end

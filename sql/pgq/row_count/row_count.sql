@@ -41,13 +41,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.row_count_identity(i_queue text, i_table regclass)
+create or replace function pgq._row_count_identity(i_queue text, i_table regclass)
 returns oid[]
 language plpgsql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.row_count_identity(2)
+-- Function: pgq._row_count_identity(2)
 --
 --      Returns the triggers that capture all inserts, deletes and truncates of a table into a queue, and the table's
 --      partitions. Raises PQ060 if they are not captured. Internal.
@@ -87,13 +87,13 @@ begin
 end;
 $$;
 
-create or replace function pgq.event_table_name(i_table regclass)
+create or replace function pgq._event_table_name(i_table regclass)
 returns text
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.event_table_name(1)
+-- Function: pgq._event_table_name(1)
 --
 --      Returns a table's name in the form of ev_extra1 of captured changes, without quotes. Internal.
 -- ----------------------------------------------------------------------
@@ -103,14 +103,14 @@ as $$
      where c.oid = i_table;
 $$;
 
-create or replace function pgq.stale_row_counts(
+create or replace function pgq._stale_row_counts(
     i_registration int4, i_queue text, i_tables regclass[], i_prev_tick bigint, i_prev_seq bigint)
 returns setof regclass
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.stale_row_counts(5)
+-- Function: pgq._stale_row_counts(5)
 --
 --      Returns the tables whose rows have to be counted before changes after a tick can be added: tables that were
 --      never counted; tables that had other triggers, partitions or another name then; and, if the consumer was moved,
@@ -121,8 +121,8 @@ as $$
       left join pgq.counted_table ct on ct.ct_registration = i_registration and ct.ct_table = t.relid
       left join lateral (
            select * from pgq.row_count_log where rc_counted = ct.ct_id order by rc_nr desc limit 1) n on true
-     where (ct.ct_identity = pgq.row_count_identity(i_queue, t.relid)
-            and ct.ct_name = pgq.event_table_name(t.relid)
+     where (ct.ct_identity = pgq._row_count_identity(i_queue, t.relid)
+            and ct.ct_name = pgq._event_table_name(t.relid)
             and n.rc_tick <= i_prev_tick
             and n.rc_seq >= i_prev_seq) is not true;
 $$;
@@ -174,13 +174,13 @@ as $$
 --      PQ060 a table is missing, or not captured into the queue as it has to be
 -- ----------------------------------------------------------------------
 declare
-    r   constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
-    p   constant pgq.position_0 := pgq.get_position(r.reg_id);
+    r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
+    p   constant pgq.position_0 := pgq._get_position(r.reg_id);
 begin
     return query
     select n.nspname::text, c.relname::text
-      from pgq.stale_row_counts(r.reg_id, i_queue_name, i_tables, p.pos_last_tick,
-                                (pgq.get_tick(r.sub_queue, p.pos_last_tick)).tick_event_seq) stale
+      from pgq._stale_row_counts(r.reg_id, i_queue_name, i_tables, p.pos_last_tick,
+                                (pgq._get_tick(r.sub_queue, p.pos_last_tick)).tick_event_seq) stale
       join pg_class c on c.oid = stale
       join pg_namespace n on n.oid = c.relnamespace;
 end;
@@ -210,14 +210,14 @@ as $$
 --      deletes from and inserts into pgq.counted_table; inserts into pgq.row_count_log
 -- ----------------------------------------------------------------------
 declare
-    r   constant pgq.registration := pgq.find_registration(i_queue_name, i_consumer_name);
+    r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     -- The counted table refers to the registration; unregistering locks the registration.
-    p   constant pgq.position_0 := pgq.lock_position(r.reg_id);
+    p   constant pgq.position_0 := pgq._lock_position(r.reg_id);
     t   pgq.tick_0;
     id  int4;
 begin
     if p.pos_nr is null then
-        perform pgq.find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
+        perform pgq._find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
     end if;
     if i_batch_id is not null and i_batch_id is distinct from p.pos_batch then
         raise exception using
@@ -225,10 +225,10 @@ begin
             message = format('batch %s of consumer %s on queue %s is not open', i_batch_id, i_consumer_name, i_queue_name),
             hint = 'Does the consumer run twice? Each consumer name is for one process.';
     end if;
-    t := pgq.get_tick(r.sub_queue, case when i_batch_id is null then p.pos_last_tick else p.pos_next_tick end);
+    t := pgq._get_tick(r.sub_queue, case when i_batch_id is null then p.pos_last_tick else p.pos_next_tick end);
     delete from pgq.counted_table where ct_registration = r.reg_id and ct_table = i_table;
     insert into pgq.counted_table (ct_registration, ct_table, ct_name, ct_identity, ct_snapshot)
-    values (r.reg_id, i_table, pgq.event_table_name(i_table), pgq.row_count_identity(i_queue_name, i_table), i_snapshot)
+    values (r.reg_id, i_table, pgq._event_table_name(i_table), pgq._row_count_identity(i_queue_name, i_table), i_snapshot)
     returning ct_id into id;
     insert into pgq.row_count_log (rc_counted, rc_nr, rc_rows, rc_tick, rc_seq, rc_time)
     values (id, 0, i_rows, t.tick_id, t.tick_event_seq, now());
@@ -258,12 +258,12 @@ as $$
 --      inserts into pgq.row_count_log
 -- ----------------------------------------------------------------------
 declare
-    r           constant int4 := pgq.find_batch(i_batch_id);
+    r           constant int4 := pgq._find_batch(i_batch_id);
     b           record;
     stale       oid[];
 begin
-    select * into b from pgq.open_batch(i_batch_id);
-    stale := array(select pgq.stale_row_counts(r, (b.queue).queue_name, i_tables,
+    select * into b from pgq._open_batch(i_batch_id);
+    stale := array(select pgq._stale_row_counts(r, (b.queue).queue_name, i_tables,
                                                (b.last_tick).tick_id, (b.last_tick).tick_event_seq));
 
     -- TRUNCATE locks the table: all events of the table with lower ids were committed before it.
@@ -277,7 +277,7 @@ begin
         ), named as (
             select ct_id, ct_snapshot, ct_name as name, false as part from counted
             union all
-            select c.ct_id, c.ct_snapshot, pgq.event_table_name(t.relid), true
+            select c.ct_id, c.ct_snapshot, pgq._event_table_name(t.relid), true
               from counted c, pg_partition_tree(c.ct_table) t
              where t.relid <> c.ct_table
         ), change as materialized (
@@ -318,7 +318,7 @@ begin
     into stale
     using r, i_tables, stale, (b.next_tick).tick_id, (b.next_tick).tick_event_seq, (b.next_tick).tick_time;
 
-    perform pgq.trim_row_counts();
+    perform pgq._trim_row_counts();
     return query
     select n.nspname::text, c.relname::text
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -326,12 +326,12 @@ begin
 end;
 $$;
 
-create or replace function pgq.trim_row_counts()
+create or replace function pgq._trim_row_counts()
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.trim_row_counts(0)
+-- Function: pgq._trim_row_counts(0)
 --
 --      Truncates the log when it has grown, and starts it again with the newest number of each table. It never waits
 --      for a lock; the next batch tries again what is not possible now. Internal.
@@ -343,7 +343,7 @@ declare
     newest  pgq.row_count_log[];
 begin
     -- Under an old snapshot the newest numbers may be invisible.
-    if pg_catalog.pg_relation_size('pgq.row_count_log') < 1048576 or not pgq.is_read_committed() then
+    if pg_catalog.pg_relation_size('pgq.row_count_log') < 1048576 or not pgq._is_read_committed() then
         return;
     end if;
     begin

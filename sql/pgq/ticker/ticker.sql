@@ -1,14 +1,14 @@
 -- A tick is nominal if PgQ would make it: after enough events, after enough time, or as the heartbeat of an idle queue.
 -- Between nominal ticks the daemon makes early ones, so that no event waits longer than ticker_latency.
 
-create or replace function pgq.make_ticks(
+create or replace function pgq._make_ticks(
     i_queues int4[], i_early boolean[], i_event_seqs bigint[], i_fences bigint[], i_heartbeats int4[] default '{}')
 returns bigint[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.make_ticks(5)
+-- Function: pgq._make_ticks(5)
 --
 --      Ticks queues, all with one snapshot. Each tick of a queue is committed before the next takes its snapshot;
 --      otherwise a later tick could see less than an earlier one. So a session that does not get a queue's lock skips
@@ -33,7 +33,7 @@ declare
     xmax    bigint;
     ticks   bigint[];
 begin
-    perform pgq.require_read_committed('a tick');
+    perform pgq._require_read_committed('a tick');
     select array_agg(due.queue_id), array_agg(due.early), array_agg(due.event_seq), array_agg(due.fence)
       into i_queues, i_early, i_event_seqs, i_fences
       from unnest(i_queues, i_early, i_event_seqs, i_fences) due (queue_id, early, event_seq, fence)
@@ -41,25 +41,25 @@ begin
     if i_queues is null then
         return '{}';
     end if;
-    perform pgq.check_native_txid();
+    perform pgq._check_native_txid();
 
     -- After a crash, the id of a tick that consumers have acted on must not be used again.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
     -- A new statement takes the snapshot, so it sees what the previous holders of the locks have committed.
-    ticks := pgq.append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences, coalesce(i_heartbeats, '{}'), writer);
+    ticks := pgq._append_ticks(i_queues, null, now(), i_event_seqs, i_early, i_fences, coalesce(i_heartbeats, '{}'), writer);
 
     xmax := txid_snapshot_xmax(txid_current_snapshot());
     if xmax > pg_sequence_last_value('pgq.txid_high_seq') then
         perform setval('pgq.txid_high_seq', xmax);
     end if;
-    perform pgq.unguard_queues(array(select queue_id from unnest(i_queues, i_fences) due (queue_id, fence) where fence is null));
+    perform pgq._unguard_queues(array(select queue_id from unnest(i_queues, i_fences) due (queue_id, fence) where fence is null));
     return ticks;
 end;
 $$;
 
-create or replace function pgq.due_queues(
+create or replace function pgq._due_queues(
     i_queue_name text default null, i_idle boolean default true,
     i_quiet_queues int4[] default null, i_quiet_seqs bigint[] default null,
     out queue_id int4, out queue_name text, out event_seq bigint, out fence bigint,
@@ -73,7 +73,7 @@ set plan_cache_mode = force_generic_plan
 set enable_sort = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq.due_queues(4)
+-- Function: pgq._due_queues(4)
 --
 --      Returns the queues that need a tick. Internal.
 --
@@ -98,7 +98,7 @@ as $$
 begin
     -- Check this even if no tick is due; it is cheap, since it draws a transaction id only on suspicion.
     if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
-        perform pgq.check_native_txid();
+        perform pgq._check_native_txid();
     end if;
 
     -- not an SQL function, which would be planned at each call
@@ -131,7 +131,7 @@ begin
       from pgq.queue q
       left join unnest(i_quiet_queues, i_quiet_seqs) known (queue_id, event_seq) on known.queue_id = q.queue_id
      cross join lateral (
-           select pgq.event_seq_value(q.queue_event_seq_id) as event_seq) s
+           select pgq._event_seq_value(q.queue_event_seq_id) as event_seq) s
       left join lateral (
            select * from pgq.tick_log
             where tick_queue = q.queue_id
@@ -223,8 +223,8 @@ begin
                    q.nominal
                    or q.early and row_number() over (partition by q.early and not q.nominal order by q.lag desc)
                                   <= coalesce(i_most_early, 2147483647) as chosen
-              from pgq.due_queues(null, i_idle, i_quiet_queues, i_quiet_seqs) q) d;
-    ticks := cardinality(pgq.make_ticks(due.queues, due.early, due.event_seqs, due.fences, due.heartbeats));
+              from pgq._due_queues(null, i_idle, i_quiet_queues, i_quiet_seqs) q) d;
+    ticks := cardinality(pgq._make_ticks(due.queues, due.early, due.event_seqs, due.fences, due.heartbeats));
     early := due.n_early;
     fresh := due.n_fresh;
     wait := due.wait;
@@ -251,8 +251,8 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     perform pgq.ticker_awake();
-    return (select cardinality(pgq.make_ticks(array_agg(d.queue_id), array_agg(false), array_agg(d.event_seq), array_agg(d.fence)))
-              from pgq.due_queues() d
+    return (select cardinality(pgq._make_ticks(array_agg(d.queue_id), array_agg(false), array_agg(d.event_seq), array_agg(d.fence)))
+              from pgq._due_queues() d
              where d.nominal);
 end;
 $$;
@@ -281,7 +281,7 @@ declare
 begin
     select * into q from pgq.queue where queue_name = i_queue_name;
     if not found then
-        perform pgq.raise_queue_not_found(i_queue_name);
+        perform pgq._raise_queue_not_found(i_queue_name);
     end if;
     if q.queue_external_ticker or q.queue_ticker_paused then
         raise exception using
@@ -292,10 +292,10 @@ begin
             hint = format('See pgq.set_queue_config(queue, %L, ''false'').',
                           case when q.queue_external_ticker then 'external_ticker' else 'ticker_paused' end);
     end if;
-    select * into d from pgq.due_queues(i_queue_name);
-    perform pgq.check_native_txid();
+    select * into d from pgq._due_queues(i_queue_name);
+    perform pgq._check_native_txid();
     if d.nominal then
-        return (pgq.make_ticks(array[q.queue_id], array[false], array[d.event_seq], array[d.fence]))[1];
+        return (pgq._make_ticks(array[q.queue_id], array[false], array[d.event_seq], array[d.fence]))[1];
     end if;
     return null;
 end;
@@ -325,7 +325,7 @@ declare
     q       pgq.queue;
     newest  bigint;
 begin
-    perform pgq.require_read_committed('a tick');
+    perform pgq._require_read_committed('a tick');
     select * into q
       from pgq.queue
      where queue_name = i_queue_name
@@ -338,19 +338,19 @@ begin
             hint = 'Only a queue with external_ticker set, and not paused, takes ticks from elsewhere.';
     end if;
     perform pg_advisory_xact_lock(1886875906, q.queue_id);
-    perform pgq.check_native_txid();
-    newest := (pgq.last_tick(q.queue_id)).tick_id;
+    perform pgq._check_native_txid();
+    newest := (pgq._last_tick(q.queue_id)).tick_id;
     if i_tick_id is null or i_tick_id <= newest then
         raise exception using
             errcode = 'PQ011',
             message = format('tick %s of queue %L does not come after tick %s', coalesce(i_tick_id::text, 'NULL'), i_queue_name, newest),
             hint = 'Tick ids must ascend.';
     end if;
-    perform pgq.append_ticks(array[q.queue_id], array[i_tick_id], coalesce(i_orig_timestamp, now()),
+    perform pgq._append_ticks(array[q.queue_id], array[i_tick_id], coalesce(i_orig_timestamp, now()),
                              array[i_event_seq], array[false], array[0], i_writer => txid_current());
     perform pgq.seq_setval(q.queue_tick_seq, i_tick_id);
     perform setval(q.queue_event_seq_id, i_event_seq)
-      where i_event_seq > greatest(pgq.event_seq_value(q.queue_event_seq_id), 1);
+      where i_event_seq > greatest(pgq._event_seq_value(q.queue_event_seq_id), 1);
     return i_tick_id;
 end;
 $$;
@@ -388,7 +388,7 @@ begin
             perform pg_notify('pgq_wake', '');
         end if;
     end if;
-    return (pgq.last_tick(q.queue_id)).tick_id;
+    return (pgq._last_tick(q.queue_id)).tick_id;
 end;
 $$;
 
@@ -416,7 +416,7 @@ begin
         perform setval('pgq.ticker_sleep_seq', 2);
     end if;
     -- An event that was not guarded has drawn its id before: look once more. Heartbeats can wait.
-    if not pgq.guard_queues() or exists (select from pgq.due_queues(null, false) due where due.nominal or due.early) then
+    if not pgq._guard_queues() or exists (select from pgq._due_queues(null, false) due where due.nominal or due.early) then
         perform pgq.ticker_awake();
         return false;
     end if;

@@ -29,21 +29,21 @@ declare
     v_ids   bigint[];
 begin
     if jsonb_typeof(change) is distinct from 'object' or change ?| '{id,version}' or change = '{}' then
-        perform pgq_task.raise_invalid('the change says nothing, or names a task', 'Give an object like {"delay": "1 hour"}.');
+        perform pgq_task._raise_invalid('the change says nothing, or names a task', 'Give an object like {"delay": "1 hour"}.');
     end if;
-    perform pgq_task.require_modification('change', jsonb_build_array(change || '{"id": 0, "version": 0}'));
+    perform pgq_task._require_modification('change', jsonb_build_array(change || '{"id": 0, "version": 0}'));
     perform pg_current_xact_id();
-    v_ids := pgq_task.lock_found('change', queue, filter, max_tasks, claimed);
+    v_ids := pgq_task._lock_found('change', queue, filter, max_tasks, claimed);
     -- Check this even if it finds no tasks.
     if change ->> 'queue' is not null then
-        perform pgq_task.require_insert(array[change ->> 'queue']);
+        perform pgq_task._require_insert(array[change ->> 'queue']);
     end if;
     if coalesce(change ->> 'at', change ->> 'delay') is not null then
-        perform pgq_task.position_at((change ->> 'at')::timestamptz, (change ->> 'delay')::interval);
+        perform pgq_task._position_at((change ->> 'at')::timestamptz, (change ->> 'delay')::interval);
     end if;
     for n in 1 .. coalesce(cardinality(v_ids), 0) by 10000
     loop
-        perform pgq_task.change_locked(v_ids[n : n + 9999], null, change);
+        perform pgq_task._change_locked(v_ids[n : n + 9999], null, change);
     end loop;
     return coalesce(cardinality(v_ids), 0);
 end;
@@ -77,10 +77,10 @@ as $$
 declare
     v_ids   bigint[];
 begin
-    v_ids := pgq_task.lock_found('delete', queue, filter, max_tasks, claimed);
+    v_ids := pgq_task._lock_found('delete', queue, filter, max_tasks, claimed);
     for n in 1 .. coalesce(cardinality(v_ids), 0) by 10000
     loop
-        perform pgq_task.delete_locked(v_ids[n : n + 9999]);
+        perform pgq_task._delete_locked(v_ids[n : n + 9999]);
     end loop;
     return coalesce(cardinality(v_ids), 0);
 end;
@@ -118,13 +118,13 @@ declare
     v_count     bigint := 0;
 begin
     perform pg_current_xact_id();
-    v_found := pgq_task.lock_found('change', queue, coalesce(filter, '{}'), max_tasks, false,
+    v_found := pgq_task._lock_found('change', queue, coalesce(filter, '{}'), max_tasks, false,
                                    's.headers ?& ''{origin,buried_at}''');
     for n in 1 .. coalesce(cardinality(v_found), 0) by 10000
     loop
         select array_agg(w.id), array_agg(jsonb_build_object(
                    'queue', w.origin, 'delay', '0', 'unique_key', w.key,
-                   'headers', nullif(w.headers - pgq_task.burial_headers() || coalesce(w.headers -> 'before', '{}'), '{}')))
+                   'headers', nullif(w.headers - pgq_task._failure_headers() || coalesce(w.headers -> 'before', '{}'), '{}')))
           into v_ids, v_changes
           from (select t.id, t.headers, t.headers ->> 'origin' as origin, t.headers ->> 'unique_key' as key,
                        row_number() over (partition by t.headers ->> 'origin', t.headers ->> 'unique_key' order by t.id) as nr
@@ -133,14 +133,14 @@ begin
           left join pgq_task.queue q on q.queue_name = w.origin
          where w.key is null
             or w.nr = 1 and not exists (select from pgq_task.task o where o.queue_id = q.queue_id and o.unique_key = w.key);
-        perform pgq_task.change_locked(v_ids, v_changes);
+        perform pgq_task._change_locked(v_ids, v_changes);
         v_count := v_count + coalesce(cardinality(v_ids), 0);
     end loop;
     return v_count;
 end;
 $$;
 
-create or replace function pgq_task.lock_found(
+create or replace function pgq_task._lock_found(
     i_action text, i_queue text, i_filter jsonb, i_max_tasks int4, i_claimed boolean, i_condition text default 'true')
 returns bigint[]
 language plpgsql
@@ -148,23 +148,23 @@ security definer set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.lock_found(6)
+-- Function: pgq_task._lock_found(6)
 --
 --      Locks the tasks of a queue that match a filter, in the order of their ids. Claimed tasks, and tasks locked by a
 --      session that is about to claim or finish them, are included only on request. Internal.
 -- ----------------------------------------------------------------------
 declare
-    v_where constant text := pgq_task.filter_sql(i_filter);
+    v_where constant text := pgq_task._filter_sql(i_filter);
     q       record;
     v_ids   bigint[];
 begin
-    perform pgq_task.require_queues(array[i_queue]), pgq_task.require_limit(i_max_tasks);
+    perform pgq_task._require_queues(array[i_queue]), pgq_task._require_limit(i_max_tasks);
     select queue_id, queue_restricted into q from pgq_task.queue where queue_name = i_queue;
     if q.queue_restricted then
-        perform pgq_task.require_right(q.queue_id, i_action);
+        perform pgq_task._require_right(q.queue_id, i_action);
         -- The number of tasks that match a filter reveals their contents.
         if i_filter - 'ids' <> '{}' then
-            perform pgq_task.require_right(q.queue_id, 'read');
+            perform pgq_task._require_right(q.queue_id, 'read');
         end if;
     end if;
     -- All at once: changing one of them may change others of them too, which a cursor would then skip.

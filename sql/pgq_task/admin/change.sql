@@ -19,7 +19,7 @@ as $$
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
 begin
-    return pgq_task.change_one(stop.id, stop.version, '{"stop": true}');
+    return pgq_task._change_one(stop.id, stop.version, '{"stop": true}');
 end;
 $$;
 
@@ -44,17 +44,17 @@ as $$
 --      updates pgq_task.task
 -- ----------------------------------------------------------------------
 begin
-    return pgq_task.change_one(start.id, start.version, '{"delay": "0"}');
+    return pgq_task._change_one(start.id, start.version, '{"delay": "0"}');
 end;
 $$;
 
-create or replace function pgq_task.change_one(i_id bigint, i_version int4, i_change jsonb)
+create or replace function pgq_task._change_one(i_id bigint, i_version int4, i_change jsonb)
 returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.change_one(3)
+-- Function: pgq_task._change_one(3)
 --
 --      Changes one task that is not claimed; without a version, in any version. Internal.
 -- ----------------------------------------------------------------------
@@ -62,7 +62,7 @@ declare
     v_version   int4 := i_version;
 begin
     if i_id is null then
-        perform pgq_task.raise_invalid('the id of the task is NULL', 'Give the id that push() has returned.');
+        perform pgq_task._raise_invalid('the id of the task is NULL', 'Give the id that push() has returned.');
     elsif v_version is null then
         select version into v_version from pgq_task.task where id = i_id for update;
         v_version := coalesce(v_version, 0);
@@ -73,14 +73,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.change_locked(
+create or replace function pgq_task._change_locked(
     i_ids bigint[], i_changes jsonb[], i_common jsonb default null, i_inserts jsonb default null)
 returns table (id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.change_locked(4)
+-- Function: pgq_task._change_locked(4)
 --
 --      Changes tasks that the caller has locked: each by its own change, or all by a common one. If changes collide, so
 --      may the inserts that follow; then they are only reported. Internal.
@@ -89,16 +89,16 @@ as $$
 declare
     v_queues    constant text[] := array(select distinct c ->> 'queue' from unnest(i_changes || i_common) c where c ->> 'queue' is not null);
 begin
-    perform pgq_task.require_insert(v_queues);
+    perform pgq_task._require_insert(v_queues);
     if v_queues = '{}' and not exists (select from unnest(i_changes || i_common) c where c ->> 'unique_key' is not null) then
-        return query select * from pgq_task.apply_changes(i_ids, i_changes, i_common);
+        return query select * from pgq_task._apply_changes(i_ids, i_changes, i_common);
         return;
     end if;
     begin
-        return query select * from pgq_task.apply_changes(i_ids, i_changes, i_common);
+        return query select * from pgq_task._apply_changes(i_ids, i_changes, i_common);
     exception when unique_violation then
-        perform pgq_task.raise_modify_conflict(coalesce(
-            pgq_task.collisions_of(
+        perform pgq_task._raise_modify_conflict(coalesce(
+            pgq_task._collisions_of(
                 i_inserts,
                 (select jsonb_agg(coalesce(w.change, i_common) || jsonb_build_object('id', w.id)) from unnest(i_ids, i_changes) w (id, change)),
                 '{}'),
@@ -109,20 +109,20 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.apply_changes(i_ids bigint[], i_changes jsonb[], i_common jsonb)
+create or replace function pgq_task._apply_changes(i_ids bigint[], i_changes jsonb[], i_common jsonb)
 returns table (id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.apply_changes(3)
+-- Function: pgq_task._apply_changes(3)
 --
---      Does the work of pgq_task.change_locked(4) for queues that are known to exist. Internal.
+--      Does the work of pgq_task._change_locked(4) for queues that are known to exist. Internal.
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_now_pos   constant bigint := pgq_task.position_now();
+    v_now_pos   constant bigint := pgq_task._position_now();
     v_ids       bigint[];
     v_versions  int4[];
     v_queues    int4[];
@@ -137,11 +137,11 @@ begin
                queue_id = o.new_queue_id,
                priority = coalesce((o.c ->> 'priority')::int2, t.priority),
                -- Never use a position in the past: the lane's mark may have passed it.
-               pos = case when o.kept then greatest(pgq_task.position_of(t.lease), v_now_pos)
+               pos = case when o.kept then greatest(pgq_task._position_of(t.lease), v_now_pos)
                           when (o.c ->> 'stop')::boolean then 9223372036854775807
-                          when o.timed then pgq_task.position_at((o.c ->> 'at')::timestamptz, (o.c ->> 'delay')::interval)
-                          when t.lease is not null or t.pos is null and o.moved or pgq_task.is_parked(t.pos)
-                            or pgq_task.is_slot(t.pos) then v_now_pos
+                          when o.timed then pgq_task._position_at((o.c ->> 'at')::timestamptz, (o.c ->> 'delay')::interval)
+                          when t.lease is not null or t.pos is null and o.moved or pgq_task._is_parked(t.pos)
+                            or pgq_task._is_slot(t.pos) then v_now_pos
                           when t.pos is not null then greatest(t.pos, v_now_pos) end,
                lease = case when o.kept then t.lease end,
                claimant = case when o.kept then t.claimant end,
@@ -162,7 +162,7 @@ begin
                   left join pgq_task.queue q on q.queue_name = d.c ->> 'queue'
                  cross join lateral (
                        select case when d.c ->> 'queue' is null then o.queue_id
-                                   else coalesce(q.queue_id, pgq_task.id_of_queue(d.c ->> 'queue')) end as new_queue_id,
+                                   else coalesce(q.queue_id, pgq_task._id_of_queue(d.c ->> 'queue')) end as new_queue_id,
                               case when d.c ? 'order_key' then d.c ->> 'order_key' else o.order_key end as new_order_key) n) o
          where t.id = o.id
         returning t.id, t.version, t.queue_id, t.priority, nullif(o.queue_id, t.queue_id) as left_queue,
@@ -174,17 +174,17 @@ begin
            jsonb_agg(c.released order by c.id) filter (where c.released is not null)
       into v_ids, v_versions, v_queues, v_lanes, v_left, v_keyed, v_released
       from changed c;
-    perform pgq_task.count_each('moved', v_left);
+    perform pgq_task._count_each('moved', v_left);
     -- One that is given back in this way, or moved to where it is, is not tried again.
-    perform pgq_task.bury_cancelled(v_ids);
+    perform pgq_task._cancelled_to_error_queue(v_ids);
     if v_keyed is not null then
-        perform pgq_task.hold_back_all(v_keyed);
+        perform pgq_task._hold_back_all(v_keyed);
     end if;
     if v_released is not null then
-        perform pgq_task.release_after(array(
+        perform pgq_task._release_after(array(
             select jsonb_populate_record(null::pgq_task.task, r) from jsonb_array_elements(v_released) r));
     end if;
-    perform pgq_task.show_tasks(v_queues, v_lanes);
+    perform pgq_task._show_tasks(v_queues, v_lanes);
     return query select * from unnest(v_ids, v_versions);
 end;
 $$;
@@ -221,7 +221,7 @@ as $$
 begin
     -- Check this even if there is nothing to push.
     if target is not null then
-        perform pgq_task.require_insert(array[target]);
+        perform pgq_task._require_insert(array[target]);
     end if;
     return query
         select pgq_task.push(coalesce(target, queue), f.payload, priority => f.priority, unique_key => f.unique_key,

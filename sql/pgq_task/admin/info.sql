@@ -3,14 +3,14 @@ create or replace view pgq_task.task_status as
 select t.id, t.version, t.queue_id, t.priority, t.pos, t.lease, t.claimant, t.attempts, t.last_attempt, t.created,
        t.payload, t.headers, t.error, t.unique_key, t.order_key,
        case when t.lease > statement_timestamp() then 'claimed'
-            when t.pos is null or pgq_task.is_parked(t.pos) then 'held'
+            when t.pos is null or pgq_task._is_parked(t.pos) then 'held'
             when t.pos = 9223372036854775807 then 'stopped'
-            when t.pos > pgq_task.position_of(statement_timestamp()) then 'scheduled'
+            when t.pos > pgq_task._position_of(statement_timestamp()) then 'scheduled'
             when t.order_key is not null
              and exists (select from pgq_task.task e
                           where e.queue_id = t.queue_id and e.order_key = t.order_key and e.id < t.id) then 'held'
             else 'available' end as status,
-       case when t.lease > statement_timestamp() then t.lease when not pgq_task.is_parked(t.pos) then pgq_task.time_of(t.pos) end as at
+       case when t.lease > statement_timestamp() then t.lease when not pgq_task._is_parked(t.pos) then pgq_task._time_of(t.pos) end as at
   from pgq_task.task t;
 
 create or replace view pgq_task.tasks with (security_barrier) as
@@ -18,7 +18,7 @@ select s.id, s.version, q.queue_name as queue, s.priority, s.status, s.at, s.cla
        s.created, s.payload, s.headers, s.error, s.unique_key, s.order_key
   from pgq_task.task_status s
   join pgq_task.queue q using (queue_id)
- where not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read', current_user);
+ where not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read', current_user);
 
 create or replace function pgq_task.get_queue_info(queue text default null, max_count int4 default 10000)
 returns table (
@@ -62,7 +62,7 @@ as $$
 declare
     max_pos constant bigint := 9223372036854775807;
     v_now   constant timestamptz := clock_timestamp();
-    v_pos   constant bigint := pgq_task.position_of(v_now);
+    v_pos   constant bigint := pgq_task._position_of(v_now);
     -- Reading a mark takes a lock, and locks are limited, so with thousands of lanes do not read marks. Read marks in
     -- sub-selects: in a condition they would not determine where the index scan starts.
     v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or get_queue_info.queue is not null;
@@ -70,9 +70,9 @@ declare
     s       record;
 begin
     if max_count < 1 then
-        perform pgq_task.raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
+        perform pgq_task._raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
     elsif get_queue_info.queue is not null then
-        perform pgq_task.require_queues(array[get_queue_info.queue]);
+        perform pgq_task._require_queues(array[get_queue_info.queue]);
     end if;
     for q in
         select * from pgq_task.queue u
@@ -80,7 +80,7 @@ begin
          order by u.queue_name
     loop
         s := null;
-        if not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read') then
+        if not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read') then
             select coalesce(bool_and(now.n < max_count and later.n < max_count and stop.n < max_count and hold.n < max_count), true) as exact,
                    sum(now.available) as available, sum(now.claimed + later.claimed) as claimed,
                    sum(later.scheduled) as scheduled, sum(now.held + later.held + hold.n) as held, sum(stop.n) as stopped,
@@ -89,7 +89,7 @@ begin
               into s
               -- In the order in which drop_queue() locks them.
               from (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
-             cross join lateral (select coalesce(case when v_few then pg_sequence_last_value(pgq_task.living(l.lane_low)) end, 0) as low) m
+             cross join lateral (select coalesce(case when v_few then pg_sequence_last_value(pgq_task._living(l.lane_low)) end, 0) as low) m
              cross join lateral (
                    select count(*) as n, count(*) filter (where c.status = 'available') as available,
                           count(*) filter (where c.status = 'held') as held, count(*) filter (where c.status = 'claimed') as claimed,
@@ -106,9 +106,9 @@ begin
                             order by c.queue_id, c.priority, c.pos limit max_count) c) now
              cross join lateral (
                    select count(*) as n, count(*) filter (where c.lease > v_now) as claimed,
-                          count(*) filter (where (c.lease > v_now) is not true and not pgq_task.is_parked(c.pos)) as scheduled,
-                          count(*) filter (where pgq_task.is_parked(c.pos)) as held, max(c.attempts) as attempts,
-                          min(c.pos) filter (where (c.lease > v_now) is not true and not pgq_task.is_parked(c.pos)) as first
+                          count(*) filter (where (c.lease > v_now) is not true and not pgq_task._is_parked(c.pos)) as scheduled,
+                          count(*) filter (where pgq_task._is_parked(c.pos)) as held, max(c.attempts) as attempts,
+                          min(c.pos) filter (where (c.lease > v_now) is not true and not pgq_task._is_parked(c.pos)) as first
                      from (select c.pos, c.attempts, c.lease
                              from pgq_task.task c
                             where c.queue_id = l.queue_id and c.priority = l.priority and c.pos > v_pos and c.pos < max_pos
@@ -124,7 +124,7 @@ begin
             exact := max_count is null or s.exact;
             total := s.available + s.claimed + s.scheduled + s.held + s.stopped;
             if not exact then
-                total := greatest(total, pgq_task.estimate_total(q.queue_id));
+                total := greatest(total, pgq_task._estimate_total(q.queue_id));
             end if;
             available := s.available;
             claimed := s.claimed;
@@ -132,8 +132,8 @@ begin
             held := s.held;
             stopped := s.stopped;
             highest_attempts := coalesce(s.attempts, 0);
-            oldest := pgq_task.time_of(s.oldest);
-            next_time := pgq_task.time_of(s.next_time);
+            oldest := pgq_task._time_of(s.oldest);
+            next_time := pgq_task._time_of(s.next_time);
         end if;
         queue_name := q.queue_name;
         created := q.queue_created;
@@ -150,13 +150,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.estimate_total(i_queue_id int4)
+create or replace function pgq_task._estimate_total(i_queue_id int4)
 returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.estimate_total(1)
+-- Function: pgq_task._estimate_total(1)
 --
 --      Returns the planner's estimate of a queue's number of tasks. Internal.
 -- ----------------------------------------------------------------------
@@ -189,12 +189,12 @@ as $$
 --      reads pgq_task.queue, pgq_task.lane, pgq_task.task
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.require_readable(queues);
+    perform pgq_task._require_readable(queues);
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
     return not exists (
                select from pgq_task.queue q
                 cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
-                cross join lateral (select coalesce(pg_sequence_last_value(pgq_task.living(l.lane_low)), 0) as low) m
+                cross join lateral (select coalesce(pg_sequence_last_value(pgq_task._living(l.lane_low)), 0) as low) m
                 cross join lateral (
                       select from pgq_task.task t
                        where t.queue_id = l.queue_id and t.priority = l.priority and t.pos >= m.low
@@ -231,11 +231,11 @@ as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
 begin
-    perform pgq_task.require_readable(queues);
-    return pgq_task.time_of(min(t.pos))
+    perform pgq_task._require_readable(queues);
+    return pgq_task._time_of(min(t.pos))
       from pgq_task.queue q
      cross join lateral (select * from pgq_task.lane n where n.queue_id = q.queue_id order by n.priority desc) l
-     cross join lateral (select coalesce(pg_sequence_last_value(pgq_task.living(l.lane_low)), 0) as low) m
+     cross join lateral (select coalesce(pg_sequence_last_value(pgq_task._living(l.lane_low)), 0) as low) m
      cross join lateral (
            select c.pos from pgq_task.task c
             where c.queue_id = l.queue_id and c.priority = l.priority
@@ -266,19 +266,19 @@ as $$
     select clock_timestamp();
 $$;
 
-create or replace function pgq_task.require_readable(i_queues text[])
+create or replace function pgq_task._require_readable(i_queues text[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_readable(1)
+-- Function: pgq_task._require_readable(1)
 --
 --      Raises PQ070 for the first name that is not a task queue, 42501 if the caller may not read it. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.require_queues(i_queues);
-    perform pgq_task.require_right(r.queue_id, 'read')
+    perform pgq_task._require_queues(i_queues);
+    perform pgq_task._require_right(r.queue_id, 'read')
        from (select distinct q.queue_id from unnest(i_queues) u (queue_name)
                join pgq_task.queue q using (queue_name)
               where q.queue_restricted) r;

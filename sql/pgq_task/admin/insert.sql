@@ -18,20 +18,20 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     if count is null or count < 1 then
-        perform pgq_task.raise_invalid(format('%s ids', coalesce(count::text, 'NULL')), 'Reserve one id or more.');
+        perform pgq_task._raise_invalid(format('%s ids', coalesce(count::text, 'NULL')), 'Reserve one id or more.');
     end if;
     return query select nextval('pgq_task.task_id_seq') from generate_series(1, count);
 end;
 $$;
 
-create or replace function pgq_task.insert_tasks(i_inserts jsonb, i_skip_collisions boolean)
+create or replace function pgq_task._insert_tasks(i_inserts jsonb, i_skip_collisions boolean)
 returns table (kind text, nr int4, id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.insert_tasks(2)
+-- Function: pgq_task._insert_tasks(2)
 --
 --      Does the inserts of pgq_task.modify(7). Internal.
 -- ----------------------------------------------------------------------
@@ -46,14 +46,14 @@ declare
     v_lanes     int4[];
     v_conflicts jsonb;
 begin
-    perform pgq_task.require_insert(array(select distinct v ->> 'queue' from jsonb_array_elements(i_inserts) v));
-    perform pgq_task.require_named_once(array(select (v ->> 'id')::bigint from jsonb_array_elements(i_inserts) v), 'inserted');
+    perform pgq_task._require_insert(array(select distinct v ->> 'queue' from jsonb_array_elements(i_inserts) v));
+    perform pgq_task._require_named_once(array(select (v ->> 'id')::bigint from jsonb_array_elements(i_inserts) v), 'inserted');
     select c.id into v_chosen
       from (select (v ->> 'id')::bigint as id from jsonb_array_elements(i_inserts) v) c
      where c.id = 0 or c.id > coalesce(v_last, 0)
      limit 1;
     if found then
-        perform pgq_task.raise_invalid(
+        perform pgq_task._raise_invalid(
             format('%s cannot be chosen as an id: another task would get it, too', v_chosen),
             'Choose a negative number, or take one from pgq_task.reserve_ids(1).');
     end if;
@@ -72,14 +72,14 @@ begin
     loop
         -- In the order in which all sessions insert the same keys.
         with wanted as (
-            select i.v, i.nr, v_ids[i.nr] as id, coalesce(q.queue_id, pgq_task.id_of_queue(i.v ->> 'queue')) as queue_id
+            select i.v, i.nr, v_ids[i.nr] as id, coalesce(q.queue_id, pgq_task._id_of_queue(i.v ->> 'queue')) as queue_id
               from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
               left join pgq_task.queue q on q.queue_name = i.v ->> 'queue'
               join unnest(v_left) l (nr) on l.nr = i.nr),
         done as (
             insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, unique_key, order_key)
             select w.id, w.queue_id, coalesce((w.v ->> 'priority')::int2, 0),
-                   pgq_task.position_at((w.v ->> 'at')::timestamptz, (w.v ->> 'delay')::interval)
+                   pgq_task._position_at((w.v ->> 'at')::timestamptz, (w.v ->> 'delay')::interval)
                        + w.nr - 1 + (w.nr - 1) / 255,
                    w.v -> 'payload', nullif(w.v -> 'headers', 'null'), w.v ->> 'unique_key', w.v ->> 'order_key'
               from wanted w
@@ -88,10 +88,10 @@ begin
             returning id, queue_id, priority)
         select array_agg(d.id), array_agg(d.queue_id), array_agg(d.priority::int4) into v_done, v_queues, v_lanes from done d;
         if exists (select from jsonb_array_elements(i_inserts) v where v ->> 'order_key' is not null) then
-            perform pgq_task.hold_back_all(v_done);
+            perform pgq_task._hold_back_all(v_done);
         end if;
-        perform pgq_task.count_each('pushed', v_queues);
-        perform pgq_task.show_tasks(v_queues, v_lanes);
+        perform pgq_task._count_each('pushed', v_queues);
+        perform pgq_task._show_tasks(v_queues, v_lanes);
         return query
             select 'insert', i.nr::int4, i.id, 1
               from unnest(v_ids) with ordinality i (id, nr)
@@ -113,7 +113,7 @@ begin
                limit 1) t on true
           join unnest(v_left) l (nr) on l.nr = i.nr;
         if i_skip_collisions is not true then
-            perform pgq_task.raise_modify_conflict(v_conflicts);
+            perform pgq_task._raise_modify_conflict(v_conflicts);
         end if;
         return query
             select 'skip', (c ->> 'nr')::int4, (c ->> 'other')::bigint, (c ->> 'version')::int4
@@ -125,37 +125,37 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.show_tasks(i_queue_ids int4[], i_priorities int4[])
+create or replace function pgq_task._show_tasks(i_queue_ids int4[], i_priorities int4[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.show_tasks(2)
+-- Function: pgq_task._show_tasks(2)
 --
 --      Creates missing lanes and wakes the workers after tasks were put into these queues, with these priorities.
 --      Internal.
 -- ----------------------------------------------------------------------
 begin
     -- In the order in which drop_queue() locks it.
-    perform pgq_task.wake_workers(w.queue_id, q.queue_name)
+    perform pgq_task._wake_workers(w.queue_id, q.queue_name)
        from (select distinct u.queue_id from unnest(i_queue_ids) u (queue_id)) w
        left join pgq_task.queue q using (queue_id);
-    perform pgq_task.add_lane(l.queue_id, l.priority)
+    perform pgq_task._add_lane(l.queue_id, l.priority)
        from (select distinct n.queue_id, n.priority::int2 as priority
                from unnest(i_queue_ids, i_priorities) n (queue_id, priority)
               order by 1, 2) l;
 end;
 $$;
 
-create or replace function pgq_task.require_insert(i_queues text[])
+create or replace function pgq_task._require_insert(i_queues text[])
 returns void
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_insert(1)
+-- Function: pgq_task._require_insert(1)
 --
 --      Raises PQ070 if one of these queues does not exist, 42501 if the caller may not insert into it.
 --      Internal.
@@ -169,9 +169,9 @@ begin
           left join pgq_task.queue q using (queue_name)
     loop
         if w.queue_id is null then
-            perform pgq_task.raise_queue_not_found(w.queue_name);
+            perform pgq_task._raise_queue_not_found(w.queue_name);
         elsif w.queue_restricted then
-            perform pgq_task.require_right(w.queue_id, 'insert');
+            perform pgq_task._require_right(w.queue_id, 'insert');
         end if;
     end loop;
 end;

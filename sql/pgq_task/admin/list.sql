@@ -32,7 +32,7 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_where constant text := pgq_task.filter_sql(filter);
+    v_where constant text := pgq_task._filter_sql(filter);
     -- Reading a mark takes a lock, and locks are limited, so with thousands of lanes do not read marks.
     v_few   constant boolean := (select count(*) < 500 from pgq_task.lane) or list_tasks.queue is not null;
     v_left  int4 := list_tasks.max_tasks;
@@ -42,22 +42,22 @@ declare
     v_order text;
     l       record;
 begin
-    perform pgq_task.require_limit(max_tasks);
+    perform pgq_task._require_limit(max_tasks);
     if list_tasks.queue is not null then
         if not exists (select from pgq_task.queue q where q.queue_name = list_tasks.queue)
            and exists (select from pgq_task.queue q where coalesce(q.queue_error_queue, q.queue_name || '.failed') = list_tasks.queue)
         then
             return; -- Nothing has failed yet.
         end if;
-        perform pgq_task.require_readable(array[list_tasks.queue]);
+        perform pgq_task._require_readable(array[list_tasks.queue]);
     end if;
     for l in
-        select q.queue_id, q.queue_name, n.priority, coalesce(case when v_few then pg_sequence_last_value(pgq_task.living(n.lane_low)) end, 0) as low,
-               filter ? 'payload' and pgq_task.has_payload_index(q.queue_id) as by_payload
+        select q.queue_id, q.queue_name, n.priority, coalesce(case when v_few then pg_sequence_last_value(pgq_task._living(n.lane_low)) end, 0) as low,
+               filter ? 'payload' and pgq_task._has_payload_index(q.queue_id) as by_payload
           from pgq_task.queue q
           join pgq_task.lane n using (queue_id)
          where q.queue_name = list_tasks.queue
-            or list_tasks.queue is null and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
+            or list_tasks.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
            -- Planning a query costs more than finding out that there is nothing.
            and (v_few or exists (select from pgq_task.task t where t.queue_id = q.queue_id and t.priority = n.priority))
          order by q.queue_name, n.priority desc
@@ -85,14 +85,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.filter_sql(i_filter jsonb)
+create or replace function pgq_task._filter_sql(i_filter jsonb)
 returns text
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.filter_sql(1)
+-- Function: pgq_task._filter_sql(1)
 --
 --      Returns the condition on pgq_task.task_status, with the alias s, for a filter. Internal.
 -- Errors:
@@ -101,25 +101,25 @@ as $$
 declare
     statuses    constant text[] := '{available,claimed,scheduled,held,stopped}';
     v_sql       text := 'true';
-    v_now       constant bigint := pgq_task.position_of(statement_timestamp());
+    v_now       constant bigint := pgq_task._position_of(statement_timestamp());
     v_list      text[];
     v_time      text;
     k           text;
     v           jsonb;
 begin
     if jsonb_typeof(i_filter) <> 'object' then
-        perform pgq_task.raise_invalid('the filter is no JSON object', 'Give one like {"status": "stopped"}.');
+        perform pgq_task._raise_invalid('the filter is no JSON object', 'Give one like {"status": "stopped"}.');
     end if;
     for k, v in select f.key, f.value from jsonb_each(i_filter) f
     loop
         v_list := case jsonb_typeof(v) when 'array' then array(select jsonb_array_elements_text(v)) else array[v #>> '{}'] end;
         if k in ('status', 'ids') then
             if k = 'status' and (v_list <@ statuses) is not true or array_position(v_list, null) is not null then
-                perform pgq_task.raise_invalid(format('there is no %s %s', case k when 'ids' then 'id' else k end, v),
+                perform pgq_task._raise_invalid(format('there is no %s %s', case k when 'ids' then 'id' else k end, v),
                                                'Status is one or several of: ' || array_to_string(statuses, ', ') || '; ids are an array of numbers.');
             end if;
         elsif k not in ('payload', 'headers') and (v = 'null' or jsonb_typeof(v) in ('array', 'object')) then
-            perform pgq_task.raise_invalid(format('the filter''s %s is %s', k, v), 'Give one value, or leave the condition out.');
+            perform pgq_task._raise_invalid(format('the filter''s %s is %s', k, v), 'Give one value, or leave the condition out.');
         end if;
         -- Whatever DateStyle is.
         v_time := case when k ~ '_(after|before)$' then to_jsonb(v_list[1]::timestamptz) #>> '{}' end;
@@ -142,46 +142,46 @@ begin
                 when 'created_before' then format('s.created < %L', v_time)
                 when 'at_after' then format('s.at >= %L', v_time)
                 when 'at_before' then format('s.at < %L', v_time)
-                else pgq_task.raise_unknown_filter(k) end);
+                else pgq_task._raise_unknown_filter(k) end);
     end loop;
     return v_sql;
 exception when data_exception then
-    perform pgq_task.raise_invalid(format('the filter''s %s cannot be read: %s', k, sqlerrm),
+    perform pgq_task._raise_invalid(format('the filter''s %s cannot be read: %s', k, sqlerrm),
                                    'Numbers are JSON numbers, times are text as PostgreSQL reads it.');
 end;
 $$;
 
-create or replace function pgq_task.raise_unknown_filter(i_key text)
+create or replace function pgq_task._raise_unknown_filter(i_key text)
 returns text
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_unknown_filter(1)
+-- Function: pgq_task._raise_unknown_filter(1)
 --
 --      Raises PQ072. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.raise_invalid(
+    perform pgq_task._raise_invalid(
         pg_catalog.format('the filter has an unknown condition %L', i_key),
         'Conditions: status, ids, payload, headers, error, claimant, priority, unique_key, order_key, attempts, '
         'created_after, created_before, at_after, at_before.');
 end;
 $$;
 
-create or replace function pgq_task.require_limit(i_max_tasks int4)
+create or replace function pgq_task._require_limit(i_max_tasks int4)
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_limit(1)
+-- Function: pgq_task._require_limit(1)
 --
 --      Raises PQ072 unless a limit is null or positive. Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_max_tasks < 1 then
-        perform pgq_task.raise_invalid(format('a limit of %s tasks', i_max_tasks), 'Give a limit of one task or more, or null for none.');
+        perform pgq_task._raise_invalid(format('a limit of %s tasks', i_max_tasks), 'Give a limit of one task or more, or null for none.');
     end if;
 end;
 $$;

@@ -51,10 +51,10 @@ declare
     w           record;
 begin
     if coalesce(modify.claimant, '') = '' then
-        perform pgq_task.raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
+        perform pgq_task._raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
     end if;
-    perform pgq_task.require_modification('insert', inserts, force), pgq_task.require_modification('change', changes, force),
-            pgq_task.require_modification('delete', deletes, force), pgq_task.require_modification('depend', depends, force);
+    perform pgq_task._require_modification('insert', inserts, force), pgq_task._require_modification('change', changes, force),
+            pgq_task._require_modification('delete', deletes, force), pgq_task._require_modification('depend', depends, force);
     -- Draw the id before the clock is read for a position: see pgq_task.sweep().
     perform pg_current_xact_id();
 
@@ -65,11 +65,11 @@ begin
             select 'delete', v, nr from jsonb_array_elements(deletes) with ordinality d (v, nr)
             union all
             select 'depend', v, nr from jsonb_array_elements(depends) with ordinality d (v, nr)) m;
-    perform pgq_task.require_named_once(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind <> 'depend'),
+    perform pgq_task._require_named_once(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind <> 'depend'),
                                         'changed or deleted');
-    perform pgq_task.lock_tasks(v_ids, array(select k = 'depend' from unnest(v_kinds) k));
+    perform pgq_task._lock_tasks(v_ids, array(select k = 'depend' from unnest(v_kinds) k));
 
-    perform pgq_task.require_right(r.queue_id, case r.kind when 'depend' then 'read' else r.kind end)
+    perform pgq_task._require_right(r.queue_id, case r.kind when 'depend' then 'read' else r.kind end)
        from (select distinct t.queue_id, m.kind
                from unnest(v_kinds, v_ids) m (kind, id)
                join pgq_task.task t using (id)
@@ -88,19 +88,19 @@ begin
         or c.exact and t.version <> m.version
         or c.exact and m.kind <> 'depend' and t.lease > clock_timestamp() and t.claimant is distinct from modify.claimant;
     if v_conflicts is not null then
-        perform pgq_task.raise_modify_conflict(v_conflicts || coalesce(pgq_task.collisions_of(
+        perform pgq_task._raise_modify_conflict(v_conflicts || coalesce(pgq_task._collisions_of(
             case when skip_collisions is not true then inserts end, changes,
             array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete')), '[]'));
     end if;
 
     if deletes is not null then
-        perform pgq_task.delete_locked(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete'));
+        perform pgq_task._delete_locked(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind = 'delete'));
     end if;
     if changes is not null then
         v_changes := array(select v from jsonb_array_elements(changes) v);
         return query
             select 'change', m.nr, a.id, a.version
-              from pgq_task.change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes, null,
+              from pgq_task._change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes, null,
                                           case when skip_collisions is not true then inserts end) a
               join unnest(v_kinds, v_nrs, v_ids) m (kind, nr, id) on m.id = a.id and m.kind = 'change'
              order by m.nr;
@@ -111,19 +111,19 @@ begin
              where m.kind = 'delete' order by m.nr;
     end if;
     if inserts is not null then
-        return query select i.kind, i.nr, i.id, i.version from pgq_task.insert_tasks(inserts, skip_collisions) i order by i.nr;
+        return query select i.kind, i.nr, i.id, i.version from pgq_task._insert_tasks(inserts, skip_collisions) i order by i.nr;
     end if;
 end;
 $$;
 
-create or replace function pgq_task.lock_tasks(i_ids bigint[], i_share boolean[])
+create or replace function pgq_task._lock_tasks(i_ids bigint[], i_share boolean[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.lock_tasks(2)
+-- Function: pgq_task._lock_tasks(2)
 --
 --      Locks tasks in the order of their ids; tasks that must only stay unchanged are locked for share. Internal.
 -- ----------------------------------------------------------------------
@@ -145,14 +145,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[])
+create or replace function pgq_task._collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[])
 returns jsonb
 language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.collisions_of(3)
+-- Function: pgq_task._collisions_of(3)
 --
 --      Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
 --      exists and stays, or of an earlier insert or change, in queues that the caller may insert into; null if there
@@ -173,7 +173,7 @@ as $$
                   from jsonb_array_elements(i_inserts) with ordinality i (v, nr)
                   join pgq_task.queue q on q.queue_name = i.v ->> 'queue') w
           join pgq_task.queue q using (queue_id)
-         where not q.queue_restricted or w.queue_id = w.from_queue or pgq_task.has_right(q.queue_id, 'insert'))
+         where not q.queue_restricted or w.queue_id = w.from_queue or pgq_task._has_right(q.queue_id, 'insert'))
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'kind', w.kind, 'nr', w.nr, 'id', coalesce(w.id, o.id), 'version', coalesce(w.version, o.version),
                'reason', 'collision', 'queue', w.queue_name, 'unique_key', w.unique_key, 'other', o.id)) order by w.kind, w.nr, w.id)
@@ -191,18 +191,18 @@ as $$
      where o.id is not null or w.repeated;
 $$;
 
-create or replace function pgq_task.raise_modify_conflict(i_conflicts jsonb)
+create or replace function pgq_task._raise_modify_conflict(i_conflicts jsonb)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_modify_conflict(1)
+-- Function: pgq_task._raise_modify_conflict(1)
 --
 --      Raises PQ071 for the conflicts of pgq_task.modify(7). Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.raise_conflict((
+    perform pgq_task._raise_conflict((
         select string_agg(concat_ws(' ', c ->> 'kind', 'of task ' || (c ->> 'id'), 'in version ' || case when c ->> 'kind' <> 'insert' then c ->> 'version' end,
                           'with unique_key ' || quote_literal(c ->> 'unique_key')) || ': ' || (c ->> 'reason'), ', ' order by n)
                || case when jsonb_array_length(i_conflicts) > 5 then format(', and %s more', jsonb_array_length(i_conflicts) - 5) else '' end
@@ -210,14 +210,14 @@ begin
          where n <= 5), i_conflicts);
 end;
 $$;
-create or replace function pgq_task.delete_locked(i_ids bigint[])
+create or replace function pgq_task._delete_locked(i_ids bigint[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.delete_locked(1)
+-- Function: pgq_task._delete_locked(1)
 --
 --      Deletes tasks that the caller has locked. Internal.
 -- ----------------------------------------------------------------------
@@ -231,22 +231,22 @@ begin
       into v_queues, v_tasks
       from gone g
       join pgq_task.queue q using (queue_id);
-    perform pgq_task.count_each('deleted', v_queues);
+    perform pgq_task._count_each('deleted', v_queues);
     if v_tasks is not null then
-        perform pgq_task.release_after(v_tasks), pgq_task.keep_finished(v_tasks, 'deleted');
+        perform pgq_task._release_after(v_tasks), pgq_task._keep_finished(v_tasks, 'deleted');
     end if;
 end;
 $$;
 
 
-create or replace function pgq_task.require_modification(i_kind text, i_list jsonb, i_force boolean default false)
+create or replace function pgq_task._require_modification(i_kind text, i_list jsonb, i_force boolean default false)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_modification(3)
+-- Function: pgq_task._require_modification(3)
 --
 --      Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid. Internal.
 -- ----------------------------------------------------------------------
@@ -263,7 +263,7 @@ begin
     if i_list is null then
         return;
     elsif jsonb_typeof(i_list) <> 'array' then
-        perform pgq_task.raise_invalid(format('the %ss are no JSON array', i_kind), format('Give an array of objects with %s.', array_to_string(v_known, ', ')));
+        perform pgq_task._raise_invalid(format('the %ss are no JSON array', i_kind), format('Give an array of objects with %s.', array_to_string(v_known, ', ')));
     end if;
     begin
         select format('%s %s %s', i_kind, e.nr, p.problem) into v_problem
@@ -291,19 +291,19 @@ begin
         v_problem := format('one of the %ss cannot be read: %s', i_kind, sqlerrm);
     end;
     if v_problem is not null then
-        perform pgq_task.raise_invalid(v_problem, format('Attributes of this kind: %s. Times and intervals are text, as PostgreSQL reads them.', array_to_string(v_known, ', ')));
+        perform pgq_task._raise_invalid(v_problem, format('Attributes of this kind: %s. Times and intervals are text, as PostgreSQL reads them.', array_to_string(v_known, ', ')));
     end if;
 end;
 $$;
 
-create or replace function pgq_task.require_named_once(i_ids bigint[], i_what text)
+create or replace function pgq_task._require_named_once(i_ids bigint[], i_what text)
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_named_once(2)
+-- Function: pgq_task._require_named_once(2)
 --
 --      Raises PQ072 for a task that is named twice for the same operation. Internal.
 -- ----------------------------------------------------------------------
@@ -311,7 +311,7 @@ declare
     v_id    constant bigint := (select i from unnest(i_ids) i group by i having count(i) > 1 order by i limit 1);
 begin
     if v_id is not null then
-        perform pgq_task.raise_invalid(format('task %s is to be %s twice', v_id, i_what), 'Name each task once.');
+        perform pgq_task._raise_invalid(format('task %s is to be %s twice', v_id, i_what), 'Name each task once.');
     end if;
 end;
 $$;

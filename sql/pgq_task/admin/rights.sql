@@ -23,27 +23,27 @@ declare
     v_id    int4;
 begin
     if restricted is null then
-        perform pgq_task.raise_invalid('restricted is NULL', 'Give true or false.');
+        perform pgq_task._raise_invalid('restricted is NULL', 'Give true or false.');
     elsif not restricted then
         -- An old snapshot would not show which others are restricted.
-        perform pgq.require_read_committed('opening a task queue');
+        perform pgq._require_read_committed('opening a task queue');
     end if;
-    -- Lock the row before the lock of pgq_task.settle_inbox(0), like drop_queue().
+    -- Lock the row before the lock of pgq_task._guard_inbox(0), like drop_queue().
     update pgq_task.queue set queue_restricted = restricted where queue_name = restrict_queue.queue returning queue_id into v_id;
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
-    perform pgq_task.settle_inbox(), pgq_task.grant_sequences(v_id);
+    perform pgq_task._guard_inbox(), pgq_task._grant_sequences(v_id);
 end;
 $$;
 
-create or replace function pgq_task.settle_inbox()
+create or replace function pgq_task._guard_inbox()
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.settle_inbox(0)
+-- Function: pgq_task._guard_inbox(0)
 --
 --      Lets pgq_writer insert into pgq_task.inbox, which does not check rights on queues, only while no queue is
 --      restricted. Pushes take a slower path while it is closed. Internal.
@@ -85,13 +85,13 @@ as $$
 --      inserts into or updates pgq_task.queue_grant
 -- ----------------------------------------------------------------------
 declare
-    v_grantee   constant oid := pgq_task.require_role(role);
+    v_grantee   constant oid := pgq_task._require_role(role);
     v_queue     int4;
 begin
-    perform pgq_task.require_actions(actions);
+    perform pgq_task._require_actions(actions);
     select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = grant_queue.queue for key share;
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
     insert into pgq_task.queue_grant as g (queue_id, grantee, actions)
     values (v_queue, v_grantee, (select array_agg(distinct a order by a) from unnest(grant_queue.actions) a))
@@ -122,13 +122,13 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_grantee   constant oid := pgq_task.require_role(role);
+    v_grantee   constant oid := pgq_task._require_role(role);
     v_queue     int4;
 begin
-    perform pgq_task.require_actions(revoke_queue.actions);
+    perform pgq_task._require_actions(revoke_queue.actions);
     select q.queue_id into v_queue from pgq_task.queue q where q.queue_name = revoke_queue.queue;
     if not found then
-        perform pgq_task.raise_queue_not_found(revoke_queue.queue);
+        perform pgq_task._raise_queue_not_found(revoke_queue.queue);
     end if;
     update pgq_task.queue_grant g
        set actions = array(select a from unnest(g.actions) a where a <> all (revoke_queue.actions))
@@ -137,13 +137,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.restrict_as(i_queue text, i_other_id int4)
+create or replace function pgq_task._restrict_as(i_queue text, i_other_id int4)
 returns void
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.restrict_as(2)
+-- Function: pgq_task._restrict_as(2)
 --
 --      Restricts a queue to the roles that have rights on another one. Internal.
 -- ----------------------------------------------------------------------
@@ -180,7 +180,7 @@ as $$
 #variable_conflict use_column
 begin
     if get_queue_grants.queue is not null then
-        perform pgq_task.require_queues(array[get_queue_grants.queue]);
+        perform pgq_task._require_queues(array[get_queue_grants.queue]);
     end if;
     return query
         select q.queue_name, q.queue_restricted, r.rolname::text, g.actions
@@ -192,50 +192,50 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.actions()
+create or replace function pgq_task._actions()
 returns text[]
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.actions(0)
+-- Function: pgq_task._actions(0)
 --
 --      Returns the actions that can be granted. Internal.
 -- ----------------------------------------------------------------------
     select '{insert,claim,change,delete,read}'::text[];
 $$;
 
-create or replace function pgq_task.has_right(i_queue_id int4, i_action text, i_user name default null)
+create or replace function pgq_task._has_right(i_queue_id int4, i_action text, i_user name default null)
 returns boolean
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.has_right(3)
+-- Function: pgq_task._has_right(3)
 --
 --      Returns whether the caller has a right on the tasks of a restricted queue. The caller is the role of SET ROLE,
 --      or else of the session; within this function current_user would be its owner. Internal.
 --
 -- Parameters:
 --      i_user  - current_user if the caller knows it, as a view does: that role must have the right, too. Without it
---                the right is refused if PostgreSQL runs the code for another role, see pgq_task.runs_for_another(0).
+--                the right is refused if PostgreSQL runs the code for another role, see pgq_task._runs_for_another(0).
 -- ----------------------------------------------------------------------
 begin
-    return pgq_task.role_has_right(coalesce(nullif(current_setting('role'), 'none')::name, session_user), i_queue_id, i_action)
-       and case when i_user is null then not pgq_task.runs_for_another()
-                else pgq_task.role_has_right(i_user, i_queue_id, i_action) end;
+    return pgq_task._role_has_right(coalesce(nullif(current_setting('role'), 'none')::name, session_user), i_queue_id, i_action)
+       and case when i_user is null then not pgq_task._runs_for_another()
+                else pgq_task._role_has_right(i_user, i_queue_id, i_action) end;
 end;
 $$;
 
-create or replace function pgq_task.role_has_right(i_role name, i_queue_id int4, i_action text)
+create or replace function pgq_task._role_has_right(i_role name, i_queue_id int4, i_action text)
 returns boolean
 language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.role_has_right(3)
+-- Function: pgq_task._role_has_right(3)
 --
 --      Returns whether a role has a right on the tasks of a restricted queue. Internal.
 -- ----------------------------------------------------------------------
@@ -245,13 +245,13 @@ as $$
                       and pg_has_role(i_role, g.grantee, 'usage'));
 $$;
 
-create or replace function pgq_task.runs_for_another()
+create or replace function pgq_task._runs_for_another()
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.runs_for_another(0)
+-- Function: pgq_task._runs_for_another(0)
 --
 --      Returns whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression
 --      of an index during autovacuum, ANALYZE, REINDEX or CREATE INDEX, or in the query of a materialized view during a
@@ -266,21 +266,21 @@ exception when insufficient_privilege then
 end;
 $$;
 
-create or replace function pgq_task.require_right(i_queue_id int4, i_action text)
+create or replace function pgq_task._require_right(i_queue_id int4, i_action text)
 returns boolean
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_right(2)
+-- Function: pgq_task._require_right(2)
 --
 --      Returns true, or raises 42501 if the caller may not do this with the tasks of a restricted queue. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_queue text;
 begin
-    if pgq_task.has_right(i_queue_id, i_action) then
+    if pgq_task._has_right(i_queue_id, i_action) then
         return true;
     end if;
     select queue_name into v_queue from pgq_task.queue where queue_id = i_queue_id;
@@ -288,21 +288,21 @@ begin
         errcode = '42501',
         message = format('role %I may not %s tasks of queue %L', coalesce(nullif(current_setting('role'), 'none'), session_user),
                          i_action, v_queue),
-        hint = case when pgq_task.runs_for_another()
+        hint = case when pgq_task._runs_for_another()
                     then 'The queue is restricted. In indexes and materialized views read pgq_task.tasks, which knows whose they are.'
                     else format('The queue is restricted. An administrator grants it: select pgq_task.grant_queue(%L, ''{%s}'', role).',
                                 v_queue, i_action) end;
 end;
 $$;
 
-create or replace function pgq_task.require_role(i_role text)
+create or replace function pgq_task._require_role(i_role text)
 returns oid
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_role(1)
+-- Function: pgq_task._require_role(1)
 --
 --      Returns the role of this name; raises PQ072 if there is none. Internal.
 -- ----------------------------------------------------------------------
@@ -310,31 +310,31 @@ declare
     v_role  constant oid := (select oid from pg_roles where rolname = i_role);
 begin
     if v_role is null then
-        perform pgq_task.raise_invalid(format('there is no role %s', coalesce(quote_literal(i_role), 'NULL')),
+        perform pgq_task._raise_invalid(format('there is no role %s', coalesce(quote_literal(i_role), 'NULL')),
                                        'Give the name of a role, as pg_roles has it.');
     end if;
     return v_role;
 end;
 $$;
 
-create or replace function pgq_task.require_actions(i_actions text[])
+create or replace function pgq_task._require_actions(i_actions text[])
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_actions(1)
+-- Function: pgq_task._require_actions(1)
 --
 --      Raises PQ072 unless these are actions. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_wrong constant text := (select string_agg(coalesce(quote_literal(a), 'NULL'), ', ') from unnest(i_actions) a
-                               where coalesce(a, '') <> all (pgq_task.actions()));
+                               where coalesce(a, '') <> all (pgq_task._actions()));
 begin
     if v_wrong is not null or coalesce(cardinality(i_actions), 0) = 0 then
-        perform pgq_task.raise_invalid(coalesce('there is no action ' || v_wrong, 'no action is given'),
-                                       'Actions: ' || array_to_string(pgq_task.actions(), ', ') || '.');
+        perform pgq_task._raise_invalid(coalesce('there is no action ' || v_wrong, 'no action is given'),
+                                       'Actions: ' || array_to_string(pgq_task._actions(), ', ') || '.');
     end if;
 end;
 $$;

@@ -19,9 +19,9 @@ as $$
 --      PQ070 no such queue
 -- ----------------------------------------------------------------------
 declare
-    v_id    constant int4 := pgq_task.id_of_queue(queue);
+    v_id    constant int4 := pgq_task._id_of_queue(queue);
 begin
-    if pgq_task.has_payload_index(v_id) then
+    if pgq_task._has_payload_index(v_id) then
         return 0;
     end if;
     -- an index that a statement with CONCURRENTLY has left unfinished
@@ -51,7 +51,7 @@ as $$
 --      PQ070 no such queue
 -- ----------------------------------------------------------------------
 declare
-    v_id    constant int4 := pgq_task.id_of_queue(queue);
+    v_id    constant int4 := pgq_task._id_of_queue(queue);
 begin
     return format('create index concurrently task_payload_%s_idx on pgq_task.task using gin (payload jsonb_path_ops) where queue_id = %s',
                   v_id, v_id);
@@ -77,17 +77,17 @@ as $$
 --      PQ070 no such queue
 -- ----------------------------------------------------------------------
 begin
-    return pgq_task.drop_payload_index_of(pgq_task.id_of_queue(queue));
+    return pgq_task._drop_payload_index_of(pgq_task._id_of_queue(queue));
 end;
 $$;
 
-create or replace function pgq_task.drop_payload_index_of(i_queue_id int4)
+create or replace function pgq_task._drop_payload_index_of(i_queue_id int4)
 returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.drop_payload_index_of(1)
+-- Function: pgq_task._drop_payload_index_of(1)
 --
 --      Drops the index of a queue, which may be dropped itself. Internal.
 -- ----------------------------------------------------------------------
@@ -102,28 +102,28 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.has_payload_index(i_queue_id int4)
+create or replace function pgq_task._has_payload_index(i_queue_id int4)
 returns boolean
 language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.has_payload_index(1)
+-- Function: pgq_task._has_payload_index(1)
 --
 --      Returns whether payloads of the queue are indexed. Internal.
 -- ----------------------------------------------------------------------
     select exists (select from pg_index where indexrelid = to_regclass(format('pgq_task.task_payload_%s_idx', i_queue_id)) and indisvalid);
 $$;
 
-create or replace function pgq_task.id_of_queue(i_queue text)
+create or replace function pgq_task._id_of_queue(i_queue text)
 returns int4
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.id_of_queue(1)
+-- Function: pgq_task._id_of_queue(1)
 --
 --      Returns the id of the queue; raises PQ070 if there is none. Internal.
 -- ----------------------------------------------------------------------
@@ -131,7 +131,7 @@ declare
     v_id    constant int4 := (select queue_id from pgq_task.queue where queue_name = i_queue);
 begin
     if v_id is null then
-        perform pgq_task.raise_queue_not_found(i_queue);
+        perform pgq_task._raise_queue_not_found(i_queue);
     end if;
     return v_id;
 end;

@@ -2,7 +2,7 @@
 create table pgq_task.queue_grant (
     queue_id            int4            not null references pgq_task.queue on delete cascade,
     grantee             regrole         not null,
-    -- some of pgq_task.actions()
+    -- some of pgq_task._actions()
     actions             text[]          not null,
     constraint queue_grant_pkey primary key (queue_id, grantee)
 );

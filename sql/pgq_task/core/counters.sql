@@ -1,10 +1,10 @@
-create or replace function pgq_task.add_counters(i_queue_id int4)
+create or replace function pgq_task._add_counters(i_queue_id int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.add_counters(1)
+-- Function: pgq_task._add_counters(1)
 --
 --      Creates the sequences that count the operations on a queue's tasks, except queue_pushed. A sequence adds one at
 --      a time, so operations that often come in hundreds have a second sequence, for sixteens. Internal.
@@ -20,26 +20,26 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.sequence_of(i_name text)
+create or replace function pgq_task._sequence_of(i_name text)
 returns regclass
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.sequence_of(1)
+-- Function: pgq_task._sequence_of(1)
 --
---      Returns a queue's sequence, by its name in pgq_task; see pgq_task.living(1). Internal.
+--      Returns a queue's sequence, by its name in pgq_task; see pgq_task._living(1). Internal.
 -- ----------------------------------------------------------------------
 begin
-    return pgq_task.living(pg_catalog.to_regclass('pgq_task.' || i_name));
+    return pgq_task._living(pg_catalog.to_regclass('pgq_task.' || i_name));
 end;
 $$;
 
-create or replace function pgq_task.living(i_seq regclass)
+create or replace function pgq_task._living(i_seq regclass)
 returns regclass
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.living(1)
+-- Function: pgq_task._living(1)
 --
 --      Returns a queue's sequence; null if the queue is gone. It waits for a session that is dropping the queue: a
 --      session that used the sequence would wait too, and then fail with an internal error. Internal.
@@ -52,20 +52,20 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.count_up(i_what text, i_queue_id int4, i_tasks bigint default 1)
+create or replace function pgq_task._count_up(i_what text, i_queue_id int4, i_tasks bigint default 1)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.count_up(3)
+-- Function: pgq_task._count_up(3)
 --
 --      Counts an operation on a number of tasks. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_left      bigint := i_tasks;
     v_ones      constant regclass := case i_what
-        when 'pushed' then pgq_task.living((select q.queue_pushed from pgq_task.queue q where q.queue_id = i_queue_id))
-        else pgq_task.sequence_of(i_what || '_' || i_queue_id) end;
+        when 'pushed' then pgq_task._living((select q.queue_pushed from pgq_task.queue q where q.queue_id = i_queue_id))
+        else pgq_task._sequence_of(i_what || '_' || i_queue_id) end;
     v_sixteens  constant regclass := pg_catalog.to_regclass('pgq_task.' || i_what || '16_' || i_queue_id);
 begin
     if v_left >= 16 and v_sixteens is not null then
@@ -76,28 +76,28 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.count_each(i_what text, i_queue_ids int4[])
+create or replace function pgq_task._count_each(i_what text, i_queue_ids int4[])
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.count_each(2)
+-- Function: pgq_task._count_each(2)
 --
 --      Counts operations on tasks of these queues; each queue is named once per operation. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.count_up(i_what, q.id, q.tasks)
+    perform pgq_task._count_up(i_what, q.id, q.tasks)
        from (select u.id, count(*) as tasks from unnest(i_queue_ids) u (id) where u.id is not null group by u.id) q;
 end;
 $$;
 
-create or replace function pgq_task.counters_of(i_queue_id int4)
+create or replace function pgq_task._counters_of(i_queue_id int4)
 returns bigint[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.counters_of(1)
+-- Function: pgq_task._counters_of(1)
 --
 --      Returns the counts of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is read is locked,
 --      and locks are limited: a rollback to a savepoint releases them. Internal.
@@ -161,14 +161,14 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     if queue is not null then
-        perform pgq_task.require_queues(array[queue]);
+        perform pgq_task._require_queues(array[queue]);
     end if;
     return query
         select q.queue_name, n.c[1], n.c[2], n.c[3], n.c[4], n.c[5], n.c[6], n.c[7], n.c[8], n.c[9]
           from pgq_task.queue q
-         cross join lateral (select pgq_task.counters_of(q.queue_id) as c) n
-         where q.queue_name = get_statistics.queue and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'read'))
-            or get_statistics.queue is null and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
+         cross join lateral (select pgq_task._counters_of(q.queue_id) as c) n
+         where q.queue_name = get_statistics.queue and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'))
+            or get_statistics.queue is null and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
          order by q.queue_name;
 end;
 $$;

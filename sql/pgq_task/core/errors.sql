@@ -1,9 +1,9 @@
-create or replace function pgq_task.raise_queue_not_found(i_queue text)
+create or replace function pgq_task._raise_queue_not_found(i_queue text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_queue_not_found(1)
+-- Function: pgq_task._raise_queue_not_found(1)
 --
 --      Raises PQ070. Internal.
 -- ----------------------------------------------------------------------
@@ -15,12 +15,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.raise_conflict(i_message text, i_conflicts jsonb)
+create or replace function pgq_task._raise_conflict(i_message text, i_conflicts jsonb)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_conflict(2)
+-- Function: pgq_task._raise_conflict(2)
 --
 --      Raises PQ071: nothing was changed, because some tasks are not in the state that the caller expects. The detail
 --      is JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision. Internal.
@@ -35,12 +35,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.raise_invalid(i_message text, i_hint text)
+create or replace function pgq_task._raise_invalid(i_message text, i_hint text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_invalid(2)
+-- Function: pgq_task._raise_invalid(2)
 --
 --      Raises PQ072: an invalid argument. Internal.
 -- ----------------------------------------------------------------------
@@ -49,12 +49,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.require_attributes(i_headers jsonb, i_unique_key text, i_order_key text)
+create or replace function pgq_task._require_attributes(i_headers jsonb, i_unique_key text, i_order_key text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_attributes(3)
+-- Function: pgq_task._require_attributes(3)
 --
 --      Raises PQ072 for headers that are not a JSON object, and for keys that are empty or too long. Internal.
 -- ----------------------------------------------------------------------
@@ -64,9 +64,9 @@ declare
         when pg_catalog.octet_length(i_order_key) not between 1 and 1000 then 'an order_key of ' || pg_catalog.octet_length(i_order_key) end;
 begin
     if pg_catalog.jsonb_typeof(i_headers) not in ('object', 'null') then
-        perform pgq_task.raise_invalid('the headers are no JSON object', 'Give an object like {"lang": "de"}, or none.');
+        perform pgq_task._raise_invalid('the headers are no JSON object', 'Give an object like {"lang": "de"}, or none.');
     elsif v_bad is not null then
-        perform pgq_task.raise_invalid(v_bad || ' bytes', 'A key has 1 to 1000 bytes. A task without one has NULL.');
+        perform pgq_task._raise_invalid(v_bad || ' bytes', 'A key has 1 to 1000 bytes. A task without one has NULL.');
     end if;
 end;
 $$;

@@ -1,10 +1,10 @@
-create or replace function pgq_task.position_of(i_time timestamptz)
+create or replace function pgq_task._position_of(i_time timestamptz)
 returns bigint
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.position_of(1)
+-- Function: pgq_task._position_of(1)
 --
 --      Returns the position in a lane of a task that is available from a time on: 256 positions per microsecond, so
 --      that tasks of one microsecond still have an order. Simple enough to be inlined. The operators of these functions
@@ -13,12 +13,12 @@ as $$
     select pg_catalog.int8(pg_catalog.date_part('epoch', i_time) * 1000000::double precision) * 256;
 $$;
 
-create or replace function pgq_task.position_now()
+create or replace function pgq_task._position_now()
 returns bigint
 language sql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.position_now(0)
+-- Function: pgq_task._position_now(0)
 --
 --      Returns the position of a task that is available at once. The transaction has an id before the clock is read:
 --      pgq_task.sweep() relies on that. Inlined. Internal.
@@ -27,13 +27,13 @@ as $$
                 then pg_catalog.int8(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000) * 256 end;
 $$;
 
-create or replace function pgq_task.time_of(i_pos bigint)
+create or replace function pgq_task._time_of(i_pos bigint)
 returns timestamptz
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.time_of(1)
+-- Function: pgq_task._time_of(1)
 --
 --      Returns the time of a position; infinity for a stopped task. Internal.
 -- ----------------------------------------------------------------------
@@ -41,14 +41,14 @@ as $$
                 else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
 $$;
 
-create or replace function pgq_task.position_at(i_at timestamptz, i_delay interval)
+create or replace function pgq_task._position_at(i_at timestamptz, i_delay interval)
 returns bigint
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.position_at(2)
+-- Function: pgq_task._position_at(2)
 --
 --      Returns the position of a task that is to be available at a time, or after a delay. A time in the past is now.
 --      One that is farther away than places go is the year 2500.
@@ -57,37 +57,37 @@ as $$
 --      Internal.
 -- ----------------------------------------------------------------------
 declare
-    -- An id first, then the clock: see pgq_task.position_now().
+    -- An id first, then the clock: see pgq_task._position_now().
     v_xid   constant xid8 := pg_current_xact_id();
     v_now   constant timestamptz := clock_timestamp();
     v_last  constant timestamptz := '2500-01-01 00:00:00+00';
     v_at    timestamptz := i_at;
 begin
     if i_at is not null and i_delay is not null then
-        perform pgq_task.raise_invalid('both a time and a delay are given', 'Give one of them.');
+        perform pgq_task._raise_invalid('both a time and a delay are given', 'Give one of them.');
     elsif i_delay < '0' then
-        perform pgq_task.raise_invalid(format('delay %s is negative', i_delay), 'Give an interval that is not, or none.');
+        perform pgq_task._raise_invalid(format('delay %s is negative', i_delay), 'Give an interval that is not, or none.');
     elsif i_delay > '200 years' then
-        perform pgq_task.raise_invalid(format('delay %s is too long', i_delay), 'Give an interval of less than 200 years.');
+        perform pgq_task._raise_invalid(format('delay %s is too long', i_delay), 'Give an interval of less than 200 years.');
     elsif i_delay is not null then
         v_at := v_now + i_delay;
     elsif i_at = 'infinity' then
-        perform pgq_task.raise_invalid('a task cannot be available at infinity',
+        perform pgq_task._raise_invalid('a task cannot be available at infinity',
                                        'Give a time, or stop the task with pgq_task.stop(id, version).');
     end if;
-    return pgq_task.position_of(least(greatest(v_at, v_now), v_last));
+    return pgq_task._position_of(least(greatest(v_at, v_now), v_last));
 end;
 $$;
 
-create or replace function pgq_task.is_parked(i_pos bigint)
+create or replace function pgq_task._is_parked(i_pos bigint)
 returns boolean
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.is_parked(1)
+-- Function: pgq_task._is_parked(1)
 --
---      Returns whether a position is one of pgq_task.parking_of(1), and not a time. Inlined. Internal.
+--      Returns whether a position is one of pgq_task._parking_of(1), and not a time. Inlined. Internal.
 -- ----------------------------------------------------------------------
     select i_pos between 4611686018427387904 and 9223372036854775806;
 $$;

@@ -44,27 +44,27 @@ declare
         then pg_catalog.int4(pg_catalog.int8shr(pg_catalog.nextval(v_seq), 40)) end;
 begin
     if pg_catalog.int4gt(v_queue, 0) is not true then
-        return pgq_task.push_slowly(queue, payload, at, delay, priority, headers, unique_key, order_key);
+        return pgq_task._push_slowly(queue, payload, at, delay, priority, headers, unique_key, order_key);
     end if;
     insert into pgq_task.inbox (queue_id, payload) values (v_queue, push.payload);
     v_id := case when pg_catalog.int8eq(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(
                           pg_catalog.textcat('pgq_task.waiting_', v_queue::pg_catalog.text))), 0)
                  then pg_catalog.currval('pgq_task.task_id_seq'::pg_catalog.regclass) end;
     if v_id is null then
-        v_id := pgq_task.wake(v_queue, queue, pg_catalog.currval('pgq_task.task_id_seq'::pg_catalog.regclass));
+        v_id := pgq_task._wake(v_queue, queue, pg_catalog.currval('pgq_task.task_id_seq'::pg_catalog.regclass));
     end if;
     return v_id;
 end;
 $$;
 
-create or replace function pgq_task.push_slowly(
+create or replace function pgq_task._push_slowly(
     queue text, payload jsonb, at timestamptz, delay interval, priority int4, headers jsonb, unique_key text, order_key text)
 returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.push_slowly(8)
+-- Function: pgq_task._push_slowly(8)
 --
 --      Does the work of pgq_task.push(8) for tasks with more than a payload, for queues whose names are too long for a
 --      sequence name or that do not exist, and while there are restricted queues. Internal.
@@ -77,39 +77,39 @@ declare
     v_waiting   regclass;
     v_pos       bigint;
 begin
-    if push_slowly.priority is distinct from 0 then
-        perform pgq_task.require_priority(priority);
+    if _push_slowly.priority is distinct from 0 then
+        perform pgq_task._require_priority(priority);
     end if;
-    if push_slowly.unique_key is not null then
-        return u.id from pgq_task.push_unique(queue, payload, unique_key, at => push_slowly.at, delay => push_slowly.delay,
-                                              priority => push_slowly.priority, headers => push_slowly.headers,
-                                              order_key => push_slowly.order_key) u;
-    elsif push_slowly.order_key is not null or push_slowly.headers is not null then
-        perform pgq_task.require_attributes(headers, null, order_key);
+    if _push_slowly.unique_key is not null then
+        return u.id from pgq_task.push_unique(queue, payload, unique_key, at => _push_slowly.at, delay => _push_slowly.delay,
+                                              priority => _push_slowly.priority, headers => _push_slowly.headers,
+                                              order_key => _push_slowly.order_key) u;
+    elsif _push_slowly.order_key is not null or _push_slowly.headers is not null then
+        perform pgq_task._require_attributes(headers, null, order_key);
     end if;
     select q.queue_id, q.queue_pushed, q.queue_waiting into v_queue, v_pushed, v_waiting
       from pgq_task.queue q
-     where q.queue_name = push_slowly.queue
-       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
-    -- An old snapshot may show a queue that was dropped, see pgq_task.sequence_of(1) and pgq_task.retire_pushed(2).
+     where q.queue_name = _push_slowly.queue
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'));
+    -- An old snapshot may show a queue that was dropped, see pgq_task._sequence_of(1) and pgq_task._retire_pushed(2).
     if not found or pg_relation_is_updatable(v_pushed, false) is null or pg_relation_filenode(v_pushed) is null
        or nextval(v_pushed) < 0
     then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
-    if push_slowly.at is not null or push_slowly.delay is not null then
-        v_pos := pgq_task.position_at(at, delay);
-    elsif push_slowly.order_key is null or not pgq_task.is_behind(v_queue, order_key) then
-        v_pos := pgq_task.position_now();
+    if _push_slowly.at is not null or _push_slowly.delay is not null then
+        v_pos := pgq_task._position_at(at, delay);
+    elsif _push_slowly.order_key is null or not pgq_task._is_behind(v_queue, order_key) then
+        v_pos := pgq_task._position_now();
     end if;
     v_id := nextval('pgq_task.task_id_seq');
     insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
-    values (v_id, v_queue, push_slowly.priority, v_pos, push_slowly.payload, push_slowly.headers, push_slowly.order_key);
+    values (v_id, v_queue, _push_slowly.priority, v_pos, _push_slowly.payload, _push_slowly.headers, _push_slowly.order_key);
     if priority <> 0 then
-        perform pgq_task.add_lane(v_queue, priority::int2);
+        perform pgq_task._add_lane(v_queue, priority::int2);
     end if;
     if pg_sequence_last_value(v_waiting) <> 0 then
-        perform pgq_task.wake_workers(v_queue, queue, v_id);
+        perform pgq_task._wake_workers(v_queue, queue, v_id);
     end if;
     return v_id;
 end;
@@ -154,25 +154,25 @@ declare
     h       record;
 begin
     if push_unique.unique_key is null then
-        perform pgq_task.raise_invalid('the unique_key is NULL', 'Give a key, or use pgq_task.push().');
+        perform pgq_task._raise_invalid('the unique_key is NULL', 'Give a key, or use pgq_task.push().');
     elsif (push_unique.unique_while in ('waiting', 'running')) is not true then
-        perform pgq_task.raise_invalid(format('unique_while is %L', push_unique.unique_while), 'One of waiting, running.');
+        perform pgq_task._raise_invalid(format('unique_while is %L', push_unique.unique_while), 'One of waiting, running.');
     elsif push_unique.unique_for <= interval '0' or push_unique.unique_for > interval '10 years' then
-        perform pgq_task.raise_invalid(format('unique_for is %s', push_unique.unique_for),
+        perform pgq_task._raise_invalid(format('unique_for is %s', push_unique.unique_for),
                                        'Give an interval of more than 0 and at most 10 years.');
     end if;
-    perform pgq_task.require_priority(priority), pgq_task.require_attributes(headers, push_unique.unique_key, order_key);
+    perform pgq_task._require_priority(priority), pgq_task._require_attributes(headers, push_unique.unique_key, order_key);
     select q.queue_id into v_queue
       from pgq_task.queue q
      where q.queue_name = push_unique.queue
-       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'));
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
     if push_unique.at is not null or push_unique.delay is not null then
-        v_pos := pgq_task.position_at(push_unique.at, push_unique.delay);
+        v_pos := pgq_task._position_at(push_unique.at, push_unique.delay);
     else
-        v_pos := pgq_task.position_now();
+        v_pos := pgq_task._position_now();
     end if;
     id := nextval('pgq_task.task_id_seq');
     if push_unique.unique_for is not null then
@@ -202,7 +202,7 @@ begin
            for share;
         if not found then
             -- It was finished in between; an earlier snapshot would show neither.
-            perform pgq.require_read_committed('push() with a unique_key that was finished meanwhile');
+            perform pgq._require_read_committed('push() with a unique_key that was finished meanwhile');
         elsif h.running and push_unique.unique_while = 'waiting' then
             update pgq_task.task t set unique_key = null where t.id = h.id;
         else
@@ -223,16 +223,16 @@ begin
          where u.queue_id = v_queue and u.unique_key = push_unique.unique_key;
     end if;
     if inserted and push_unique.order_key is not null then
-        perform pgq_task.hold_back_all(array[push_unique.id]);
+        perform pgq_task._hold_back_all(array[push_unique.id]);
     end if;
     -- In the order in which drop_queue() locks it.
     if inserted then
-        perform pgq_task.count_up('pushed', v_queue);
+        perform pgq_task._count_up('pushed', v_queue);
     end if;
     if inserted or push_unique.replace then
-        perform pgq_task.wake_workers(v_queue, queue, id);
+        perform pgq_task._wake_workers(v_queue, queue, id);
         if priority <> 0 then
-            perform pgq_task.add_lane(v_queue, priority::int2);
+            perform pgq_task._add_lane(v_queue, priority::int2);
         end if;
     end if;
     return next;
@@ -274,26 +274,26 @@ begin
     select q.queue_id into v_queue
       from pgq_task.queue q
      where q.queue_name = push_many.queue
-       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'));
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'));
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
     if cardinality(order_keys) <> v_tasks then
-        perform pgq_task.raise_invalid(
+        perform pgq_task._raise_invalid(
             format('%s payloads and %s order_keys', v_tasks, cardinality(order_keys)),
             'Give one order_key for each task, null for those that need none.');
     end if;
-    perform pgq_task.require_priority(priority);
-    perform pgq_task.require_attributes(headers, null, (
+    perform pgq_task._require_priority(priority);
+    perform pgq_task._require_attributes(headers, null, (
         select k from unnest(order_keys) k where octet_length(k) not between 1 and 1000 limit 1));
-    -- The first task has the position of now, the others follow it: 255 per microsecond, see pgq_task.is_slot(1).
-    v_pos := pgq_task.position_at(at, delay) - 1;
+    -- The first task has the position of now, the others follow it: 255 per microsecond, see pgq_task._is_slot(1).
+    v_pos := pgq_task._position_at(at, delay) - 1;
     if order_keys is not null and at is null and delay is null then
         -- Hold back tasks that have an earlier one with their key, in the queue or among these.
         v_first := array(select min(k.nr)
                            from unnest(order_keys) with ordinality k (key, nr)
                           group by k.key
-                         having k.key is null or not pgq_task.is_behind(v_queue, k.key));
+                         having k.key is null or not pgq_task._is_behind(v_queue, k.key));
     end if;
     return query
         insert into pgq_task.task (id, queue_id, priority, pos, payload, headers, order_key)
@@ -305,28 +305,28 @@ begin
          order by p.nr
         returning id;
     -- In the order in which drop_queue() locks it.
-    perform pgq_task.count_up('pushed', v_queue, v_tasks);
-    perform pgq_task.wake_workers(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
+    perform pgq_task._count_up('pushed', v_queue, v_tasks);
+    perform pgq_task._wake_workers(v_queue, queue, case when v_tasks > 0 then currval('pgq_task.task_id_seq') end);
     if priority <> 0 and v_tasks > 0 then
-        perform pgq_task.add_lane(v_queue, priority::int2);
+        perform pgq_task._add_lane(v_queue, priority::int2);
     end if;
 end;
 $$;
 
-create or replace function pgq_task.require_priority(i_priority int4)
+create or replace function pgq_task._require_priority(i_priority int4)
 returns void
 language plpgsql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_priority(1)
+-- Function: pgq_task._require_priority(1)
 --
 --      Raises PQ072 unless this is a smallint. (The parameters are not, because that would find no function
 --      for the literal 5.) Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_priority is null or i_priority not between -32768 and 32767 then
-        perform pgq_task.raise_invalid(pg_catalog.format('priority %s', coalesce(i_priority::text, 'NULL')),
+        perform pgq_task._raise_invalid(pg_catalog.format('priority %s', coalesce(i_priority::text, 'NULL')),
                                        'Give a whole number between -32768 and 32767.');
     end if;
 end;

@@ -20,7 +20,7 @@ as $$
 declare
     v_id    int4;
 begin
-    perform pgq_task.require_queue_name('task queue', queue);
+    perform pgq_task._require_queue_name('task queue', queue);
     insert into pgq_task.queue (queue_name) values (queue)
     on conflict do nothing
     returning queue_id into v_id;
@@ -29,43 +29,43 @@ begin
     end if;
     execute format('create sequence pgq_task.waiting_%s minvalue 0 start 0', v_id);
     perform setval(format('pgq_task.waiting_%s', v_id)::regclass, 0);
-    perform pgq_task.add_lane(v_id, 0::int2);
-    perform pgq_task.add_counters(v_id);
+    perform pgq_task._add_lane(v_id, 0::int2);
+    perform pgq_task._add_counters(v_id);
     update pgq_task.queue
-       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task.add_pushed(v_id, create_queue.queue),
+       set queue_waiting = format('pgq_task.waiting_%s', v_id), queue_pushed = pgq_task._add_pushed(v_id, create_queue.queue),
            queue_claimed = format('pgq_task.claimed_%s', v_id), queue_finished = format('pgq_task.finished_%s', v_id)
      where queue_id = v_id;
-    perform pgq_task.grant_sequences(v_id);
+    perform pgq_task._grant_sequences(v_id);
     return 1;
 end;
 $$;
 
-create or replace function pgq_task.require_queue_name(i_what text, i_name text)
+create or replace function pgq_task._require_queue_name(i_what text, i_name text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_queue_name(2)
+-- Function: pgq_task._require_queue_name(2)
 --
 --      Raises PQ003 or PQ072 for a name that a task queue cannot have. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq.check_name(i_what, i_name);
+    perform pgq._check_name(i_what, i_name);
     if octet_length(i_name) > 248 and i_name !~ '\.failed$' then
-        perform pgq_task.raise_invalid(format('the name of a task queue has %s bytes', octet_length(i_name)),
+        perform pgq_task._raise_invalid(format('the name of a task queue has %s bytes', octet_length(i_name)),
                                        'Give one of at most 248 bytes, so that its error queue can be named after it.');
     end if;
 end;
 $$;
 
-create or replace function pgq_task.grant_sequences(i_queue_id int4)
+create or replace function pgq_task._grant_sequences(i_queue_id int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.grant_sequences(1)
+-- Function: pgq_task._grant_sequences(1)
 --
 --      Grants the rights on a queue's sequences that pgq_task.push(8) needs to run as its caller; none if the queue is
 --      restricted. Internal.
@@ -83,13 +83,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.add_pushed(i_queue_id int4, i_queue text)
+create or replace function pgq_task._add_pushed(i_queue_id int4, i_queue text)
 returns regclass
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.add_pushed(2)
+-- Function: pgq_task._add_pushed(2)
 --
 --      Creates the sequence queue_pushed of a queue. Internal.
 -- ----------------------------------------------------------------------
@@ -110,13 +110,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.retire_pushed(i_seq regclass, i_queue_id int4)
+create or replace function pgq_task._retire_pushed(i_seq regclass, i_queue_id int4)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.retire_pushed(2)
+-- Function: pgq_task._retire_pushed(2)
 --
 --      Takes the sequence queue_pushed from a queue that is being dropped. It waits for transactions that have pushed.
 --      Transactions that wait meanwhile to push draw a negative number from it, which tells them; if it were dropped,
@@ -145,12 +145,12 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.add_lane(i_queue_id int4, i_priority int2)
+create or replace function pgq_task._add_lane(i_queue_id int4, i_priority int2)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.add_lane(2)
+-- Function: pgq_task._add_lane(2)
 --
 --      Creates the lane for a priority unless the queue has it. Internal.
 -- ----------------------------------------------------------------------
@@ -159,18 +159,18 @@ declare
 begin
     -- This does not depend on the caller's snapshot: sequences are looked up in the newest one.
     if pg_catalog.to_regclass('pgq_task.low_' || v_lane) is null then
-        perform pgq_task.create_lane(i_queue_id, i_priority, v_lane);
+        perform pgq_task._create_lane(i_queue_id, i_priority, v_lane);
     end if;
 end;
 $$;
 
-create or replace function pgq_task.create_lane(i_queue_id int4, i_priority int2, i_lane text)
+create or replace function pgq_task._create_lane(i_queue_id int4, i_priority int2, i_lane text)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.create_lane(3)
+-- Function: pgq_task._create_lane(3)
 --
 --      Creates the lane for a priority. It waits for a transaction that creates the same lane. Internal.
 -- ----------------------------------------------------------------------
@@ -228,23 +228,23 @@ declare
     v_tasks         bigint;
     s               regclass;
 begin
-    perform pgq.require_read_committed('pgq_task.drop_queue()');
+    perform pgq._require_read_committed('pgq_task.drop_queue()');
     -- Claims that read the queue's limits end before these are dropped, or find that they are gone.
     perform pg_advisory_xact_lock(1886875922, q.queue_id) from pgq_task.queue q where q.queue_name = drop_queue.queue and q.queue_limited;
     select q.queue_id, q.queue_pushed into v_id, v_pushed
       from pgq_task.queue q where q.queue_name = drop_queue.queue for no key update;
     if v_id is null then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
-    perform pgq_task.drop_payload_index_of(v_id);
+    perform pgq_task._drop_payload_index_of(v_id);
     -- This waits for transactions that have pushed; later pushes do not find the sequences: see
-    -- pgq_task.wake_workers(). Lock them in the order in which pushes do.
-    perform pgq_task.retire_pushed(v_pushed, v_id);
+    -- pgq_task._wake_workers(). Lock them in the order in which pushes do.
+    perform pgq_task._retire_pushed(v_pushed, v_id);
     execute format('drop sequence pgq_task.waiting_%s', v_id);
     -- Not earlier: a session that adds a lane waits for that.
     delete from pgq_task.queue where queue_id = v_id returning queue_restricted into v_restricted;
     if v_restricted then
-        perform pgq_task.settle_inbox();
+        perform pgq_task._guard_inbox();
     end if;
     select count(*) into v_tasks from (select from pgq_task.task t where t.queue_id = v_id limit 1000) t;
     if v_tasks > 0 and drop_queue.force is not true then
@@ -306,39 +306,39 @@ declare
     q       pgq_task.queue;
 begin
     if param is null or param <> all (params) then
-        perform pgq_task.raise_invalid(format('there is no task queue parameter %s', coalesce(quote_literal(param), 'NULL')),
+        perform pgq_task._raise_invalid(format('there is no task queue parameter %s', coalesce(quote_literal(param), 'NULL')),
                                        'Parameters: ' || array_to_string(params, ', ') || '.');
     end if;
     begin
         execute format('update pgq_task.queue set %I = %L where queue_name = %L returning *', 'queue_' || param, value, queue) into q;
     exception when data_exception or not_null_violation then
-        perform pgq_task.raise_invalid(
+        perform pgq_task._raise_invalid(
             format('task queue parameter %s cannot be %s', param, coalesce(quote_literal(value), 'NULL')),
             'Intervals are written like ''30 seconds'', numbers of attempts like 5.');
     end;
     if q.queue_id is null then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
-    perform pgq_task.require_lease(q.queue_lease);
+    perform pgq_task._require_lease(q.queue_lease);
     if q.queue_max_attempts < 1 then
-        perform pgq_task.raise_invalid(format('a limit of %s attempts', q.queue_max_attempts), 'Give 1 or more, or null for no limit.');
+        perform pgq_task._raise_invalid(format('a limit of %s attempts', q.queue_max_attempts), 'Give 1 or more, or null for no limit.');
     elsif q.queue_keep < interval '0' or q.queue_keep > interval '10 years' then
-        perform pgq_task.raise_invalid(format('finished tasks cannot be kept for %s', q.queue_keep),
+        perform pgq_task._raise_invalid(format('finished tasks cannot be kept for %s', q.queue_keep),
                                        'Give an interval like 7 days, or 0 to keep none.');
     elsif param in ('error_queue', 'max_attempts') then
-        perform pgq_task.require_end_of_errors(q.queue_name);
+        perform pgq_task._require_end_of_errors(q.queue_name);
     end if;
     return 1;
 end;
 $$;
 
-create or replace function pgq_task.require_end_of_errors(i_queue text)
+create or replace function pgq_task._require_end_of_errors(i_queue text)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_end_of_errors(1)
+-- Function: pgq_task._require_end_of_errors(1)
 --
 --      Raises PQ072 if failed tasks would come back to the queue through its error queue, or through that queue's error
 --      queue. Internal.
@@ -355,9 +355,9 @@ begin
         -- A missing queue may be created, unless its name would be too long.
         exit when not found and octet_length(v_queue) > 248;
         v_queue := coalesce(v_error, v_queue || '.failed');
-        perform pgq_task.require_queue_name('error queue', v_queue);
+        perform pgq_task._require_queue_name('error queue', v_queue);
         if v_queue = i_queue then
-            perform pgq_task.raise_invalid(format('what fails in task queue %L would come back to it', i_queue),
+            perform pgq_task._raise_invalid(format('what fails in task queue %L would come back to it', i_queue),
                                            'Name an error queue whose own error queue is another one.');
         end if;
     end loop;
@@ -385,7 +385,7 @@ as $$
 begin
     update pgq_task.queue set queue_paused = coalesce(queue_paused, now()) where queue_name = pause_queue.queue;
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
 end;
 $$;
@@ -410,7 +410,7 @@ as $$
 begin
     update pgq_task.queue set queue_paused = null where queue_name = resume_queue.queue;
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     end if;
     perform pg_notify('pgq_task', queue);
 end;

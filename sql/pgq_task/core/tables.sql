@@ -53,9 +53,9 @@ create table pgq_task.task (
     priority            int2            not null default 0,
     -- number of the latest attempts in a row that ended without a report: the lease ended, as when the worker dies
     lost                int4            not null default 0,
-    -- The position in the lane: the time when the task is available, see pgq_task.position_of(); by default now. During
+    -- The position in the lane: the time when the task is available, see pgq_task._position_of(); by default now. During
     -- a claim it becomes the end of the lease. Null: held back by an earlier task with the same order_key. The largest
-    -- number: stopped. The default is pgq_task.position_now().
+    -- number: stopped. The default is pgq_task._position_now().
     pos                 bigint          default case when pg_current_xact_id() is not null
                                                 then int8(date_part('epoch', clock_timestamp()) * 1000000) * 256 end,
     -- end of the claimant's lease
@@ -94,7 +94,7 @@ create table pgq_task.unique_period (
 create index unique_period_until_idx on pgq_task.unique_period (until);
 
 -- The view into which pgq_task.push(8) inserts with its caller's rights, as long as no queue is restricted, see
--- pgq_task.settle_inbox(0). The condition is for sessions that insert here directly: it checks a queue's number, and
+-- pgq_task._guard_inbox(0). The condition is for sessions that insert here directly: it checks a queue's number, and
 -- the lock on its sequence makes pgq_task.drop_queue(2) wait.
 create view pgq_task.inbox as
 select queue_id, payload

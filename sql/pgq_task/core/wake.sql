@@ -1,28 +1,28 @@
-create or replace function pgq_task.wake(i_queue_id int4, i_queue text, i_id bigint default null)
+create or replace function pgq_task._wake(i_queue_id int4, i_queue text, i_id bigint default null)
 returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.wake(3)
+-- Function: pgq_task._wake(3)
 --
---      Does the work of pgq_task.wake_workers(3) for pgq_task.push(8), which runs as its caller. So every writer can
+--      Does the work of pgq_task._wake_workers(3) for pgq_task.push(8), which runs as its caller. So every writer can
 --      call it, and it checks the right to insert. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.require_right(i_queue_id, 'insert')
+    perform pgq_task._require_right(i_queue_id, 'insert')
        from pgq_task.queue q where q.queue_id = i_queue_id and q.queue_restricted;
-    return pgq_task.wake_workers(i_queue_id, i_queue, i_id);
+    return pgq_task._wake_workers(i_queue_id, i_queue, i_id);
 end;
 $$;
 
-create or replace function pgq_task.wake_workers(i_queue_id int4, i_queue text, i_id bigint default null)
+create or replace function pgq_task._wake_workers(i_queue_id int4, i_queue text, i_id bigint default null)
 returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.wake_workers(3)
+-- Function: pgq_task._wake_workers(3)
 --
 --      Notifies the channel pgq_task, with the queue's name, if a worker waits that was not notified yet. A session
 --      that has put a task into a queue calls it: reading the sequence makes drop_queue() wait until the task is
@@ -41,12 +41,12 @@ as $$
 --      Internal.
 -- ----------------------------------------------------------------------
 declare
-    v_seq       constant regclass := pgq_task.sequence_of('waiting_' || i_queue_id);
+    v_seq       constant regclass := pgq_task._sequence_of('waiting_' || i_queue_id);
     v_waiting   constant bigint := pg_sequence_last_value(v_seq);
     v_own       bigint;
 begin
     if v_waiting is null then
-        perform pgq_task.raise_queue_not_found(i_queue);
+        perform pgq_task._raise_queue_not_found(i_queue);
     elsif v_waiting = 0 then
         return i_id;
     end if;
@@ -59,7 +59,7 @@ begin
                 and pg_advisory_unlock(1886875926);
         return i_id;
     end if;
-    -- Use the name that belongs to the number: pgq_task.wake(3) can be called with any arguments.
+    -- Use the name that belongs to the number: pgq_task._wake(3) can be called with any arguments.
     perform pg_notify('pgq_task', coalesce((select q.queue_name from pgq_task.queue q where q.queue_id = i_queue_id), i_queue));
     if i_id is not null
        and exists (select from pgq_task.task t
@@ -98,17 +98,17 @@ declare
     v_now   constant timestamptz := clock_timestamp();
     v_next  bigint;
 begin
-    perform pgq_task.require_queues(queues);
-    perform pgq_task.require_right(q.queue_id, 'claim')
+    perform pgq_task._require_queues(queues);
+    perform pgq_task._require_right(q.queue_id, 'claim')
        from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
-    -- See pgq_task.wake_workers(3), which holds this lock for microseconds. Any role could hold it, and for ever.
+    -- See pgq_task._wake_workers(3), which holds this lock for microseconds. Any role could hold it, and for ever.
     for n in 1 .. 100 loop
         exit when pg_try_advisory_xact_lock_shared(1886875926);
         perform pg_sleep(0.001);
     end loop;
     perform setval(w.seq, 1)
        from pgq_task.queue q
-      cross join lateral (select pgq_task.sequence_of('waiting_' || q.queue_id) as seq) w
+      cross join lateral (select pgq_task._sequence_of('waiting_' || q.queue_id) as seq) w
       where q.queue_name = any (queues) and pg_sequence_last_value(w.seq) <> 1;
     select min(next.pos) into v_next
       from pgq_task.queue q
@@ -116,26 +116,26 @@ begin
      cross join lateral (
            select t.pos from pgq_task.task t
             where t.queue_id = l.queue_id and t.priority = l.priority
-              and t.pos > pgq_task.position_of(v_now) and t.pos < 4611686018427387904
+              and t.pos > pgq_task._position_of(v_now) and t.pos < 4611686018427387904
             order by t.queue_id, t.priority, t.pos limit 1) next
      where q.queue_name = any (queues) and q.queue_paused is null;
     if exists (select from pgq_task.queue_limit n where n.rate is not null) then
-        select least(v_next, min(pgq_task.position_of(pgq_task.rate_free_at(q.queue_id)))) into v_next
+        select least(v_next, min(pgq_task._position_of(pgq_task._rate_free_at(q.queue_id)))) into v_next
           from pgq_task.queue q
          where q.queue_name = any (queues) and q.queue_limited and q.queue_paused is null;
     end if;
-    return pgq_task.time_of(v_next) - v_now;
+    return pgq_task._time_of(v_next) - v_now;
 end;
 $$;
 
-create or replace function pgq_task.require_queues(i_queues text[])
+create or replace function pgq_task._require_queues(i_queues text[])
 returns void
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_queues(1)
+-- Function: pgq_task._require_queues(1)
 --
 --      Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all. Internal.
 -- ----------------------------------------------------------------------
@@ -143,12 +143,12 @@ declare
     v_name  text;
 begin
     if coalesce(cardinality(i_queues), 0) = 0 then
-        perform pgq_task.raise_invalid('no queues are given', 'Name one or more task queues.');
+        perform pgq_task._raise_invalid('no queues are given', 'Name one or more task queues.');
     end if;
     foreach v_name in array i_queues
     loop
         if not exists (select from pgq_task.queue where queue_name = v_name) then
-            perform pgq_task.raise_queue_not_found(v_name);
+            perform pgq_task._raise_queue_not_found(v_name);
         end if;
     end loop;
 end;

@@ -1,10 +1,10 @@
-create or replace function pgq_task.finished_slot(i_keep interval, i_time timestamptz)
+create or replace function pgq_task._finished_slot(i_keep interval, i_time timestamptz)
 returns int4
 language sql
 stable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.finished_slot(2)
+-- Function: pgq_task._finished_slot(2)
 --
 --      Returns the number of the table that is written at a given time, for a queue that keeps tasks for this long.
 --      Tables change at intervals of at least a minute, so that none becomes completely old only between two calls of
@@ -13,13 +13,13 @@ as $$
     select (pg_catalog.floor(extract(epoch from i_time) / greatest(extract(epoch from i_keep) / 3, 60)) % 5)::int4;
 $$;
 
-create or replace function pgq_task.make_finished_tables()
+create or replace function pgq_task._make_finished_tables()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.make_finished_tables(0)
+-- Function: pgq_task._make_finished_tables(0)
 --
 --      Trigger on pgq_task.queue: creates the tables for a queue that keeps finished tasks. Internal.
 -- ----------------------------------------------------------------------
@@ -44,9 +44,9 @@ $$;
 create or replace trigger make_finished_tables
     after insert or update of queue_keep on pgq_task.queue
     for each row when (new.queue_keep > interval '0')
-    execute function pgq_task.make_finished_tables();
+    execute function pgq_task._make_finished_tables();
 
-create or replace function pgq_task.keep_finished(
+create or replace function pgq_task._keep_finished(
     i_tasks pgq_task.task[], i_outcome text,
     i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null, i_notes text[] default null)
 returns void
@@ -54,7 +54,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.keep_finished(6)
+-- Function: pgq_task._keep_finished(6)
 --
 --      Keeps these tasks if their queues keep finished tasks. Every function that deletes tasks calls it. Internal.
 --
@@ -81,19 +81,19 @@ begin
               from unnest($3) t
               left join (select distinct on (id, version) * from unnest($4, $5, $6, $8) u (id, version, result, note)) r
              using (id, version)
-             where t.queue_id = $7$sql$, q.queue_id, pgq_task.finished_slot(q.queue_keep, v_now))
+             where t.queue_id = $7$sql$, q.queue_id, pgq_task._finished_slot(q.queue_keep, v_now))
         using v_now, i_outcome, i_tasks, i_ids, i_versions, i_results, q.queue_id, i_notes;
     end loop;
 end;
 $$;
 
-create or replace function pgq_task.expire_finished()
+create or replace function pgq_task._expire_finished()
 returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.expire_finished(0)
+-- Function: pgq_task._expire_finished(0)
 --
 --      Truncates tables whose finished tasks need not be kept any longer, if they are not in use; if there are many,
 --      some of them. pgq_task.sweep() calls it.
@@ -110,7 +110,7 @@ declare
     v_newest    timestamptz;
     f           record;
 begin
-    perform pgq.require_read_committed('pgq_task.expire_finished()');
+    perform pgq._require_read_committed('pgq_task._expire_finished()');
     for f in
         select q.queue_keep, c.oid::regclass as name
           from pg_inherits i
@@ -137,14 +137,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.finished_sql(i_queue_id int4)
+create or replace function pgq_task._finished_sql(i_queue_id int4)
 returns text
 language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.finished_sql(1)
+-- Function: pgq_task._finished_sql(1)
 --
 --      Returns the query for all finished tasks of a queue that has tables for them. A query of the parent table would
 --      lock the tables of all queues. Internal.
@@ -186,13 +186,13 @@ begin
     select q.queue_id, q.queue_keep into v_queue_id, v_keep
       from pgq_task.queue q
      where q.queue_name = finished_tasks.queue
-       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'read'));
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'));
     if not found then
-        perform pgq_task.raise_queue_not_found(queue);
+        perform pgq_task._raise_queue_not_found(queue);
     elsif max_tasks < 1 then
-        perform pgq_task.raise_invalid(format('a limit of %s tasks', max_tasks), 'Ask for one task or more; null is all.');
+        perform pgq_task._raise_invalid(format('a limit of %s tasks', max_tasks), 'Ask for one task or more; null is all.');
     elsif outcome not in ('finished', 'popped', 'deleted') then
-        perform pgq_task.raise_invalid(format('outcome %L', outcome), 'There are finished, popped and deleted.');
+        perform pgq_task._raise_invalid(format('outcome %L', outcome), 'There are finished, popped and deleted.');
     end if;
     if to_regclass(format('pgq_task.finished_%s_0', v_queue_id)) is null then
         return;
@@ -207,7 +207,7 @@ begin
            and ($5 is null or f.payload @> $5)
            and ($6 is null or f.outcome = $6)
          order by f.finished desc, f.id desc
-         limit $7$sql$, pgq_task.finished_sql(v_queue_id))
+         limit $7$sql$, pgq_task._finished_sql(v_queue_id))
         using clock_timestamp() - v_keep, ids, finished_from, finished_before, payload, outcome, max_tasks;
 end;
 $$;
@@ -250,7 +250,7 @@ begin
           from pgq_task.task t
           join pgq_task.queue q using (queue_id)
          where t.id = get_result.task_id
-           and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'read'));
+           and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'read'));
     if found then
         return;
     end if;
@@ -260,7 +260,7 @@ begin
         -- Tables that are read are locked, and locks are limited: a rollback to a savepoint releases them.
         begin
             execute format('select f.outcome, f.result, f.error from (%s) f where f.id = $1 and f.finished > $2'
-                           ' order by f.finished desc limit 1', pgq_task.finished_sql(q.queue_id))
+                           ' order by f.finished desc limit 1', pgq_task._finished_sql(q.queue_id))
                into status, result, error using get_result.task_id, clock_timestamp() - q.queue_keep;
             if status is null then
                 raise no_data_found;
@@ -269,7 +269,7 @@ begin
             continue;
         end;
         if q.queue_restricted then
-            perform pgq_task.require_right(q.queue_id, 'read');
+            perform pgq_task._require_right(q.queue_id, 'read');
         end if;
         queue := q.queue_name;
         return next;

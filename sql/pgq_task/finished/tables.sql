@@ -1,6 +1,6 @@
 -- Finished tasks of the queues that keep them, in separate tables for each queue: finished_<queue_id>_0 to _4, created
 -- when the queue's settings require it. The time determines which of them is written, a third of queue_keep each, and
--- before its turn comes again a table is truncated, see pgq_task.expire_finished(). Rows are only appended, and only
+-- before its turn comes again a table is truncated, see pgq_task._expire_finished(). Rows are only appended, and only
 -- whole tables are removed.
 
 create table pgq_task.finished (

@@ -1,4 +1,4 @@
-create or replace function pgq_task.claim_limited(
+create or replace function pgq_task._claim_limited(
     i_queue_id int4, i_queue text, i_priority int2, i_claimant text, i_lease interval, i_max_attempts int4, i_max_tasks int4,
     i_random boolean)
 returns setof pgq_task.claimed
@@ -7,16 +7,16 @@ security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.claim_limited(8)
+-- Function: pgq_task._claim_limited(8)
 --
 --      Does the work of pgq_task.claim(5) for one lane of a queue with limits. Claims of such a queue are serialised,
 --      so that each sees what the previous ones have claimed, and none exceeds the limits.
 --
 --      A task whose key has no room leaves its position in the lane, so that it does not block other keys. If the
 --      maximum number of tasks of its key is running, it is parked at a position that is not a time, see
---      pgq_task.parking_of(1), and claimed from there when one of the running tasks has ended. If its key's rate is
+--      pgq_task._parking_of(1), and claimed from there when one of the running tasks has ended. If its key's rate is
 --      used up, it gets a slot: the time of its turn. A task that comes while others of its key have future slots gets
---      a slot after theirs. A slot is recognized by its last 8 bits, see pgq_task.is_slot(1).
+--      a slot after theirs. A slot is recognized by its last 8 bits, see pgq_task._is_slot(1).
 --
 --      The running tasks are determined from the tasks themselves: no end has to be reported, so limits survive workers
 --      that crash. Internal.
@@ -61,8 +61,8 @@ declare
     o           pgq_task.limit_log;
     t           record;
 begin
-    perform pgq.require_read_committed('claim() from a queue with limits');
-    if not pgq_task.lock_limits(i_queue_id) then
+    perform pgq._require_read_committed('claim() from a queue with limits');
+    if not pgq_task._lock_limits(i_queue_id) then
         return;
     end if;
     select * into q from pgq_task.queue_limit l where l.queue_id = i_queue_id;
@@ -70,16 +70,16 @@ begin
         return;
     end if;
     v_xid := pg_current_xact_id();
-    s := pgq_task.last_of_limit(i_queue_id, '', q.written);
+    s := pgq_task._last_of_limit(i_queue_id, '', q.written);
     v_now := clock_timestamp();
-    v_pos := pgq_task.position_of(v_now);
+    v_pos := pgq_task._position_of(v_now);
     if s.at > v_now + interval '1 second' then
         -- The clock has gone back.
         for n in 0 .. 1
         loop
             execute format('update pgq_task.limit_%s_%s set at = at - $1, slot = slot - $1', i_queue_id, n) using s.at - v_now;
         end loop;
-        s := pgq_task.last_of_limit(i_queue_id, '', q.written);
+        s := pgq_task._last_of_limit(i_queue_id, '', q.written);
     end if;
     -- Never before the last slot, or the newest would not be the last.
     v_at := greatest(v_now, s.at);
@@ -98,7 +98,7 @@ begin
     v_room := least(i_max_tasks,
                     q.max_running - (select count(*) from unnest(v_live) live where live),
                     case when q.rate is not null
-                         then q.rate - pgq_task.count_limited(i_queue_id, '', v_at - q.rate_period, s.total) end);
+                         then q.rate - pgq_task._count_limited(i_queue_id, '', v_at - q.rate_period, s.total) end);
     if v_room <= 0 then
         return;
     end if;
@@ -112,33 +112,33 @@ begin
     loop
         v_took := 0;
         for t in
-            select k.id, k.pos, pgq_task.limit_key_of(k.headers) as key
+            select k.id, k.pos, pgq_task._limit_key_of(k.headers) as key
               from pgq_task.task k
              where k.queue_id = i_queue_id and k.priority = i_priority
-               and k.pos > v_mark and k.pos < pgq_task.parking_of(v_key) + (1::bigint << 38)
-               and (k.order_key is null or pgq_task.is_first(k.queue_id, k.order_key, k.id))
+               and k.pos > v_mark and k.pos < pgq_task._parking_of(v_key) + (1::bigint << 38)
+               and (k.order_key is null or pgq_task._is_first(k.queue_id, k.order_key, k.id))
              order by k.queue_id, k.priority, k.pos
              limit greatest(least(v_room, coalesce(q.max_running_per_key, 10000) - coalesce((v_running ->> v_key)::int4, 0)), 0)
                for no key update skip locked
         loop
             v_changed := true;
             if q.rate_per_key is not null and not v_totals ? v_key then
-                o := pgq_task.last_of_limit(i_queue_id, v_key, q.written);
+                o := pgq_task._last_of_limit(i_queue_id, v_key, q.written);
                 v_totals := v_totals || jsonb_build_object(v_key, o.total);
                 v_slots := v_slots || jsonb_build_object(v_key, case when o.at > q.since then o.slot end);
                 v_left := v_left || jsonb_build_object(
-                    v_key, q.rate_per_key - pgq_task.count_limited(i_queue_id, v_key, v_at - q.rate_period, o.total));
+                    v_key, q.rate_per_key - pgq_task._count_limited(i_queue_id, v_key, v_at - q.rate_period, o.total));
             end if;
             if t.key is distinct from v_key or (v_left ->> v_key)::int4 <= 0 then
                 -- a task of another key with the same number, or one that needs a slot
-                update pgq_task.task k set pos = pgq_task.position_now() where k.id = t.id;
+                update pgq_task.task k set pos = pgq_task._position_now() where k.id = t.id;
                 continue;
             end if;
-            update pgq_task.task k set pos = pgq_task.position_of(v_now + i_lease) where k.id = t.id;
+            update pgq_task.task k set pos = pgq_task._position_of(v_now + i_lease) where k.id = t.id;
             v_claimed := v_claimed || t.id;
             v_ids := v_ids || t.id;
             v_keys := v_keys || v_key;
-            v_parkings := v_parkings || pgq_task.parking_of(v_key);
+            v_parkings := v_parkings || pgq_task._parking_of(v_key);
             v_live := v_live || true;
             v_left := case when v_left ? v_key then v_left || jsonb_build_object(v_key, (v_left ->> v_key)::int4 - 1) else v_left end;
             v_took := v_took + 1;
@@ -154,14 +154,14 @@ begin
          cross join lateral (
                select k.pos from pgq_task.task k
                 where k.queue_id = i_queue_id and k.priority = l.priority
-                  and k.pos > v_mark and k.pos < pgq_task.parking_of(v_key) + (1::bigint << 38)
+                  and k.pos > v_mark and k.pos < pgq_task._parking_of(v_key) + (1::bigint << 38)
                 order by k.queue_id, k.priority, k.pos
                 limit 1) k
          where l.queue_id = i_queue_id;
         if v_mark is not null then
             v_keep := v_keep || v_key;
         end if;
-        v_marks := v_marks || jsonb_build_object(v_key, coalesce(v_mark, pgq_task.parking_of(v_key) + (v_parked & 274877906943)));
+        v_marks := v_marks || jsonb_build_object(v_key, coalesce(v_mark, pgq_task._parking_of(v_key) + (v_parked & 274877906943)));
         exit when v_room = 0;
     end loop;
     -- Keep the keys that were not reached, too.
@@ -180,7 +180,7 @@ begin
         select c.pos - 1 into v_after
           from pgq_task.task c
          where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_ahead and c.pos <= v_pos
-           and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, i_max_attempts))
+           and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, i_max_attempts))
          order by c.queue_id, c.priority, c.pos
         offset floor(random() * 32)::int4 limit 1;
         v_after := coalesce(v_after, v_ahead);
@@ -194,8 +194,8 @@ begin
                 select c.id
                   from pgq_task.task c
                  where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_after and c.pos <= v_pos
-                   and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, i_max_attempts))
-                   and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
+                   and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, i_max_attempts))
+                   and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
                  order by c.queue_id, c.priority, c.pos
                  limit v_room
                    for no key update skip locked);
@@ -214,11 +214,11 @@ begin
         v_took := 0;
         v_chunk := case when v_changed then at_once else least(at_once, v_room) end;
         for t in
-            select c.id, c.pos, pgq_task.limit_key_of(c.headers) as key
+            select c.id, c.pos, pgq_task._limit_key_of(c.headers) as key
               from pgq_task.task c
              where c.queue_id = i_queue_id and c.priority = i_priority and c.pos > v_after and c.pos <= v_pos
-               and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, i_max_attempts))
-               and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
+               and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, i_max_attempts))
+               and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
              order by c.queue_id, c.priority, c.pos
              limit v_chunk
                for no key update skip locked
@@ -231,31 +231,31 @@ begin
                 if coalesce((v_running ->> v_key)::int4, 0) >= q.max_running_per_key then
                     v_parked := v_parked + 1;
                     v_changed := true;
-                    update pgq_task.task k set pos = pgq_task.parking_of(v_key) + (v_parked & 274877906943) where k.id = t.id;
+                    update pgq_task.task k set pos = pgq_task._parking_of(v_key) + (v_parked & 274877906943) where k.id = t.id;
                     continue;
                 end if;
                 if q.rate_per_key is not null then
                     if not v_left ? v_key then
-                        o := pgq_task.last_of_limit(i_queue_id, v_key, q.written);
+                        o := pgq_task._last_of_limit(i_queue_id, v_key, q.written);
                         v_left := v_left || jsonb_build_object(
-                            v_key, q.rate_per_key - pgq_task.count_limited(i_queue_id, v_key, v_at - q.rate_period, o.total));
+                            v_key, q.rate_per_key - pgq_task._count_limited(i_queue_id, v_key, v_at - q.rate_period, o.total));
                         v_slots := v_slots || jsonb_build_object(v_key, case when o.at > q.since then o.slot end);
                         v_totals := v_totals || jsonb_build_object(v_key, o.total);
                     end if;
                     v_slot := (v_slots ->> v_key)::timestamptz;
                     -- The task had a slot, and is claimed not much later than that.
-                    v_turn := pgq_task.is_slot(t.pos) and t.pos > pgq_task.position_of(v_now - q.rate_period);
+                    v_turn := pgq_task._is_slot(t.pos) and t.pos > pgq_task._position_of(v_now - q.rate_period);
                     if (v_left ->> v_key)::int4 <= 0 or v_slot > v_now and not v_turn then
                         if not v_nexts ? v_key then
                             v_nexts := v_nexts || jsonb_build_object(
-                                v_key, pgq_task.next_of_limit(i_queue_id, v_key, v_at, q.rate_per_key, q.rate_period));
+                                v_key, pgq_task._next_of_limit(i_queue_id, v_key, v_at, q.rate_per_key, q.rate_period));
                         end if;
                         v_slot := greatest(case when not v_turn then v_slot + q.rate_period / q.rate_per_key end,
                                            (v_nexts ->> v_key)::timestamptz);
                         v_slots := v_slots || jsonb_build_object(v_key, greatest(v_slot, (v_slots ->> v_key)::timestamptz));
                         v_counts := jsonb_build_object(v_key, 0) || v_counts;
                         v_changed := true;
-                        update pgq_task.task k set pos = (pgq_task.position_of(v_slot) | 255) where k.id = t.id;
+                        update pgq_task.task k set pos = (pgq_task._position_of(v_slot) | 255) where k.id = t.id;
                         continue;
                     end if;
                     v_left := v_left || jsonb_build_object(v_key, (v_left ->> v_key)::int4 - 1);
@@ -264,7 +264,7 @@ begin
             v_claimed := v_claimed || t.id;
             v_ids := v_ids || t.id;
             v_keys := v_keys || t.key;
-            v_parkings := v_parkings || pgq_task.parking_of(v_key) + (v_parked & 274877906943);
+            v_parkings := v_parkings || pgq_task._parking_of(v_key) + (v_parked & 274877906943);
             v_live := v_live || true;
             if v_key <> '' then
                 v_running := v_running || jsonb_build_object(v_key, coalesce((v_running ->> v_key)::int4, 0) + 1);
@@ -286,7 +286,7 @@ begin
     end if;
     if v_claimed = '{}' and v_seen >= looks then
         -- There may be other tasks behind those that had to leave the lane.
-        perform pgq_task.wake_workers(i_queue_id, i_queue);
+        perform pgq_task._wake_workers(i_queue_id, i_queue);
     end if;
     -- Live entries, once each; entries whose worker may still renew an ended lease; and ended entries of keys for which
     -- a task waits.
@@ -312,11 +312,11 @@ begin
         update pgq_task.task k
            set version = k.version + 1, lease = v_now + i_lease, claimant = i_claimant,
                attempts = k.attempts + 1, last_attempt = v_now, lost = case when k.lease is null then k.lost else k.lost + 1 end,
-               error = case when k.lease is null then k.error else pgq_task.lost_error() end
+               error = case when k.lease is null then k.error else pgq_task._lost_error() end
          where k.id = any (v_claimed)
         returning k.id, k.version, i_queue, k.priority, k.attempts, k.lease, k.created,
                   k.payload, k.headers, k.error, k.unique_key, k.order_key;
-    perform pgq_task.count_up('claimed', i_queue_id, cardinality(v_claimed));
+    perform pgq_task._count_up('claimed', i_queue_id, cardinality(v_claimed));
     if random() * 32 < cardinality(v_claimed) then
         -- like claim()
         select c.pos into v_mark
@@ -331,18 +331,18 @@ begin
         end if;
     end if;
     if random() < 0.01 then
-        perform pgq_task.rotate_limits(i_queue_id);
+        perform pgq_task._rotate_limits(i_queue_id);
     end if;
 end;
 $$;
 
-create or replace function pgq_task.limit_key_of(i_headers jsonb)
+create or replace function pgq_task._limit_key_of(i_headers jsonb)
 returns text
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.limit_key_of(1)
+-- Function: pgq_task._limit_key_of(1)
 --
 --      Returns the key by which limits count a task, short enough for an index; null for none. Inlined. Internal.
 -- ----------------------------------------------------------------------
@@ -350,13 +350,13 @@ as $$
                 else nullif(i_headers ->> 'limit_key', '') end;
 $$;
 
-create or replace function pgq_task.parking_of(i_key text)
+create or replace function pgq_task._parking_of(i_key text)
 returns bigint
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.parking_of(1)
+-- Function: pgq_task._parking_of(1)
 --
 --      Returns the first of the 2^38 positions, after all times, where tasks of a key wait. Keys may share them.
 --      Internal.
@@ -364,13 +364,13 @@ as $$
     select 4611686018427387904 + ((pg_catalog.hashtext(i_key) & 8388607)::bigint << 38);
 $$;
 
-create or replace function pgq_task.is_slot(i_pos bigint)
+create or replace function pgq_task._is_slot(i_pos bigint)
 returns boolean
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.is_slot(1)
+-- Function: pgq_task._is_slot(1)
 --
 --      Returns whether a position was given to a task because its key's rate is used up. No other position ends with
 --      these bits: tasks that are pushed together skip them. Inlined. Internal.

@@ -28,7 +28,7 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_queue     constant int4 := pgq_task.id_of_queue(set_limits.queue);
+    v_queue     constant int4 := pgq_task._id_of_queue(set_limits.queue);
     v_limits    constant int4[] := array_remove(array[set_limits.max_running, set_limits.max_running_per_key,
                                                       set_limits.rate, set_limits.rate_per_key], null);
     v_limited   constant boolean := v_limits <> '{}';
@@ -36,22 +36,22 @@ declare
     v_base      bigint;
     s           pgq_task.limit_log;
 begin
-    perform pgq.require_read_committed('pgq_task.set_limits()');
+    perform pgq._require_read_committed('pgq_task.set_limits()');
     if 1 > any (v_limits) then
-        perform pgq_task.raise_invalid(format('a limit of %s tasks', (select min(n) from unnest(v_limits) n)),
+        perform pgq_task._raise_invalid(format('a limit of %s tasks', (select min(n) from unnest(v_limits) n)),
                                        'Give 1 or more, or null for no limit; to stop the queue, pause it.');
     elsif set_limits.max_running > 10000 or set_limits.max_running_per_key > 10000 then
-        perform pgq_task.raise_invalid('more than 10000 tasks at a time', 'Give a lower limit, or null for none.');
+        perform pgq_task._raise_invalid('more than 10000 tasks at a time', 'Give a lower limit, or null for none.');
     elsif set_limits.rate_period is null or set_limits.rate_period < interval '1 millisecond'
             or set_limits.rate_period > interval '100 days' then
-        perform pgq_task.raise_invalid(format('a period of %s', coalesce(set_limits.rate_period::text, 'NULL')),
+        perform pgq_task._raise_invalid(format('a period of %s', coalesce(set_limits.rate_period::text, 'NULL')),
                                        'Give an interval between 1 millisecond and 100 days.');
     end if;
     perform pg_advisory_xact_lock(1886875922, v_queue);
     -- Wait for a session that drops the queue now, before this session holds anything that it waits for.
     perform from pgq_task.queue where queue_id = v_queue for no key update;
     if not found then
-        perform pgq_task.raise_queue_not_found(set_limits.queue);
+        perform pgq_task._raise_queue_not_found(set_limits.queue);
     end if;
     if v_limited then
         insert into pgq_task.queue_limit as q (queue_id, max_running, max_running_per_key, rate, rate_per_key, rate_period)
@@ -73,29 +73,29 @@ begin
     update pgq_task.queue set queue_limited = v_limited where queue_id = v_queue and queue_limited <> v_limited;
     if coalesce(set_limits.max_running, set_limits.max_running_per_key) is not null then
         select l.written into v_written from pgq_task.queue_limit l where l.queue_id = v_queue;
-        s := pgq_task.last_of_limit(v_queue, '', v_written);
+        s := pgq_task._last_of_limit(v_queue, '', v_written);
         execute format('insert into pgq_task.limit_%s_%s (key, at, total, number, ids, keys, marks, parked)'
-                       ' select %L, $1, $2, 0, array_agg(t.id), array_agg(t.key), array_agg(pgq_task.parking_of(coalesce(t.key, %3$L))), $3'
-                       '   from (select k.id, pgq_task.limit_key_of(k.headers) as key from pgq_task.task k'
+                       ' select %L, $1, $2, 0, array_agg(t.id), array_agg(t.key), array_agg(pgq_task._parking_of(coalesce(t.key, %3$L))), $3'
+                       '   from (select k.id, pgq_task._limit_key_of(k.headers) as key from pgq_task.task k'
                        '          where k.queue_id = $4 and k.lease > clock_timestamp()) t', v_queue, v_written, '')
             using greatest(clock_timestamp(), s.at), coalesce(s.total, 0), s.parked, v_queue;
     end if;
     -- The tasks that waited because of the previous limits, in their order; locked in the order in which all sessions
     -- lock them.
-    v_base := pgq_task.position_now();
+    v_base := pgq_task._position_now();
     perform from pgq_task.task k
       where k.queue_id = v_queue
-        and (pgq_task.is_parked(k.pos) or k.pos > v_base and pgq_task.is_slot(k.pos))
+        and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_slot(k.pos))
       order by k.id
         for no key update;
     update pgq_task.task t
        set pos = v_base + w.nr + w.nr / 255
-      from (select k.id, k.pos, row_number() over (order by not pgq_task.is_parked(k.pos), k.pos) - 1 as nr
+      from (select k.id, k.pos, row_number() over (order by not pgq_task._is_parked(k.pos), k.pos) - 1 as nr
               from pgq_task.task k
              where k.queue_id = v_queue
-               and (pgq_task.is_parked(k.pos) or k.pos > v_base and pgq_task.is_slot(k.pos))) w
+               and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_slot(k.pos))) w
      where t.id = w.id and t.pos = w.pos;
-    perform pgq_task.wake_workers(v_queue, set_limits.queue);
+    perform pgq_task._wake_workers(v_queue, set_limits.queue);
 end;
 $$;
 
@@ -125,17 +125,17 @@ as $$
 #variable_conflict use_column
 begin
     if get_limits.queue is not null then
-        perform pgq_task.require_queues(array[get_limits.queue]);
+        perform pgq_task._require_queues(array[get_limits.queue]);
     end if;
     return query
         select q.queue_name, n.max_running, n.max_running_per_key, n.rate, n.rate_per_key, n.rate_period,
                case when coalesce(n.max_running, n.max_running_per_key) is not null then (
                    select count(*)::int4 from pgq_task.task t
                     where t.id = any (s.ids) and t.queue_id = q.queue_id and t.lease > clock_timestamp()) end,
-               pgq_task.count_limited(q.queue_id, '', clock_timestamp() - n.rate_period, s.total)
+               pgq_task._count_limited(q.queue_id, '', clock_timestamp() - n.rate_period, s.total)
           from pgq_task.queue_limit n
           join pgq_task.queue q using (queue_id)
-         cross join lateral pgq_task.last_of_limit(q.queue_id, '', n.written) s
+         cross join lateral pgq_task._last_of_limit(q.queue_id, '', n.written) s
          where q.queue_name = get_limits.queue or get_limits.queue is null
          order by q.queue_name;
 end;

@@ -1,10 +1,10 @@
-create or replace function pgq_task.lock_limits(i_queue_id int4)
+create or replace function pgq_task._lock_limits(i_queue_id int4)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.lock_limits(1)
+-- Function: pgq_task._lock_limits(1)
 --
 --      Locks the counts for a queue's limits until the transaction ends; returns false if another session does not
 --      release the lock soon. Internal.
@@ -14,7 +14,7 @@ declare
 begin
     if pg_try_advisory_xact_lock(1886875922, i_queue_id) then
         return true;
-    elsif pgq_task.is_full(i_queue_id) then
+    elsif pgq_task._is_full(i_queue_id) then
         -- Many workers are woken for a lock that only one can have.
         return false;
     end if;
@@ -28,14 +28,14 @@ exception when lock_not_available or deadlock_detected then
 end;
 $$;
 
-create or replace function pgq_task.is_full(i_queue_id int4)
+create or replace function pgq_task._is_full(i_queue_id int4)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.is_full(1)
+-- Function: pgq_task._is_full(1)
 --
 --      Returns whether a queue has no room for any task, as far as can be seen without its lock. Internal.
 -- ----------------------------------------------------------------------
@@ -48,21 +48,21 @@ begin
         -- The session that had the lock has removed them: the next claim will see that.
         return true;
     end if;
-    s := pgq_task.last_of_limit(i_queue_id, '', q.written);
+    s := pgq_task._last_of_limit(i_queue_id, '', q.written);
     return q.max_running <= (select count(*) from pgq_task.task k
                               where k.id = any (s.ids) and k.queue_id = i_queue_id and k.lease > clock_timestamp())
-        or q.rate <= pgq_task.count_limited(i_queue_id, '', clock_timestamp() - q.rate_period, s.total);
+        or q.rate <= pgq_task._count_limited(i_queue_id, '', clock_timestamp() - q.rate_period, s.total);
 end;
 $$;
 
-create or replace function pgq_task.last_of_limit(i_queue_id int4, i_key text, i_written int2)
+create or replace function pgq_task._last_of_limit(i_queue_id int4, i_key text, i_written int2)
 returns pgq_task.limit_log
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.last_of_limit(3)
+-- Function: pgq_task._last_of_limit(3)
 --
 --      Returns the last count for a key; nulls if there is none. Rows in the current table are newer than rows in the
 --      other one. Internal.
@@ -81,14 +81,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.count_limited(i_queue_id int4, i_key text, i_since timestamptz, i_total bigint)
+create or replace function pgq_task._count_limited(i_queue_id int4, i_key text, i_since timestamptz, i_total bigint)
 returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.count_limited(4)
+-- Function: pgq_task._count_limited(4)
 --
 --      Returns the number of tasks claimed since a time: the difference between the last total and an earlier one.
 --      Internal.
@@ -114,14 +114,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.next_of_limit(i_queue_id int4, i_key text, i_now timestamptz, i_rate int4, i_period interval)
+create or replace function pgq_task._next_of_limit(i_queue_id int4, i_key text, i_now timestamptz, i_rate int4, i_period interval)
 returns timestamptz
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.next_of_limit(5)
+-- Function: pgq_task._next_of_limit(5)
 --
 --      Returns the time when a claim of a key that counts now no longer counts. Internal.
 -- ----------------------------------------------------------------------
@@ -138,13 +138,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.rate_free_at(i_queue_id int4)
+create or replace function pgq_task._rate_free_at(i_queue_id int4)
 returns timestamptz
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.rate_free_at(1)
+-- Function: pgq_task._rate_free_at(1)
 --
 --      Returns the time when tasks of a queue whose rate is used up can be claimed again; null if they can be now.
 --      Internal.
@@ -158,25 +158,25 @@ begin
     if q.rate is null then
         return null;
     end if;
-    s := pgq_task.last_of_limit(i_queue_id, '', q.written);
-    if pgq_task.count_limited(i_queue_id, '', v_now - q.rate_period, s.total) < q.rate then
+    s := pgq_task._last_of_limit(i_queue_id, '', q.written);
+    if pgq_task._count_limited(i_queue_id, '', v_now - q.rate_period, s.total) < q.rate then
         return null;
     end if;
-    return pgq_task.next_of_limit(i_queue_id, '', v_now, q.rate, q.rate_period);
+    return pgq_task._next_of_limit(i_queue_id, '', v_now, q.rate, q.rate_period);
 end;
 $$;
 
-create or replace function pgq_task.rotate_limits(i_queue_id int4, i_bytes bigint default 16777216)
+create or replace function pgq_task._rotate_limits(i_queue_id int4, i_bytes bigint default 16777216)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.rotate_limits(2)
+-- Function: pgq_task._rotate_limits(2)
 --
 --      Truncates the other table and switches to it, if the current one is large and the other holds nothing that
---      counts. The caller has called pgq_task.lock_limits(1). Internal.
+--      counts. The caller has called pgq_task._lock_limits(1). Internal.
 --
 -- Parameters:
 --      i_bytes - size in bytes that counts as large

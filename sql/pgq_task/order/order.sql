@@ -1,10 +1,10 @@
-create or replace function pgq_task.hold_back(i_id bigint)
+create or replace function pgq_task._hold_back(i_id bigint)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.hold_back(1)
+-- Function: pgq_task._hold_back(1)
 --
 --      Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes a session that
 --      ends the earlier task wait, and then see that this one is to be released. Internal.
@@ -28,21 +28,21 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.hold_back_all(i_ids bigint[])
+create or replace function pgq_task._hold_back_all(i_ids bigint[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.hold_back_all(1)
+-- Function: pgq_task._hold_back_all(1)
 --
 --      Takes those of these tasks out of their lanes that have an earlier one with the same order_key, and are due. The
---      caller has locked them, or just inserted them. As in pgq_task.is_behind(2) nothing else is locked, and a sweep
+--      caller has locked them, or just inserted them. As in pgq_task._is_behind(2) nothing else is locked, and a sweep
 --      is told to look at their keys. Internal.
 -- ----------------------------------------------------------------------
 declare
-    v_now   constant bigint := pgq_task.position_now();
+    v_now   constant bigint := pgq_task._position_now();
 begin
     with held as (
         update pgq_task.task t
@@ -51,20 +51,20 @@ begin
            and t.order_key is not null
            and t.lease is null
            and t.pos <= v_now
-           and not pgq_task.is_first(t.queue_id, t.order_key, t.id)
+           and not pgq_task._is_first(t.queue_id, t.order_key, t.id)
         returning t.queue_id, t.order_key, t.id)
     insert into pgq_task.to_release (queue_id, order_key, id)
     select h.queue_id, h.order_key, max(h.id) from held h group by h.queue_id, h.order_key;
 end;
 $$;
 
-create or replace function pgq_task.release_next(i_queue_id int4, i_order_key text, i_id bigint)
+create or replace function pgq_task._release_next(i_queue_id int4, i_order_key text, i_id bigint)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.release_next(3)
+-- Function: pgq_task._release_next(3)
 --
 --      Releases the next task with the same order_key after a task is gone, if it was held back. If it was not, it is
 --      in its lane already. It does not wait for other sessions: the next sweep does what it cannot do. Internal.
@@ -72,7 +72,7 @@ as $$
 declare
     n   record;
 begin
-    if pgq.is_read_committed() then
+    if pgq._is_read_committed() then
         select t.id, t.pos into n
           from pgq_task.task t
          where t.queue_id = i_queue_id and t.order_key = i_order_key and t.id > i_id
@@ -83,7 +83,7 @@ begin
         end if;
         perform from pgq_task.task t where t.id = n.id and t.pos is null for no key update skip locked;
         if found then
-            update pgq_task.task t set pos = pgq_task.position_of(clock_timestamp()) where t.id = n.id;
+            update pgq_task.task t set pos = pgq_task._position_of(clock_timestamp()) where t.id = n.id;
             return;
         end if;
     end if;
@@ -91,35 +91,35 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.release_after(i_tasks pgq_task.task[])
+create or replace function pgq_task._release_after(i_tasks pgq_task.task[])
 returns void
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.release_after(1)
+-- Function: pgq_task._release_after(1)
 --
---      Does the work of pgq_task.release_next(3) for many tasks that are gone, using only their queue, key and id.
+--      Does the work of pgq_task._release_next(3) for many tasks that are gone, using only their queue, key and id.
 --      Tasks behind any of a key's tasks are also behind the first of them. Internal.
 -- ----------------------------------------------------------------------
-    select pgq_task.release_next(g.queue_id, g.order_key, g.id)
+    select pgq_task._release_next(g.queue_id, g.order_key, g.id)
       from (select t.queue_id, t.order_key, min(t.id) as id
               from unnest(i_tasks) t
              where t.order_key is not null
              group by t.queue_id, t.order_key) g;
 $$;
 
-create or replace function pgq_task.release_late()
+create or replace function pgq_task._release_late()
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.release_late(0)
+-- Function: pgq_task._release_late(0)
 --
---      Checks keys with a task that may be held back needlessly: pgq_task.release_next(3) could not release it, or it
---      was pushed while the task before it ended, see pgq_task.is_behind(2). The first task of a key is released; if it
+--      Checks keys with a task that may be held back needlessly: pgq_task._release_next(3) could not release it, or it
+--      was pushed while the task before it ended, see pgq_task._is_behind(2). The first task of a key is released; if it
 --      is not held back, it is locked for a moment, so that the session that ends it sees the tasks behind it.
 --      Internal.
 -- ----------------------------------------------------------------------
@@ -147,8 +147,8 @@ begin
             else
                 perform from pgq_task.task t where t.id = n.id and t.pos is null for no key update skip locked;
                 if found then
-                    update pgq_task.task t set pos = pgq_task.position_of(clock_timestamp()) where t.id = n.id;
-                    perform pgq_task.wake_workers(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
+                    update pgq_task.task t set pos = pgq_task._position_of(clock_timestamp()) where t.id = n.id;
+                    perform pgq_task._wake_workers(q.queue_id, q.queue_name) from pgq_task.queue q where q.queue_id = r.queue_id;
                     continue;
                 end if;
             end if;
@@ -167,14 +167,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.is_behind(i_queue_id int4, i_order_key text)
+create or replace function pgq_task._is_behind(i_queue_id int4, i_order_key text)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.is_behind(2)
+-- Function: pgq_task._is_behind(2)
 --
 --      Returns whether a task that is about to get its id has an earlier one with the same order_key, so that it can be
 --      held back at once: claims would step over it. The earlier one may end before this one is visible, in a session

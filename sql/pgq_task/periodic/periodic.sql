@@ -34,22 +34,22 @@ declare
     v_new   boolean;
 begin
     if coalesce(set_periodic.name, '') = '' or coalesce(set_periodic.cron, '') = '' or coalesce(set_periodic.time_zone, '') = '' then
-        perform pgq_task.raise_invalid('a periodic task without name, cron expression or time zone', 'Give all of them.');
+        perform pgq_task._raise_invalid('a periodic task without name, cron expression or time zone', 'Give all of them.');
     elsif coalesce(set_periodic.missed, '') not in ('last', 'all', 'skip') then
-        perform pgq_task.raise_invalid(format('missed is %L', set_periodic.missed), 'One of last, all, skip.');
+        perform pgq_task._raise_invalid(format('missed is %L', set_periodic.missed), 'One of last, all, skip.');
     end if;
-    perform pgq_task.require_priority(coalesce(set_periodic.priority, 0));
-    perform pgq_task.require_attributes(set_periodic.headers, set_periodic.unique_key, set_periodic.order_key);
+    perform pgq_task._require_priority(coalesce(set_periodic.priority, 0));
+    perform pgq_task._require_attributes(set_periodic.headers, set_periodic.unique_key, set_periodic.order_key);
     select q.queue_id into v_queue
       from pgq_task.queue q
      where q.queue_name = set_periodic.queue
-       and (not q.queue_restricted or pgq_task.require_right(q.queue_id, 'insert'))
+       and (not q.queue_restricted or pgq_task._require_right(q.queue_id, 'insert'))
        for key share;
     if not found then
-        perform pgq_task.raise_queue_not_found(set_periodic.queue);
+        perform pgq_task._raise_queue_not_found(set_periodic.queue);
     end if;
     -- Changing one made by another role needs the right to push to its previous queue.
-    perform pgq_task.require_right(q.queue_id, 'insert')
+    perform pgq_task._require_right(q.queue_id, 'insert')
        from pgq_task.periodic p
        join pgq_task.queue q using (queue_id)
       where p.periodic_name = set_periodic.name and q.queue_restricted;
@@ -99,7 +99,7 @@ declare
 begin
     if push_periodic.last_due <= push_periodic.previous or push_periodic.last_due > clock_timestamp() + interval '1 second'
             or exists (select from unnest(push_periodic.due) d where d <= push_periodic.previous or d > push_periodic.last_due) then
-        perform pgq_task.raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
+        perform pgq_task._raise_invalid('runs that are not due, or were pushed', 'Give times between the last run and now.');
     end if;
     -- Wait for a session that drops the queue, and so this task, before this session holds anything that it waits for.
     perform from pgq_task.queue q
@@ -115,20 +115,20 @@ begin
         return false;
     elsif p.queue_restricted then
         -- Skipping runs needs the same right as pushing them.
-        perform pgq_task.require_right(p.queue_id, 'insert');
+        perform pgq_task._require_right(p.queue_id, 'insert');
     end if;
-    perform pgq_task.push_run(push_periodic.name, d) from unnest(push_periodic.due) d;
+    perform pgq_task._push_run(push_periodic.name, d) from unnest(push_periodic.due) d;
     return true;
 end;
 $$;
 
-create or replace function pgq_task.push_run(i_name text, i_due timestamptz)
+create or replace function pgq_task._push_run(i_name text, i_due timestamptz)
 returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.push_run(2)
+-- Function: pgq_task._push_run(2)
 --
 --      Pushes a run of a periodic task; with a unique_key only if no run before it waits, or is under way. Internal.
 -- ----------------------------------------------------------------------
@@ -171,9 +171,9 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     if not exists (select from pgq_task.periodic t where t.periodic_name = run_periodic.name) then
-        perform pgq_task.raise_no_periodic(name);
+        perform pgq_task._raise_no_periodic(name);
     end if;
-    return pgq_task.push_run(name, now());
+    return pgq_task._push_run(name, now());
 end;
 $$;
 
@@ -207,11 +207,11 @@ begin
                case when r.may then p.order_key end
           from pgq_task.periodic p
           join pgq_task.queue q using (queue_id)
-         cross join lateral (select not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read') as may) r
+         cross join lateral (select not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read') as may) r
          where p.periodic_name = get_periodic_info.periodic or get_periodic_info.periodic is null
          order by p.periodic_name;
     if not found and get_periodic_info.periodic is not null then
-        perform pgq_task.raise_no_periodic(get_periodic_info.periodic);
+        perform pgq_task._raise_no_periodic(get_periodic_info.periodic);
     end if;
 end;
 $$;
@@ -236,7 +236,7 @@ as $$
 begin
     update pgq_task.periodic set paused = coalesce(paused, now()) where periodic_name = pause_periodic.name;
     if not found then
-        perform pgq_task.raise_no_periodic(name);
+        perform pgq_task._raise_no_periodic(name);
     end if;
 end;
 $$;
@@ -263,7 +263,7 @@ begin
        set paused = null, last_due = case when paused is null then last_due else greatest(last_due, clock_timestamp()) end
      where periodic_name = resume_periodic.name;
     if not found then
-        perform pgq_task.raise_no_periodic(name);
+        perform pgq_task._raise_no_periodic(name);
     end if;
 end;
 $$;
@@ -289,23 +289,23 @@ as $$
 begin
     delete from pgq_task.periodic where periodic_name = drop_periodic.name;
     if not found then
-        perform pgq_task.raise_no_periodic(name);
+        perform pgq_task._raise_no_periodic(name);
     end if;
 end;
 $$;
 
-create or replace function pgq_task.raise_no_periodic(i_name text)
+create or replace function pgq_task._raise_no_periodic(i_name text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_no_periodic(1)
+-- Function: pgq_task._raise_no_periodic(1)
 --
 --      Raises PQ072. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.raise_invalid(format('there is no periodic task %s', coalesce(quote_literal(i_name), 'NULL')),
+    perform pgq_task._raise_invalid(format('there is no periodic task %s', coalesce(quote_literal(i_name), 'NULL')),
                                    'pgq_task.get_periodic_info() lists those there are.');
 end;
 $$;

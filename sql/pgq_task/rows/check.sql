@@ -1,11 +1,11 @@
-create or replace function pgq_task.column_names(i_names jsonb)
+create or replace function pgq_task._column_names(i_names jsonb)
 returns jsonb
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.column_names(1)
+-- Function: pgq_task._column_names(1)
 --
 --      Returns the names of all five columns, with some of them given. Internal.
 -- ----------------------------------------------------------------------
@@ -16,35 +16,35 @@ declare
     v_wrong text;
 begin
     if jsonb_typeof(coalesce(i_names, '{}')) <> 'object' then
-        perform pgq_task.raise_invalid('the names of columns are no JSON object', 'Give them as ''{"status": "mail_status"}''.');
+        perform pgq_task._raise_invalid('the names of columns are no JSON object', 'Give them as ''{"status": "mail_status"}''.');
     end if;
     v_all := v_names || coalesce(i_names, '{}');
     select k.key into v_wrong from jsonb_each(v_all) k where not v_names ? k.key;
     if v_wrong is not null then
-        perform pgq_task.raise_invalid(format('there is no column %s to name', v_wrong),
+        perform pgq_task._raise_invalid(format('there is no column %s to name', v_wrong),
                                        'They are status, next_attempt, attempts, last_attempt and last_error.');
     end if;
     select k.key into v_wrong from jsonb_each(v_all) k
      where jsonb_typeof(k.value) <> 'string' or octet_length(k.value #>> '{}') not between 1 and 63;
     if v_wrong is not null then
-        perform pgq_task.raise_invalid(format('%s is no name for column %s', v_all -> v_wrong, v_wrong),
+        perform pgq_task._raise_invalid(format('%s is no name for column %s', v_all -> v_wrong, v_wrong),
                                        'A name is a text of 1 to 63 bytes.');
     end if;
     if (select count(distinct k.value) < 5 from jsonb_each(v_all) k) then
-        perform pgq_task.raise_invalid('two columns have the same name', 'Give each of the five a name of its own.');
+        perform pgq_task._raise_invalid('two columns have the same name', 'Give each of the five a name of its own.');
     end if;
     return v_all;
 end;
 $$;
 
-create or replace function pgq_task.require_key(i_table regclass)
+create or replace function pgq_task._require_key(i_table regclass)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_key(1)
+-- Function: pgq_task._require_key(1)
 --
 --      Raises PQ078 for a relation that is not a table, is a partition, has children, or has no primary key. Internal.
 -- ----------------------------------------------------------------------
@@ -53,33 +53,33 @@ declare
 begin
     select * into c from pg_class where oid = i_table;
     if not found then
-        perform pgq_task.raise_table('there is no such table', 'Give the name of a table.');
+        perform pgq_task._raise_table('there is no such table', 'Give the name of a table.');
     elsif c.relkind not in ('r', 'p') then
-        perform pgq_task.raise_table(format('%s is not a table', i_table), 'Only rows of tables can be locked and processed.');
+        perform pgq_task._raise_table(format('%s is not a table', i_table), 'Only rows of tables can be locked and processed.');
     elsif c.relispartition then
-        perform pgq_task.raise_table(
+        perform pgq_task._raise_table(
             format('%s is a partition', i_table), format('Give the whole table: %s.', pg_partition_root(i_table)));
     elsif c.relkind = 'r' and exists (select from pg_inherits where inhparent = i_table) then
         -- Rows of both may have the same key.
-        perform pgq_task.raise_table(
+        perform pgq_task._raise_table(
             format('tables inherit from %s', i_table),
             'Add the columns to each of these by itself, or partition the table instead.');
     elsif not exists (select from pg_constraint where conrelid = i_table and contype = 'p') then
-        perform pgq_task.raise_table(
+        perform pgq_task._raise_table(
             format('table %s has no primary key', i_table),
             format('Add one: alter table %s add column id bigint generated always as identity primary key.', i_table));
     end if;
 end;
 $$;
 
-create or replace function pgq_task.require_types(i_table regclass, i_names jsonb)
+create or replace function pgq_task._require_types(i_table regclass, i_names jsonb)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_types(2)
+-- Function: pgq_task._require_types(2)
 --
 --      Raises PQ078 if a column of one of these names has an unsuitable type. Internal.
 -- ----------------------------------------------------------------------
@@ -100,21 +100,21 @@ begin
                else c.atttypid = 'timestamptz'::regtype end
      limit 1;
     if found then
-        perform pgq_task.raise_table(
+        perform pgq_task._raise_table(
             format('column %I of table %s is %s, not %s', a.name, i_table, a.type, a.wanted),
             'Give the column another name, as in ''{"status": "task_status"}''.');
     end if;
 end;
 $$;
 
-create or replace function pgq_task.has_index(i_table regclass, i_column text)
+create or replace function pgq_task._has_index(i_table regclass, i_column text)
 returns boolean
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.has_index(2)
+-- Function: pgq_task._has_index(2)
 --
 --      Returns whether a table has an index that begins with a column. Internal.
 -- ----------------------------------------------------------------------
@@ -125,12 +125,12 @@ as $$
            and (i.indpred is null or pg_get_expr(i.indpred, i.indrelid) = format('(%I IS NOT NULL)', i_column)));
 $$;
 
-create or replace function pgq_task.raise_table(i_message text, i_hint text)
+create or replace function pgq_task._raise_table(i_message text, i_hint text)
 returns void
 language plpgsql
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_table(2)
+-- Function: pgq_task._raise_table(2)
 --
 --      Raises PQ078: a table whose rows cannot be tasks. Internal.
 -- ----------------------------------------------------------------------

@@ -33,15 +33,15 @@ as $$
 --      the owner
 -- ----------------------------------------------------------------------
 declare
-    v_names     constant jsonb := pgq_task.column_names(names);
+    v_names     constant jsonb := pgq_task._column_names(names);
     v_status    constant text := v_names ->> 'status';
     v_next      constant text := v_names ->> 'next_attempt';
     v_add       text[];
     v_has       text[];
     v_foreign   boolean;
 begin
-    perform pgq_task.require_key(i_table);
-    perform pgq_task.require_types(i_table, v_names);
+    perform pgq_task._require_key(i_table);
+    perform pgq_task._require_types(i_table, v_names);
     v_has := array(select a.attname::text from pg_attribute a
                     where a.attrelid = i_table and a.attname in (select value from jsonb_each_text(v_names)));
     if v_status = any (v_has) and v_next <> all (v_has) then
@@ -49,7 +49,7 @@ begin
         execute format('select exists (select from %s where %I not in (%L, %L, %L))', i_table, v_status, 'new', 'succeeded', 'failed')
            into v_foreign;
         if v_foreign then
-            perform pgq_task.raise_table(
+            perform pgq_task._raise_table(
                 format('column %I of table %s holds something else', v_status, i_table),
                 'Give the column another name: pgq_task.add_columns(table, ''{"status": "task_status"}'').');
         end if;
@@ -72,7 +72,7 @@ begin
         execute format('alter table %s alter column %I %s', i_table, v_next,
                        case when queue_new then 'set default clock_timestamp()' else 'drop default' end);
     end if;
-    if create_index and not pgq_task.has_index(i_table, v_next) then
+    if create_index and not pgq_task._has_index(i_table, v_next) then
         execute pgq_task.table_index_sql(i_table, names, false);
     end if;
     return cardinality(v_add);
@@ -101,12 +101,12 @@ as $$
 --      the owner
 -- ----------------------------------------------------------------------
 declare
-    v_names     constant jsonb := pgq_task.column_names(names);
+    v_names     constant jsonb := pgq_task._column_names(names);
     v_next      constant text := v_names ->> 'next_attempt';
     v_drop      text[];
     v_waiting   boolean := false;
 begin
-    perform pgq_task.require_types(i_table, v_names);
+    perform pgq_task._require_types(i_table, v_names);
     execute format('lock table %s in access exclusive mode', i_table);
     v_drop := array(select format('drop column %I', a.attname) from pg_attribute a
                      where a.attrelid = i_table and a.attname in (select value from jsonb_each_text(v_names)));
@@ -119,7 +119,7 @@ begin
             message = format('rows of table %s wait to be processed', i_table),
             hint = format('Process them, or set their %I to null; force => true forgets that they wait.', v_next);
     end if;
-    perform pgq_task.drop_notify_triggers(i_table, v_next);
+    perform pgq_task._drop_notify_triggers(i_table, v_next);
     if v_drop <> '{}' then
         execute format('alter table %s %s', i_table, array_to_string(v_drop, ', '));
     end if;
@@ -142,7 +142,7 @@ as $$
 -- ----------------------------------------------------------------------
     select format('create index %1$son %2$s (%3$I) where %3$I is not null',
                   case when online then 'concurrently ' else '' end,
-                  i_table, pgq_task.column_names(names) ->> 'next_attempt');
+                  i_table, pgq_task._column_names(names) ->> 'next_attempt');
 $$;
 
 create or replace function pgq_task.describe_table(i_table regclass, names jsonb default '{}')
@@ -163,24 +163,24 @@ as $$
 --      PQ072 invalid names, PQ078 not a table with a primary key, or without the columns
 -- ----------------------------------------------------------------------
 declare
-    v_names     constant jsonb := pgq_task.column_names(names);
+    v_names     constant jsonb := pgq_task._column_names(names);
     v_missing   text;
 begin
-    perform pgq_task.require_key(i_table);
-    perform pgq_task.require_types(i_table, v_names);
+    perform pgq_task._require_key(i_table);
+    perform pgq_task._require_types(i_table, v_names);
     select string_agg(quote_ident(n.value), ', ' order by n.value) into v_missing
       from jsonb_each_text(v_names) n
      where not exists (select from pg_attribute a where a.attrelid = i_table and a.attname = n.value and not a.attisdropped);
     if v_missing is not null then
-        perform pgq_task.raise_table(
+        perform pgq_task._raise_table(
             format('table %s has no column %s', i_table, v_missing),
             format('Add what is missing: select pgq_task.add_columns(%L). If the columns have other names, give these.', i_table));
     end if;
     return query
         select i_table::text, array_agg(a.attname::text order by k.nr), array_agg(format_type(a.atttypid, a.atttypmod) order by k.nr),
-               pgq_task.has_index(i_table, v_names ->> 'next_attempt'),
-               case when pgq_task.quiet_sequence(i_table, v_names ->> 'next_attempt') is not null
-                    then pgq_task.table_signal(i_table, v_names ->> 'next_attempt') end
+               pgq_task._has_index(i_table, v_names ->> 'next_attempt'),
+               case when pgq_task._quiet_sequence(i_table, v_names ->> 'next_attempt') is not null
+                    then pgq_task._table_signal(i_table, v_names ->> 'next_attempt') end
           from pg_constraint c
          cross join unnest(c.conkey) with ordinality k (attnum, nr)
           join pg_attribute a on a.attrelid = i_table and a.attnum = k.attnum
@@ -206,7 +206,7 @@ as $$
 --      as pgq_task.describe_table(2)
 -- ----------------------------------------------------------------------
 declare
-    n   constant jsonb := pgq_task.column_names(names);
+    n   constant jsonb := pgq_task._column_names(names);
 begin
     perform pgq_task.describe_table(i_table, names);
     return query execute format(

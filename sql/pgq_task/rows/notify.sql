@@ -19,12 +19,12 @@ as $$
 --      as pgq_task.describe_table(2), 42501 not the owner
 -- ----------------------------------------------------------------------
 declare
-    v_next      constant text := pgq_task.column_names(names) ->> 'next_attempt';
+    v_next      constant text := pgq_task._column_names(names) ->> 'next_attempt';
     v_suffix    constant text := to_hex(hashtext(v_next));
     v_seq       text;
 begin
     perform pgq_task.describe_table(i_table, names);
-    if pgq_task.quiet_sequence(i_table, v_next) is not null then
+    if pgq_task._quiet_sequence(i_table, v_next) is not null then
         return false;
     end if;
     select format('%I.%I', n.nspname, left(c.relname, 20) || '_quiet_' || v_suffix || '_' || c.oid)
@@ -38,25 +38,25 @@ begin
     execute format('grant select, update on sequence %s to pgq_owner', v_seq);
     execute format(
         'create trigger %I after insert on %s'
-        ' for each statement execute function pgq_task.notify_of_table(%L)',
+        ' for each statement execute function pgq_task._notify_of_table(%L)',
         'pgq_task_insert_' || v_suffix, i_table, v_next);
     -- The changes that workers make when a row is done need no notification.
     execute format(
         'create trigger %1$I after update of %2$I on %3$s'
         ' for each row when (new.%2$I is not null and new.%2$I is distinct from old.%2$I)'
-        ' execute function pgq_task.notify_of_table(%2$L)',
+        ' execute function pgq_task._notify_of_table(%2$L)',
         'pgq_task_update_' || v_suffix, v_next, i_table);
     return true;
 end;
 $$;
 
-create or replace function pgq_task.drop_notify_triggers(i_table regclass, i_next text)
+create or replace function pgq_task._drop_notify_triggers(i_table regclass, i_next text)
 returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.drop_notify_triggers(2)
+-- Function: pgq_task._drop_notify_triggers(2)
 --
 --      Drops the objects that pgq_task.notify_workers(2) has added, except the sequence, which is dropped with the
 --      column. Internal.
@@ -74,13 +74,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.notify_of_table()
+create or replace function pgq_task._notify_of_table()
 returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.notify_of_table(0)
+-- Function: pgq_task._notify_of_table(0)
 --
 --      Trigger of pgq_task.notify_workers(2): notifies the channel pgq_task_table, with the table's signal as payload,
 --      unless the workers want quiet. A transaction notifies once, and always if it changes many rows: it may commit
@@ -99,13 +99,13 @@ begin
     v_table := coalesce(pg_partition_root(tg_relid), tg_relid);
     v_now := date_part('epoch', clock_timestamp()) * 1000;
     if tg_op = 'INSERT' or v_told is distinct from 'quiet ' || v_key then
-        v_until := pg_sequence_last_value(pgq_task.quiet_sequence(v_table, tg_argv[0]));
+        v_until := pg_sequence_last_value(pgq_task._quiet_sequence(v_table, tg_argv[0]));
     end if;
     -- Later than any worker asks for: the clock was set back.
     if v_until between v_now and v_now + 1000 then
         perform set_config('pgq_task.told_of_table', 'quiet ' || v_key, true);
     else
-        perform pg_notify('pgq_task_table', pgq_task.table_signal(v_table, tg_argv[0]));
+        perform pg_notify('pgq_task_table', pgq_task._table_signal(v_table, tg_argv[0]));
         perform set_config('pgq_task.told_of_table', v_key, true);
     end if;
     return null;
@@ -130,7 +130,7 @@ as $$
 --      False if it has no triggers, see pgq_task.notify_workers(2).
 -- ----------------------------------------------------------------------
 declare
-    v_seq   constant regclass := pgq_task.quiet_sequence(i_table, i_next);
+    v_seq   constant regclass := pgq_task._quiet_sequence(i_table, i_next);
 begin
     if v_seq is null then
         return false;
@@ -140,14 +140,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.quiet_sequence(i_table regclass, i_next text)
+create or replace function pgq_task._quiet_sequence(i_table regclass, i_next text)
 returns regclass
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.quiet_sequence(2)
+-- Function: pgq_task._quiet_sequence(2)
 --
 --      Returns the sequence that belongs to a table's column next_attempt, if there is one. Internal.
 -- ----------------------------------------------------------------------
@@ -159,14 +159,14 @@ as $$
        and d.refobjid = i_table and a.attname = i_next and d.deptype = 'a';
 $$;
 
-create or replace function pgq_task.table_signal(i_table regclass, i_next text)
+create or replace function pgq_task._table_signal(i_table regclass, i_next text)
 returns text
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.table_signal(2)
+-- Function: pgq_task._table_signal(2)
 --
 --      Returns the payload on the channel pgq_task_table for a table. Internal.
 -- ----------------------------------------------------------------------

@@ -37,19 +37,19 @@ begin
           join pgq_task.queue q using (queue_id)
          where c.id = cancel.id;
         if not found then
-            perform pgq_task.raise_conflict(format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
+            perform pgq_task._raise_conflict(format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
                                             jsonb_build_array(jsonb_build_object('id', cancel.id, 'reason', 'missing')));
         end if;
     end if;
     if t.queue_restricted then
-        perform pgq_task.require_right(t.queue_id, 'delete');
+        perform pgq_task._require_right(t.queue_id, 'delete');
     end if;
     if not coalesce(t.claimed, false) then
-        perform pgq_task.delete_locked(array[cancel.id]);
+        perform pgq_task._delete_locked(array[cancel.id]);
         return 'deleted';
     end if;
     -- Where no worker looks for cancellations, no other session removes them.
-    perform pgq_task.forget_cancelled();
+    perform pgq_task._forget_cancelled();
     insert into pgq_task.cancellation as c (id, queue_id, created, reason)
     values (cancel.id, t.queue_id, t.created, coalesce(cancel.reason, 'cancelled'))
     on conflict (id) do update
@@ -60,14 +60,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.cancelled(i_id bigint)
+create or replace function pgq_task._cancelled(i_id bigint)
 returns text
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.cancelled(1)
+-- Function: pgq_task._cancelled(1)
 --
 --      Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled. Internal.
 -- ----------------------------------------------------------------------
@@ -79,14 +79,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.bury_cancelled(i_ids bigint[] default null)
+create or replace function pgq_task._cancelled_to_error_queue(i_ids bigint[] default null)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.bury_cancelled(1)
+-- Function: pgq_task._cancelled_to_error_queue(1)
 --
 --      Sends tasks to their error queues that were cancelled while claimed, and are not claimed now: of these, or of
 --      all. Internal.
@@ -104,21 +104,21 @@ begin
              order by t.id
                for update of t skip locked
         loop
-            perform pgq_task.bury_lost(v_id);
+            perform pgq_task._lost_to_error_queue(v_id);
         end loop;
-        perform pgq_task.forget_cancelled(i_ids);
+        perform pgq_task._forget_cancelled(i_ids);
     end if;
 end;
 $$;
 
-create or replace function pgq_task.forget_cancelled(i_ids bigint[] default null)
+create or replace function pgq_task._forget_cancelled(i_ids bigint[] default null)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.forget_cancelled(1)
+-- Function: pgq_task._forget_cancelled(1)
 --
 --      Removes the cancellations of tasks that are gone or in another queue: of the given tasks, or of all. Every
 --      function that moves tasks calls it, so that they can come back. Internal.

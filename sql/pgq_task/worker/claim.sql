@@ -45,13 +45,13 @@ declare
     l           record;
 begin
     if max_tasks is null or max_tasks < 1 then
-        perform pgq_task.raise_invalid(format('a limit of %s tasks', coalesce(max_tasks::text, 'NULL')), 'Claim one task or more.');
+        perform pgq_task._raise_invalid(format('a limit of %s tasks', coalesce(max_tasks::text, 'NULL')), 'Claim one task or more.');
     elsif coalesce(claim.claimant, '') = '' then
-        perform pgq_task.raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
+        perform pgq_task._raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
     elsif coalesce(cardinality(queues), 0) = 0 then
-        perform pgq_task.raise_invalid('no queues are given', 'Name one or more task queues.');
+        perform pgq_task._raise_invalid('no queues are given', 'Name one or more task queues.');
     elsif claim.lease is not null then
-        perform pgq_task.require_lease(claim.lease);
+        perform pgq_task._require_lease(claim.lease);
     end if;
     for l in
         select u.queue_name, q.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_paused, q.queue_restricted, q.queue_limited,
@@ -63,18 +63,18 @@ begin
          order by n.priority desc nulls first, random()
     loop
         if l.queue_id is null then
-            perform pgq_task.raise_queue_not_found(l.queue_name);
+            perform pgq_task._raise_queue_not_found(l.queue_name);
         elsif l.queue_restricted then
-            perform pgq_task.require_right(l.queue_id, 'claim');
+            perform pgq_task._require_right(l.queue_id, 'claim');
         end if;
         continue when l.queue_paused is not null;
         -- Do not wait for a session that drops the queue: the queue's sequences would be gone.
         if pg_relation_is_updatable(l.lane_low, false) is null or pg_relation_filenode(l.lane_low) is null then
-            perform pgq_task.raise_queue_not_found(l.queue_name);
+            perform pgq_task._raise_queue_not_found(l.queue_name);
         end if;
         if l.queue_limited then
             return query
-                select * from pgq_task.claim_limited(l.queue_id, l.queue_name, l.priority, claim.claimant, l.lease,
+                select * from pgq_task._claim_limited(l.queue_id, l.queue_name, l.priority, claim.claimant, l.lease,
                                                      l.max_attempts, v_left, random_choice);
             get diagnostics v_found = row_count;
             v_left := v_left - v_found;
@@ -82,7 +82,7 @@ begin
             continue;
         end if;
         v_now := clock_timestamp();
-        v_now_pos := pgq_task.position_of(v_now);
+        v_now_pos := pgq_task._position_of(v_now);
         v_low := pg_sequence_last_value(l.lane_low);
         v_ahead := greatest(pg_sequence_last_value(l.lane_ahead), v_low);
         v_start := v_ahead;
@@ -96,15 +96,15 @@ begin
                 update pgq_task.task t
                    set version = t.version + 1, lease = v_now + l.lease, claimant = claim.claimant,
                        attempts = t.attempts + 1, last_attempt = v_now, lost = case when t.lease is null then t.lost else t.lost + 1 end,
-                       error = case when t.lease is null then t.error else pgq_task.lost_error() end
+                       error = case when t.lease is null then t.error else pgq_task._lost_error() end
                   from (select c.ctid
                           from pgq_task.task c
                          where c.queue_id = l.queue_id and c.priority = l.priority
                            and c.pos >= v_start
                            and c.pos <= v_now_pos
                            and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
-                           and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, l.max_attempts))
-                           and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
+                           and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, l.max_attempts))
+                           and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
                          order by c.queue_id, c.priority, c.pos
                          limit v_left
                            for no key update skip locked) c
@@ -126,31 +126,31 @@ begin
         if v_before - v_left = 1 then
             v_count := nextval(l.queue_claimed);
         elsif v_left < v_before then
-            perform pgq_task.count_up('claimed', l.queue_id, v_before - v_left);
+            perform pgq_task._count_up('claimed', l.queue_id, v_before - v_left);
         end if;
         -- Move the mark from time to time, so that other claims need not step over dead rows; sooner after many tasks.
-        if random() * at_times < v_before - v_left and pgq.is_read_committed() then
-            perform pgq_task.move_ahead(l.queue_id, l.priority, l.lane_ahead, v_ahead, v_now);
+        if random() * at_times < v_before - v_left and pgq._is_read_committed() then
+            perform pgq_task._move_ahead(l.queue_id, l.priority, l.lane_ahead, v_ahead, v_now);
         end if;
         exit when v_left = 0;
     end loop;
 end;
 $$;
 
-create or replace function pgq_task.move_ahead(i_queue_id int4, i_priority int2, i_lane_ahead regclass, i_from bigint, i_now timestamptz)
+create or replace function pgq_task._move_ahead(i_queue_id int4, i_priority int2, i_lane_ahead regclass, i_from bigint, i_now timestamptz)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.move_ahead(5)
+-- Function: pgq_task._move_ahead(5)
 --
 --      Moves a lane's mark, which was at a given position, to the first waiting task, so that other claims need not
 --      step over dead rows. Do not call it in a transaction with an earlier snapshot. Internal.
 -- ----------------------------------------------------------------------
 declare
-    v_now_pos   constant bigint := pgq_task.position_of(i_now);
+    v_now_pos   constant bigint := pgq_task._position_of(i_now);
     v_first     bigint;
 begin
     select c.pos into v_first
@@ -167,14 +167,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.is_first(i_queue_id int4, i_order_key text, i_id bigint)
+create or replace function pgq_task._is_first(i_queue_id int4, i_order_key text, i_id bigint)
 returns boolean
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.is_first(3)
+-- Function: pgq_task._is_first(3)
 --
 --      Returns whether a task is the earliest one with its order_key. This is a function, so that claims of tasks
 --      without a key do not pay for it. Internal.
@@ -189,20 +189,20 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.require_lease(i_lease interval)
+create or replace function pgq_task._require_lease(i_lease interval)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_lease(1)
+-- Function: pgq_task._require_lease(1)
 --
 --      Raises PQ072 unless a lease is null, or positive and no longer than 10 years. Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_lease <= interval '0' or i_lease > interval '10 years' then
-        perform pgq_task.raise_invalid(format('a lease of %s', i_lease), 'Give an interval of more than 0 and at most 10 years, such as 30 seconds.');
+        perform pgq_task._raise_invalid(format('a lease of %s', i_lease), 'Give an interval of more than 0 and at most 10 years, such as 30 seconds.');
     end if;
 end;
 $$;

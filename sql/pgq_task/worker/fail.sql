@@ -30,7 +30,7 @@ begin
       from pgq_task.fail_many(claimant, array[fail.id], array[fail.version], array[fail.error],
                               array[fail.delay], array[fail.final]) f;
     if not found then
-        perform pgq_task.raise_lost(claimant, array[fail.id], array[fail.version]);
+        perform pgq_task._raise_lost(claimant, array[fail.id], array[fail.version]);
     end if;
     return v_buried;
 end;
@@ -67,63 +67,63 @@ declare
     v_lanes     int4[];
     t           record;
 begin
-    perform pgq_task.require_same_length(ids, versions), pgq_task.require_named_once(ids, 'failed');
-    perform pgq_task.require_one_each('errors', cardinality(errors), ids),
-            pgq_task.require_one_each('delays', cardinality(delays), ids),
-            pgq_task.require_one_each('finals', cardinality(finals), ids);
+    perform pgq_task._require_same_length(ids, versions), pgq_task._require_named_once(ids, 'failed');
+    perform pgq_task._require_one_each('errors', cardinality(errors), ids),
+            pgq_task._require_one_each('delays', cardinality(delays), ids),
+            pgq_task._require_one_each('finals', cardinality(finals), ids);
     -- A single task needs no order.
     if cardinality(ids) > 1 then
         select array_agg(c.queue_id), array_agg(c.priority::int4) into v_queues, v_lanes
           from unnest(ids, versions, finals) f (id, version, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
           join pgq_task.queue q on q.queue_id = c.queue_id
-         where (f.final or c.attempts >= q.queue_max_attempts or pgq_task.cancelled(c.id) is not null)
+         where (f.final or c.attempts >= q.queue_max_attempts or pgq_task._cancelled(c.id) is not null)
            and (c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp());
         if v_queues is not null then
-            perform pgq_task.make_error_queues(v_queues, v_lanes);
+            perform pgq_task._make_error_queues(v_queues, v_lanes);
         end if;
     end if;
     for t in
         select f.id, f.error, f.delay, c.queue_id, coalesce(q.queue_error_queue, q.queue_name || '.failed') as error_queue,
-               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried, pgq_task.cancelled(c.id) as cancelled,
+               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried, pgq_task._cancelled(c.id) as cancelled,
                case when f.final is not true then format('max_attempts = %s', q.queue_max_attempts) end as because
           from unnest(ids, versions, errors, delays, finals) f (id, version, error, delay, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
           join pgq_task.queue q
-            on q.queue_id = c.queue_id and (not q.queue_restricted or pgq_task.require_right(c.queue_id, 'claim'))
+            on q.queue_id = c.queue_id and (not q.queue_restricted or pgq_task._require_right(c.queue_id, 'claim'))
          where c.claimant = fail_many.claimant or c.lease is null or c.lease <= clock_timestamp()
          order by c.id
            for no key update of c
     loop
         buried := t.buried or t.cancelled is not null;
         if buried then
-            perform pgq_task.bury(t.id, case when t.cancelled is null or starts_with(t.error, t.cancelled) then t.error
+            perform pgq_task._to_error_queue(t.id, case when t.cancelled is null or starts_with(t.error, t.cancelled) then t.error
                                              else concat_ws(e'\n\n', t.cancelled, t.error) end);
         else
             update pgq_task.task c
                set version = c.version + 1, lease = null, claimant = null, error = t.error, lost = 0,
-                   pos = pgq_task.position_at(null, coalesce(t.delay, interval '0'))
+                   pos = pgq_task._position_at(null, coalesce(t.delay, interval '0'))
              where c.id = t.id;
         end if;
-        perform pgq_task.count_up('failed', t.queue_id);
+        perform pgq_task._count_up('failed', t.queue_id);
         id := t.id;
         error_queue := case when buried then t.error_queue end;
         because := case when buried then coalesce(t.cancelled, t.because) end;
         return next;
     end loop;
-    perform pgq_task.wake_workers(q.queue_id, q.queue_name)
+    perform pgq_task._wake_workers(q.queue_id, q.queue_name)
        from pgq_task.queue q
       where q.queue_id in (select c.queue_id from pgq_task.task c where c.id = any (ids));
 end;
 $$;
 
-create or replace function pgq_task.make_error_queues(i_queue_ids int4[], i_priorities int4[])
+create or replace function pgq_task._make_error_queues(i_queue_ids int4[], i_priorities int4[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.make_error_queues(2)
+-- Function: pgq_task._make_error_queues(2)
 --
 --      Creates the missing error queues and lanes for tasks of these queues, with these priorities. New objects are
 --      locked until the transaction ends, so all sessions create them in the same order, independently of the order of
@@ -146,21 +146,21 @@ begin
             v_as := v_as || e.queue_id;
         end if;
     end loop;
-    perform pgq_task.restrict_as(n.name, n.queue_id) from unnest(v_new, v_as) n (name, queue_id);
-    perform pgq_task.show_tasks(array_agg(o.queue_id), array_agg(n.priority))
+    perform pgq_task._restrict_as(n.name, n.queue_id) from unnest(v_new, v_as) n (name, queue_id);
+    perform pgq_task._show_tasks(array_agg(o.queue_id), array_agg(n.priority))
        from unnest(i_queue_ids, i_priorities) n (queue_id, priority)
        join pgq_task.queue q using (queue_id)
        join pgq_task.queue o on o.queue_name = coalesce(q.queue_error_queue, q.queue_name || '.failed');
 end;
 $$;
 
-create or replace function pgq_task.bury(i_id bigint, i_reason text)
+create or replace function pgq_task._to_error_queue(i_id bigint, i_reason text)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.bury(2)
+-- Function: pgq_task._to_error_queue(2)
 --
 --      Moves a task to its queue's error queue, which is created if necessary. The failure is described in headers; if
 --      the task had headers of these names, they are kept in one called before. Internal.
@@ -179,52 +179,52 @@ begin
     -- Even an attempt to create it takes a number for a queue.
     if not exists (select from pgq_task.queue e where e.queue_name = v_error) then
         if pgq_task.create_queue(v_error) = 1 and q.queue_restricted then
-            perform pgq_task.restrict_as(v_error, q.queue_id);
+            perform pgq_task._restrict_as(v_error, q.queue_id);
         end if;
     end if;
     select queue_id into v_queue_id from pgq_task.queue where queue_name = v_error;
     v_headers := coalesce(nullif(t.headers, 'null'), '{}');
     select jsonb_build_object('before', jsonb_object_agg(h.key, h.value)) into v_before
       from jsonb_each(v_headers) h
-     where h.key = any (pgq_task.burial_headers())
+     where h.key = any (pgq_task._failure_headers())
     having count(*) > 0;
     update pgq_task.task c
        set queue_id = v_queue_id, version = c.version + 1, lease = null, claimant = null, attempts = 0, lost = 0,
-           pos = pgq_task.position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
-           headers = v_headers - pgq_task.burial_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
+           pos = pgq_task._position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
+           headers = v_headers - pgq_task._failure_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
                'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
                'buried_at', now(), 'unique_key', c.unique_key))
      where c.id = i_id;
-    perform pgq_task.count_up('buried', t.queue_id), pgq_task.forget_cancelled(array[i_id]);
+    perform pgq_task._count_up('buried', t.queue_id), pgq_task._forget_cancelled(array[i_id]);
     if t.order_key is not null then
-        perform pgq_task.release_next(t.queue_id, t.order_key, t.id);
+        perform pgq_task._release_next(t.queue_id, t.order_key, t.id);
     end if;
-    perform pgq_task.wake_workers(v_queue_id, v_error);
-    perform pgq_task.add_lane(v_queue_id, t.priority);
+    perform pgq_task._wake_workers(v_queue_id, v_error);
+    perform pgq_task._add_lane(v_queue_id, t.priority);
 end;
 $$;
 
-create or replace function pgq_task.lost_error()
+create or replace function pgq_task._lost_error()
 returns text
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.lost_error(0)
+-- Function: pgq_task._lost_error(0)
 --
 --      Returns the error text for an attempt that ended without a report. Internal.
 -- ----------------------------------------------------------------------
     select 'the worker was lost'::text;
 $$;
 
-create or replace function pgq_task.comes_again(i_task pgq_task.task, i_max_attempts int4)
+create or replace function pgq_task._comes_again(i_task pgq_task.task, i_max_attempts int4)
 returns boolean
 language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.comes_again(2)
+-- Function: pgq_task._comes_again(2)
 --
 --      Returns whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows
 --      more attempts, or, if the queue has no limit, this was not the fifth worker in a row that was lost with it.
@@ -232,23 +232,23 @@ as $$
 -- ----------------------------------------------------------------------
 begin
     return case when i_max_attempts is null then i_task.lost + 1 < 5 else i_task.attempts < i_max_attempts end
-           and pgq_task.cancelled(i_task.id) is null;
+           and pgq_task._cancelled(i_task.id) is null;
 end;
 $$;
 
-create or replace function pgq_task.bury_lost(i_id bigint)
+create or replace function pgq_task._lost_to_error_queue(i_id bigint)
 returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.bury_lost(1)
+-- Function: pgq_task._lost_to_error_queue(1)
 --
---      Does the work of pgq_task.bury(2) for a sweep, which goes on with other queues if this one's error queue is
+--      Does the work of pgq_task._to_error_queue(2) for a sweep, which goes on with other queues if this one's error queue is
 --      locked or cannot be created. Returns false if the task was not moved. Internal.
 -- ----------------------------------------------------------------------
 begin
-    perform pgq_task.bury(i_id, coalesce(pgq_task.cancelled(i_id), pgq_task.lost_error()));
+    perform pgq_task._to_error_queue(i_id, coalesce(pgq_task._cancelled(i_id), pgq_task._lost_error()));
     return true;
 exception when others then
     if sqlstate <> '55P03' then
@@ -258,15 +258,15 @@ exception when others then
 end;
 $$;
 
-create or replace function pgq_task.burial_headers()
+create or replace function pgq_task._failure_headers()
 returns text[]
 language sql
 immutable
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.burial_headers(0)
+-- Function: pgq_task._failure_headers(0)
 --
---      Returns the names of the headers that pgq_task.bury(2) writes and pgq_task.requeue(3) removes. Internal.
+--      Returns the names of the headers that pgq_task._to_error_queue(2) writes and pgq_task.requeue(3) removes. Internal.
 -- ----------------------------------------------------------------------
     select '{origin,reason,attempts,buried_at,unique_key,before}'::text[];
 $$;

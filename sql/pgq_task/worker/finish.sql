@@ -27,22 +27,22 @@ begin
      using pgq_task.queue q
      where t.id = finish.id and t.version = finish.version
        and (t.claimant = finish.claimant or t.lease is null or t.lease <= clock_timestamp())
-       and q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+       and q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
     returning t.queue_id, t.order_key, q.queue_finished, q.queue_limited, q.queue_waiting, q.queue_name, q.queue_keep > interval '0' as kept,
               case when q.queue_keep > interval '0' then t end as task into r;
     if not found then
-        perform pgq_task.raise_lost(claimant, array[finish.id], array[finish.version]);
+        perform pgq_task._raise_lost(claimant, array[finish.id], array[finish.version]);
     end if;
     v_count := nextval(r.queue_finished);
     if r.order_key is not null then
-        perform pgq_task.release_next(r.queue_id, r.order_key, id);
+        perform pgq_task._release_next(r.queue_id, r.order_key, id);
     end if;
     if r.kept then
-        perform pgq_task.keep_finished(array[r.task], 'finished', array[id], array[version],
+        perform pgq_task._keep_finished(array[r.task], 'finished', array[id], array[version],
                                        case when result is not null then array[result] end);
     end if;
     if r.queue_limited and pg_sequence_last_value(r.queue_waiting) <> 0 then
-        perform pgq_task.wake_workers(r.queue_id, r.queue_name);
+        perform pgq_task._wake_workers(r.queue_id, r.queue_name);
     end if;
 end;
 $$;
@@ -82,12 +82,12 @@ declare
     v_queues    int4[];
     v_limited   text[];
 begin
-    perform pgq_task.require_same_length(ids, versions);
+    perform pgq_task._require_same_length(ids, versions);
     if cardinality(results) <> coalesce(cardinality(ids), 0) then
-        perform pgq_task.require_one_each('results', cardinality(results), ids);
+        perform pgq_task._require_one_each('results', cardinality(results), ids);
     end if;
     if notes is not null then
-        perform pgq_task.require_one_each('notes', cardinality(notes), ids);
+        perform pgq_task._require_one_each('notes', cardinality(notes), ids);
     end if;
     with gone as (
         delete from pgq_task.task t
@@ -102,18 +102,18 @@ begin
       into v_done, v_queues, v_keys, v_kept, v_tasks, v_limited
       from gone g
       join pgq_task.queue q
-        on q.queue_id = g.queue_id and (not q.queue_restricted or pgq_task.require_right(g.queue_id, 'claim'));
-    perform pgq_task.count_each('finished', v_queues);
+        on q.queue_id = g.queue_id and (not q.queue_restricted or pgq_task._require_right(g.queue_id, 'claim'));
+    perform pgq_task._count_each('finished', v_queues);
     if v_keys then
-        perform pgq_task.release_next(t.queue_id, t.order_key, t.id)
+        perform pgq_task._release_next(t.queue_id, t.order_key, t.id)
            from unnest(v_tasks) t where t.order_key is not null;
     end if;
     if v_kept then
-        perform pgq_task.keep_finished(v_tasks, 'finished', ids, versions, results, notes);
+        perform pgq_task._keep_finished(v_tasks, 'finished', ids, versions, results, notes);
     end if;
     if v_limited is not null then
         -- There is room again.
-        perform pgq_task.wake_workers(q.queue_id, q.queue_name)
+        perform pgq_task._wake_workers(q.queue_id, q.queue_name)
            from pgq_task.queue q
           where q.queue_name = any (v_limited) and pg_sequence_last_value(q.queue_waiting) <> 0;
     end if;
@@ -154,20 +154,20 @@ as $$
 declare
     v_now   constant timestamptz := clock_timestamp();
 begin
-    perform pgq_task.require_same_length(ids, versions);
-    perform pgq_task.require_lease(renew.lease);
+    perform pgq_task._require_same_length(ids, versions);
+    perform pgq_task._require_lease(renew.lease);
     return query
         with mine as materialized (
             select t.id, v_now + coalesce(renew.lease, q.queue_lease) as lease
               from unnest(ids, versions) r (id, version)
               join pgq_task.task t on t.id = r.id and t.version = r.version
               join pgq_task.queue q
-                on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+                on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
              where t.claimant = renew.claimant and t.lease is not null
                for no key update of t skip locked),
         renewed as (
             update pgq_task.task t
-               set version = t.version + 1, lease = m.lease, pos = pgq_task.position_of(m.lease)
+               set version = t.version + 1, lease = m.lease, pos = pgq_task._position_of(m.lease)
               from mine m
              where t.id = m.id
             returning t.id, t.version, t.lease)
@@ -181,75 +181,75 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.require_same_length(i_ids bigint[], i_versions int4[])
+create or replace function pgq_task._require_same_length(i_ids bigint[], i_versions int4[])
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_same_length(2)
+-- Function: pgq_task._require_same_length(2)
 --
 --      Raises PQ072 unless each id has its version. Internal.
 -- ----------------------------------------------------------------------
 begin
     if coalesce(cardinality(i_ids), 0) <> coalesce(cardinality(i_versions), 0)
             or array_position(i_ids, null) is not null or array_position(i_versions, null) is not null then
-        perform pgq_task.raise_invalid(
+        perform pgq_task._raise_invalid(
             format('%s ids and %s versions', coalesce(cardinality(i_ids), 0), coalesce(cardinality(i_versions), 0)),
             'Give each task''s id and the version that claim() or renew() returned, none of them null.');
     end if;
 end;
 $$;
 
-create or replace function pgq_task.require_one_each(i_what text, i_number int4, i_ids bigint[])
+create or replace function pgq_task._require_one_each(i_what text, i_number int4, i_ids bigint[])
 returns void
 language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.require_one_each(3)
+-- Function: pgq_task._require_one_each(3)
 --
 --      Raises PQ072 unless a list has one element for each task, or is null. Internal.
 -- ----------------------------------------------------------------------
 begin
     if i_number <> coalesce(cardinality(i_ids), 0) then
-        perform pgq_task.raise_invalid(format('%s tasks and %s %s', coalesce(cardinality(i_ids), 0), i_number, i_what),
+        perform pgq_task._raise_invalid(format('%s tasks and %s %s', coalesce(cardinality(i_ids), 0), i_number, i_what),
                                        'Give one for each task, null for those that have none.');
     end if;
 end;
 $$;
 
-create or replace function pgq_task.raise_lost(i_claimant text, i_ids bigint[], i_versions int4[])
+create or replace function pgq_task._raise_lost(i_claimant text, i_ids bigint[], i_versions int4[])
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.raise_lost(3)
+-- Function: pgq_task._raise_lost(3)
 --
 --      Raises PQ071 with a reason for each of these tasks that the claimant does not have. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_conflicts jsonb;
 begin
-    v_conflicts := pgq_task.conflicts_of(i_claimant, i_ids, i_versions);
-    perform pgq_task.raise_conflict(
+    v_conflicts := pgq_task._conflicts_of(i_claimant, i_ids, i_versions);
+    perform pgq_task._raise_conflict(
         format('%L does not have %s', i_claimant, (
             select string_agg(format('task %s in version %s', coalesce(c ->> 'id', 'NULL'), coalesce(c ->> 'version', 'NULL')), ', ')
               from jsonb_array_elements(v_conflicts) c)), v_conflicts);
 end;
 $$;
 
-create or replace function pgq_task.conflicts_of(i_claimant text, i_ids bigint[], i_versions int4[])
+create or replace function pgq_task._conflicts_of(i_claimant text, i_ids bigint[], i_versions int4[])
 returns jsonb
 language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.conflicts_of(3)
+-- Function: pgq_task._conflicts_of(3)
 --
 --      Returns the reasons why a claimant must not change these tasks; null if it may. Internal.
 -- ----------------------------------------------------------------------
@@ -261,7 +261,7 @@ as $$
       from unnest(i_ids, i_versions) with ordinality w (id, version, nr)
       left join pgq_task.task t on t.id = w.id
       left join pgq_task.queue q on q.queue_id = t.queue_id
-     cross join lateral (select not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim') as allowed) r
+     cross join lateral (select not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim') as allowed) r
      where t.id is null or t.version is distinct from w.version
         or t.lease > clock_timestamp() and t.claimant is distinct from i_claimant;
 $$;
@@ -299,7 +299,7 @@ declare
     choice      constant int4 := 8;
     at_times    constant int4 := 32;
     v_now       constant timestamptz := clock_timestamp();
-    v_now_pos   constant bigint := pgq_task.position_of(v_now);
+    v_now_pos   constant bigint := pgq_task._position_of(v_now);
     v_start     bigint;
     v_take      int4;
     v_salt      bigint;
@@ -308,7 +308,7 @@ declare
     v_task      pgq_task.claimed;
 begin
     if finish_and_claim.lease is not null then
-        perform pgq_task.require_lease(lease);
+        perform pgq_task._require_lease(lease);
     end if;
     select q.queue_id, q.queue_name, q.queue_claimed, q.queue_finished, n.priority, n.lane_ahead, n.lane_low,
            v_now + coalesce(finish_and_claim.lease, q.queue_lease) as lease, q.queue_max_attempts as max_attempts
@@ -331,7 +331,7 @@ begin
         v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
     else
         perform pgq_task.finish(claimant, id, version, result);
-        if pgq_task.living(l.lane_low) is not null then
+        if pgq_task._living(l.lane_low) is not null then
             v_start := greatest(pg_sequence_last_value(l.lane_low), pg_sequence_last_value(l.lane_ahead));
         end if;
     end if;
@@ -342,15 +342,15 @@ begin
         update pgq_task.task t
            set version = t.version + 1, lease = l.lease, claimant = finish_and_claim.claimant,
                attempts = t.attempts + 1, last_attempt = v_now, lost = case when t.lease is null then t.lost else t.lost + 1 end,
-               error = case when t.lease is null then t.error else pgq_task.lost_error() end
+               error = case when t.lease is null then t.error else pgq_task._lost_error() end
          where t.ctid = (select c.ctid
                            from pgq_task.task c
                           where c.queue_id = l.queue_id and c.priority = l.priority
                             and c.pos >= v_start
                             and c.pos <= v_now_pos
                             and (v_take = choice or (hashint8extended(c.id, v_salt) & (choice - 1)) < v_take)
-                            and (c.lease is null or c.lease <= v_now and pgq_task.comes_again(c, l.max_attempts))
-                            and (c.order_key is null or pgq_task.is_first(c.queue_id, c.order_key, c.id))
+                            and (c.lease is null or c.lease <= v_now and pgq_task._comes_again(c, l.max_attempts))
+                            and (c.order_key is null or pgq_task._is_first(c.queue_id, c.order_key, c.id))
                           order by c.queue_id, c.priority, c.pos
                           limit 1
                             for no key update skip locked)
@@ -363,8 +363,8 @@ begin
         select * into v_task from pgq_task.claim(array[queue], claimant, lease, 1, random_choice);
     else
         v_count := nextval(l.queue_claimed);
-        if random() * at_times < 1 and pgq.is_read_committed() then
-            perform pgq_task.move_ahead(l.queue_id, l.priority, l.lane_ahead, v_start, v_now);
+        if random() * at_times < 1 and pgq._is_read_committed() then
+            perform pgq_task._move_ahead(l.queue_id, l.priority, l.lane_ahead, v_start, v_now);
         end if;
     end if;
     return v_task;

@@ -1,4 +1,4 @@
-create or replace function pgq_task.attend(
+create or replace function pgq_task.heartbeat(
     claimant text, ids bigint[], progress_ids bigint[] default '{}', done float8[] default '{}', total float8[] default '{}',
     notes text[] default '{}')
 returns table (id bigint, reason text)
@@ -7,7 +7,7 @@ security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.attend(6)
+-- Function: pgq_task.heartbeat(6)
 --
 --      Reports the progress of a worker's tasks, and returns those of them that were cancelled.
 --
@@ -27,18 +27,18 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 begin
-    perform pgq_task.require_one_each('done', coalesce(cardinality(attend.done), 0), progress_ids),
-            pgq_task.require_one_each('total', nullif(cardinality(attend.total), 0), progress_ids),
-            pgq_task.require_one_each('notes', nullif(cardinality(attend.notes), 0), progress_ids);
+    perform pgq_task._require_one_each('done', coalesce(cardinality(heartbeat.done), 0), progress_ids),
+            pgq_task._require_one_each('total', nullif(cardinality(heartbeat.total), 0), progress_ids),
+            pgq_task._require_one_each('notes', nullif(cardinality(heartbeat.notes), 0), progress_ids);
     if cardinality(progress_ids) > 0 then
-        if array_position(attend.done, null) is not null then
-            perform pgq_task.raise_invalid('a task does not say how far it is', 'Give a number for each in done, none of them null.');
+        if array_position(heartbeat.done, null) is not null then
+            perform pgq_task._raise_invalid('a task does not say how far it is', 'Give a number for each in done, none of them null.');
         end if;
         insert into pgq_task.progress as p (id, claimant, done, total, note, at)
-        select distinct on (t.id) t.id, attend.claimant, n.done, n.total, n.note, clock_timestamp()
-          from unnest(attend.progress_ids, attend.done, attend.total, attend.notes) with ordinality n (id, done, total, note, nr)
-          join pgq_task.task t on t.id = n.id and t.claimant = attend.claimant
-          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
+        select distinct on (t.id) t.id, heartbeat.claimant, n.done, n.total, n.note, clock_timestamp()
+          from unnest(heartbeat.progress_ids, heartbeat.done, heartbeat.total, heartbeat.notes) with ordinality n (id, done, total, note, nr)
+          join pgq_task.task t on t.id = n.id and t.claimant = heartbeat.claimant
+          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
          order by t.id, n.nr desc
         on conflict (id) do update
            set claimant = excluded.claimant, done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at;
@@ -53,9 +53,9 @@ begin
     return query
         select c.id, c.reason
           from pgq_task.cancellation c
-          join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created) and t.claimant = attend.claimant
-          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
-         where c.id = any (attend.ids);
+          join pgq_task.task t on (t.id, t.queue_id, t.created) = (c.id, c.queue_id, c.created) and t.claimant = heartbeat.claimant
+          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+         where c.id = any (heartbeat.ids);
 end;
 $$;
 
@@ -85,7 +85,7 @@ as $$
 #variable_conflict use_column
 begin
     if get_progress.queue_name is not null then
-        perform pgq_task.require_readable(array[get_progress.queue_name]);
+        perform pgq_task._require_readable(array[get_progress.queue_name]);
     end if;
     return query
         select t.id, q.queue_name, t.claimant, t.lease, p.done, p.total, p.note, p.at, c.reason
@@ -97,7 +97,7 @@ begin
          where (q.queue_name = get_progress.queue_name or get_progress.queue_name is null)
            and (t.id = any (get_progress.ids) or get_progress.ids is null)
            and (p.id is not null or c.id is not null)
-           and (not q.queue_restricted or pgq_task.has_right(q.queue_id, 'read'))
+           and (not q.queue_restricted or pgq_task._has_right(q.queue_id, 'read'))
          order by t.id;
 end;
 $$;

@@ -24,19 +24,19 @@ as $$
 -- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
-    v_now       constant bigint := pgq_task.position_now();
+    v_now       constant bigint := pgq_task._position_now();
     v_done      bigint[];
     v_queues    int4[];
     v_lanes     int4[];
     v_cancelled constant boolean := exists (select from pgq_task.cancellation c where c.id = any (ids));
 begin
-    perform pgq_task.require_same_length(ids, versions), pgq_task.require_one_each('delays', cardinality(delays), ids);
+    perform pgq_task._require_same_length(ids, versions), pgq_task._require_one_each('delays', cardinality(delays), ids);
     if v_cancelled then
         select array_agg(t.queue_id), array_agg(t.priority::int4) into v_queues, v_lanes
           from pgq_task.task t
-         where t.id = any (ids) and t.claimant = release.claimant and pgq_task.cancelled(t.id) is not null;
+         where t.id = any (ids) and t.claimant = release.claimant and pgq_task._cancelled(t.id) is not null;
         if v_queues is not null then
-            perform pgq_task.make_error_queues(v_queues, v_lanes);
+            perform pgq_task._make_error_queues(v_queues, v_lanes);
         end if;
     end if;
     with given as (
@@ -44,14 +44,14 @@ begin
           from unnest(release.ids, release.versions, release.delays) d (id, version, delay)
           join pgq_task.task t on t.id = d.id and t.version = d.version
           join pgq_task.queue q
-            on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.require_right(t.queue_id, 'claim'))
+            on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._require_right(t.queue_id, 'claim'))
          where t.claimant = release.claimant and t.lease is not null
          order by t.id
            for no key update of t),
     back as (
         update pgq_task.task t
            set version = t.version + 1, lease = null, claimant = null, attempts = greatest(t.attempts - 1, 0),
-               pos = case when given.delay <> interval '0' then pgq_task.position_at(null, given.delay)
+               pos = case when given.delay <> interval '0' then pgq_task._position_at(null, given.delay)
                           else least(t.pos, v_now) end
           from given
          where t.id = given.id
@@ -63,16 +63,16 @@ begin
           join pgq_task.lane l using (queue_id, priority)
          where b.pos < pg_sequence_last_value(l.lane_ahead)),
     woken as (
-        select pgq_task.wake_workers(q.queue_id, q.queue_name)
+        select pgq_task._wake_workers(q.queue_id, q.queue_name)
           from pgq_task.queue q
          where q.queue_id in (select queue_id from back))
     select array_agg(back.id), array_agg(back.queue_id) into v_done, v_queues
       from back, (select count(*) from ahead) a, (select count(*) from woken) w;
-    perform pgq_task.count_each('released', v_queues);
+    perform pgq_task._count_each('released', v_queues);
     if v_cancelled then
-        perform pgq_task.bury(d.id, pgq_task.cancelled(d.id))
+        perform pgq_task._to_error_queue(d.id, pgq_task._cancelled(d.id))
            from (select u.id from unnest(v_done) u (id) order by u.id) d
-          where pgq_task.cancelled(d.id) is not null;
+          where pgq_task._cancelled(d.id) is not null;
     end if;
     if coalesce(cardinality(v_done), 0) < cardinality(ids) then
         return query select d.id from unnest(ids) d (id) where d.id <> all (coalesce(v_done, '{}'));
@@ -80,13 +80,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.held(claimant text, ids bigint[], lock boolean default false)
+create or replace function pgq_task.get_leases(claimant text, ids bigint[], lock boolean default false)
 returns table (id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.held(3)
+-- Function: pgq_task.get_leases(3)
 --
 --      Returns which of these tasks the claimant has, and their versions: for a worker that does not know whether its
 --      last renewal succeeded.
@@ -105,16 +105,16 @@ as $$
 begin
     if lock then
         perform from pgq_task.task t
-           join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
-          where t.id = any (held.ids) and t.claimant = held.claimant and t.lease is not null
+           join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+          where t.id = any (get_leases.ids) and t.claimant = get_leases.claimant and t.lease is not null
           order by t.id
             for no key update of t;
     end if;
     return query
         select t.id, t.version
           from pgq_task.task t
-          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task.has_right(t.queue_id, 'claim'))
-         where t.id = any (held.ids) and t.claimant = held.claimant and t.lease is not null;
+          join pgq_task.queue q on q.queue_id = t.queue_id and (not q.queue_restricted or pgq_task._has_right(t.queue_id, 'claim'))
+         where t.id = any (get_leases.ids) and t.claimant = get_leases.claimant and t.lease is not null;
 end;
 $$;
 
@@ -154,9 +154,9 @@ begin
          where t.id = c.id
         returning t.*)
     select array_agg(g::pgq_task.task) into v_tasks from gone g;
-    perform pgq_task.count_each('popped', array(select t.queue_id from unnest(v_tasks) t));
-    perform pgq_task.keep_finished(v_tasks, 'popped');
-    perform pgq_task.release_after(v_tasks);
+    perform pgq_task._count_each('popped', array(select t.queue_id from unnest(v_tasks) t));
+    perform pgq_task._keep_finished(v_tasks, 'popped');
+    perform pgq_task._release_after(v_tasks);
     return query select * from unnest(v_claimed);
 end;
 $$;

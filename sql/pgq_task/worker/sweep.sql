@@ -65,7 +65,7 @@ declare
     at_once     constant int4 := 500;
     v_lanes     int4 := 0;
 begin
-    perform pgq.require_read_committed('pgq_task.sweep()');
+    perform pgq._require_read_committed('pgq_task.sweep()');
     if not pg_try_advisory_xact_lock(1886875921, 0) then
         return false;
     end if;
@@ -81,12 +81,12 @@ begin
     v_xid := pg_current_xact_id();
     v_pushed := pg_sequence_last_value('pgq_task.task_id_seq');
     v_busy := coalesce(case when v_pushed is not distinct from p.sweep_pushed then p.sweep_busy end,
-                       pgq_task.position_of(v_now));
+                       pgq_task._position_of(v_now));
     v_anew := p.sweep_id is distinct from v_id - 1 or p.sweep_time > v_now;
     if p.sweep_time > v_now + interval '1 second' then
-        perform pgq_task.set_clock_back(p.sweep_time);
+        perform pgq_task._set_clock_back(p.sweep_time);
     end if;
-    perform pgq_task.release_late(), pgq_task.bury_cancelled();
+    perform pgq_task._release_late(), pgq_task._cancelled_to_error_queue();
 
     if p.sweep_queue is not null and not v_anew then
         v_began := p.sweep_began;
@@ -98,7 +98,7 @@ begin
         p.sweep_queue := null;
         v_anew := v_anew or p.sweep_anew not between v_now - interval '10 minutes' and v_now;
         v_began := v_now;
-        v_bound := case when p.sweep_began <= v_now then pgq_task.position_of(p.sweep_began) else 0 end;
+        v_bound := case when p.sweep_began <= v_now then pgq_task._position_of(p.sweep_began) else 0 end;
         -- A database that was restored in another cluster may remember ids that are not drawn yet.
         select coalesce(array_agg(o.xid) filter (where o.open), '{}'), coalesce(array_agg(o.pos) filter (where o.open), '{}'),
                case when v_anew then 0 else min(o.pos) filter (where not o.open) end
@@ -132,12 +132,12 @@ begin
             for t in
                 select * from pgq_task.task k
                  where k.queue_id = l.queue_id and k.priority = l.priority
-                   and k.pos between greatest(v_bound, pgq_task.position_of(v_now - interval '1 minute')) and pgq_task.position_of(v_now)
-                   and k.lease <= v_now and (k.attempts = 1 or not pgq_task.comes_again(k, l.max_attempts))
+                   and k.pos between greatest(v_bound, pgq_task._position_of(v_now - interval '1 minute')) and pgq_task._position_of(v_now)
+                   and k.lease <= v_now and (k.attempts = 1 or not pgq_task._comes_again(k, l.max_attempts))
                    for no key update skip locked
             loop
-                if not pgq_task.comes_again(t, l.max_attempts) then
-                    exit when not pgq_task.bury_lost(t.id);
+                if not pgq_task._comes_again(t, l.max_attempts) then
+                    exit when not pgq_task._lost_to_error_queue(t.id);
                 else
                     update pgq_task.task k set pos = greatest(v_ahead, v_was_low) where k.id = t.id;
                 end if;
@@ -149,7 +149,7 @@ begin
         v_held := '{}';
         for c in
             select k.id, k.pos, k.lease, k.last_attempt, k.order_key, k.xmax <> '0' as touched,
-                   k.lease <= v_now and pgq_task.comes_again(k, l.max_attempts) as again
+                   k.lease <= v_now and pgq_task._comes_again(k, l.max_attempts) as again
               from pgq_task.task k
              where k.queue_id = l.queue_id and k.priority = l.priority
                and k.pos >= least(v_was_low, v_from) and k.pos < v_bound
@@ -169,7 +169,7 @@ begin
             end if;
             select * into t from pgq_task.task k where k.id = c.id for no key update skip locked;
             if not found then
-                v_holders := pgq_task.holders_of(c.id);
+                v_holders := pgq_task._holders_of(c.id);
                 exit when v_holders = '{}';
                 if not v_holders <@ v_held then
                     v_open := v_open || v_holders;
@@ -179,12 +179,12 @@ begin
             elsif t.pos is distinct from c.pos or t.queue_id <> l.queue_id or t.priority <> l.priority then
                 null; -- it has another position by now
             elsif t.lease > v_now then
-                update pgq_task.task k set pos = pgq_task.position_of(k.lease) where k.id = t.id;
-            elsif t.lease is not null and not pgq_task.comes_again(t, l.max_attempts) then
-                exit when not pgq_task.bury_lost(t.id);
-            elsif t.order_key is not null and pgq_task.hold_back(t.id) then
+                update pgq_task.task k set pos = pgq_task._position_of(k.lease) where k.id = t.id;
+            elsif t.lease is not null and not pgq_task._comes_again(t, l.max_attempts) then
+                exit when not pgq_task._lost_to_error_queue(t.id);
+            elsif t.order_key is not null and pgq_task._hold_back(t.id) then
                 -- Where one is held back others are to be: those that were scheduled, mostly.
-                perform pgq_task.hold_back_all(array(
+                perform pgq_task._hold_back_all(array(
                     select k.id from pgq_task.task k
                      where k.queue_id = l.queue_id and k.priority = l.priority and k.pos > c.pos and k.pos < v_bound
                        and k.order_key is not null and k.lease is null
@@ -220,7 +220,7 @@ begin
     delete from pgq_task.sweep s
      where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
     if v_id % 20 = 0 then
-        perform pgq_task.expire_finished();
+        perform pgq_task._expire_finished();
         delete from pgq_task.unique_period u
          where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= v_now limit 10000 for update skip locked));
     end if;
@@ -228,13 +228,13 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.holders_of(i_id bigint)
+create or replace function pgq_task._holders_of(i_id bigint)
 returns xid8[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.holders_of(1)
+-- Function: pgq_task._holders_of(1)
 --
 --      Returns the running transactions that have locked a task; null if it does not exist any more. An xmax is either
 --      32 bits of a transaction id or the number of a multixact, and does not say which. Internal.
@@ -251,7 +251,7 @@ begin
     end if;
     v_members := array[v_xmax];
     for n in 1 .. 2 loop
-        for v_id in select pgq_task.full_xid(m) from unnest(v_members) m
+        for v_id in select pgq_task._full_xid(m) from unnest(v_members) m
         loop
             begin
                 if pg_xact_status(v_id::xid8) = 'in progress' then
@@ -272,14 +272,14 @@ begin
 end;
 $$;
 
-create or replace function pgq_task.full_xid(i_xid xid, i_next xid8 default null)
+create or replace function pgq_task._full_xid(i_xid xid, i_next xid8 default null)
 returns xid8
 language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.full_xid(2)
+-- Function: pgq_task._full_xid(2)
 --
 --      Returns the transaction id with these 32 bits that is nearest to i_next, before or after it; without i_next,
 --      nearest to the present one. Internal.
@@ -288,29 +288,29 @@ as $$
       from (select coalesce(i_next, pg_snapshot_xmax(pg_current_snapshot()))::text::bigint as next) n;
 $$;
 
-create or replace function pgq_task.set_clock_back(i_was timestamptz)
+create or replace function pgq_task._set_clock_back(i_was timestamptz)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- ----------------------------------------------------------------------
--- Function: pgq_task.set_clock_back(1)
+-- Function: pgq_task._set_clock_back(1)
 --
 --      Adapts positions after the server's clock was set back: available tasks are available again, and leases end at
 --      the right time after their claims. Locked tasks are skipped. Internal.
 -- ----------------------------------------------------------------------
 declare
     v_now   constant timestamptz := clock_timestamp();
-    v_back  constant bigint := pgq_task.position_of(i_was) - pgq_task.position_of(v_now);
+    v_back  constant bigint := pgq_task._position_of(i_was) - pgq_task._position_of(v_now);
 begin
     update pgq_task.task t
        set lease = v_now + (t.lease - t.last_attempt),
            pos = case when t.lease is null then t.pos - v_back
-                      when t.pos > pgq_task.position_of(v_now) then pgq_task.position_of(v_now + (t.lease - t.last_attempt))
+                      when t.pos > pgq_task._position_of(v_now) then pgq_task._position_of(v_now + (t.lease - t.last_attempt))
                       else t.pos end
       from (select c.id from pgq_task.task c
              where c.lease is null and c.created > v_now
-               and c.pos between pgq_task.position_of(v_now) and pgq_task.position_of(i_was)
+               and c.pos between pgq_task._position_of(v_now) and pgq_task._position_of(i_was)
                 or c.lease is not null and c.last_attempt > v_now
                for no key update skip locked) c
      where t.id = c.id;

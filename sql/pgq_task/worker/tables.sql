@@ -1,5 +1,5 @@
 -- Progress reported by workers, and cancellations of tasks. Both are removed when the task is gone: by
--- pgq_task.attend(), and by pgq_task.forget_cancelled().
+-- pgq_task.heartbeat(), and by pgq_task._forget_cancelled().
 create unlogged table pgq_task.progress (
     id                  bigint          not null,
     claimant            text            not null,

@@ -398,7 +398,7 @@ def test_schedules_are_listed_run_paused_and_dropped(cli: Cli, conn: Connection)
 
 def attend(conn: Connection, task: int, *said: object) -> None:
     conn.execute(
-        "select * from pgq_task.attend('w', array[%s], array[%s], array[%s::float8],"
+        "select * from pgq_task.heartbeat('w', array[%s], array[%s], array[%s::float8],"
         " array[%s::float8], array[%s])",
         [task, task, *said],
     )

@@ -502,7 +502,9 @@ def test_the_source_may_have_forgotten_the_tick_where_a_restored_target_stands(
 
     def send(data: str) -> None:
         event = Producer(queue).insert_event(conn, "t", data)
-        conn.execute("select pgq.make_ticks(array[1], array[true], array[%s], null, null)", [event])
+        conn.execute(
+            "select pgq._make_ticks(array[1], array[true], array[%s], null, null)", [event]
+        )
 
     send("a")
     copier.run(until_empty=True)

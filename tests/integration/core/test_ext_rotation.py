@@ -339,14 +339,14 @@ def test_an_event_that_is_carried_over_while_it_is_looked_for_is_found(
     conn.execute("update pgq_ext.log set log_rotations = 1")
     conn.execute("select setval('pgq_ext.log_seq', 1)")
     rotating = connect(autocommit=False)
-    assert call(rotating, "carry_over('0', '1')")
+    assert call(rotating, "_carry_over('0', '1')")
     # A session that looks for the state has looked for the event, or will do so.
     rotating.execute("lock table pgq_ext.progress_1 in access exclusive mode")
     found: list[bool] = []
     looking = threading.Thread(
         target=lambda: found.append(
             ops.value(
-                connect(), "select pgq_ext.has_event(p, 1, 0, null) from pgq_ext.progress_0 p"
+                connect(), "select pgq_ext._has_event(p, 1, 0, null) from pgq_ext.progress_0 p"
             )
         )
     )

@@ -18,7 +18,7 @@ TABLES = "select distinct tableoid::regclass::text from pgq.event"
 
 def guarded(conn: Connection, queue: str) -> bool:
     seq = ops.value(conn, "select queue_slot_seq::text from pgq.queue where queue_name = %s", queue)
-    return bool(ops.value(conn, "select pgq.state_guarded(%s)", seq))
+    return bool(ops.value(conn, "select pgq._state_guarded(%s)", seq))
 
 
 def unguard(conn: Connection, queue: str) -> None:
@@ -31,11 +31,11 @@ def test_a_new_queue_is_guarded_while_the_ticker_sleeps(conn: Connection, connec
     """Otherwise nothing could wake it."""
     creator = connect(autocommit=False)
     creator.execute("select pgq.create_queue('first')")
-    assert not ops.value(conn, "select pgq.guard_queues()")
+    assert not ops.value(conn, "select pgq._guard_queues()")
     creator.commit()
     assert not guarded(conn, "first")
     conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
-    assert ops.value(conn, "select pgq.guard_queues()")
+    assert ops.value(conn, "select pgq._guard_queues()")
     conn.execute("select pgq.create_queue('second')")
     assert guarded(conn, "first")
     assert guarded(conn, "second")
@@ -43,7 +43,7 @@ def test_a_new_queue_is_guarded_while_the_ticker_sleeps(conn: Connection, connec
 
 def test_a_tick_with_events_ends_the_guard(conn: Connection, queue: str) -> None:
     ops.register(conn, queue, "c")
-    assert ops.value(conn, "select pgq.guard_queues()")
+    assert ops.value(conn, "select pgq._guard_queues()")
     ops.insert(conn, queue, "guarded")
     assert guarded(conn, queue)
     assert ops.deliver(conn, queue, "c") == ["guarded"]
@@ -54,7 +54,7 @@ def test_a_tick_with_events_ends_the_guard(conn: Connection, queue: str) -> None
 
 
 def test_an_event_is_stored_the_same_guarded_or_not(conn: Connection, queue: str) -> None:
-    assert ops.value(conn, "select pgq.guard_queues()")
+    assert ops.value(conn, "select pgq._guard_queues()")
     insert = "select pgq.insert_event(%s, 't', 'd', '1', '2', '3', '4')"
     first = ops.value(conn, insert, queue)
     unguard(conn, queue)
@@ -121,11 +121,11 @@ def test_rotation_keeps_the_guard_and_the_guard_the_table(conn: Connection, queu
         assert ops.rotate(conn, queue)
         assert not guarded(conn, queue)
 
-        assert ops.value(conn, "select pgq.guard_queues()")
+        assert ops.value(conn, "select pgq._guard_queues()")
         assert guarded(conn, queue)
         ops.insert(conn, queue, f"guarded {number}")
         assert ops.deliver(conn, queue, "c") == [f"guarded {number}"]
-        assert ops.value(conn, "select pgq.guard_queues()")
+        assert ops.value(conn, "select pgq._guard_queues()")
         assert ops.rotate(conn, queue)
         assert guarded(conn, queue)
 
@@ -136,7 +136,7 @@ def test_no_rotation_while_another_session_changes_the_slot(
     """Setting the sequence to the value read before would undo the rotation."""
     ops.rotate_whenever_asked(conn, queue)
     other = connect(autocommit=False)
-    assert ops.value(other, "select pgq.lock_slots()")
+    assert ops.value(other, "select pgq._lock_slots()")
     assert not ops.rotate(conn, queue)
     other.rollback()
     assert ops.rotate(conn, queue)
@@ -147,19 +147,19 @@ def test_no_sleep_and_no_unguarding_while_another_session_changes_the_slot(
 ) -> None:
     unguard(conn, queue)
     other = connect(autocommit=False)
-    assert ops.value(other, "select pgq.lock_slots()")
-    assert not ops.value(conn, "select pgq.guard_queues()")
+    assert ops.value(other, "select pgq._lock_slots()")
+    assert not ops.value(conn, "select pgq._guard_queues()")
     assert not guarded(conn, queue)
     other.rollback()
-    assert ops.value(conn, "select pgq.guard_queues()")
-    assert ops.value(other, "select pgq.lock_slots()")
+    assert ops.value(conn, "select pgq._guard_queues()")
+    assert ops.value(other, "select pgq._lock_slots()")
     unguard(conn, queue)
     assert guarded(conn, queue)
 
 
 def test_the_guard_stays_while_the_ticker_sleeps(conn: Connection, queue: str) -> None:
     conn.execute("select setval('pgq.ticker_sleep_seq', 2)")
-    assert ops.value(conn, "select pgq.guard_queues()")
+    assert ops.value(conn, "select pgq._guard_queues()")
     ops.insert(conn, queue, "event")
     conn.execute("select pgq.ticker_round()")
     assert guarded(conn, queue)
@@ -302,7 +302,7 @@ def test_inserts_go_on_while_the_guard_comes_and_goes(
 
     def guard(sleeper: Connection) -> None:
         while not done.is_set():
-            sleeper.execute("select pgq.guard_queues()")
+            sleeper.execute("select pgq._guard_queues()")
 
     threads = [
         threading.Thread(target=produce, args=[connect()]),

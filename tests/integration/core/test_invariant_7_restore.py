@@ -208,7 +208,7 @@ def is_guarded(connect: Connect) -> bool:
         return bool(
             ops.value(
                 session,
-                "select (pg_sequence_last_value('pgq_slots.q') & 2147483647) - pgq.cluster_tag()"
+                "select (pg_sequence_last_value('pgq_slots.q') & 2147483647) - pgq._cluster_tag()"
                 " not between 0 and 262143",
             )
         )

@@ -182,7 +182,7 @@ def test_moving_a_partition_of_a_group_that_is_dropped_registers_a_consumer(
     conn.execute("select pgq.create_group(%s, 'g', 1, 'ev_extra1')", [queue])
     dropper, mover = connect(autocommit=False), connect()
     # As pgq.drop_group() begins.
-    dropper.execute("select pgq.lock_position(part_reg) from pgq.group_partition")
+    dropper.execute("select pgq._lock_position(part_reg) from pgq.group_partition")
     moved = calls.begin(mover, "select pgq.register_consumer_at(%s, 'g#0', 1)", queue)
     assert ops.value(dropper, "select pgq.drop_group(%s, 'g')", queue) == 1
     dropper.commit()
@@ -274,9 +274,9 @@ def test_a_member_that_is_unregistered_takes_nothing_over(
     ops.tick(conn, queue)
     batch = ops.value(conn, "select pgq_coop.next_batch(%s, 'c', 'dead')", queue)
     worker, admin = connect(autocommit=False), connect()
-    # As pgq_coop.take_over() begins.
+    # As pgq_coop._take_over() begins.
     worker.execute(
-        "select pgq.lock_position(reg_id)"
+        "select pgq._lock_position(reg_id)"
         " from pgq.registration join pgq.consumer on co_id = sub_consumer"
         " where co_name in ('c', 'c.alive') order by reg_id"
     )

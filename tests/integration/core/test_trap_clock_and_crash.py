@@ -42,7 +42,7 @@ def set_clock_back(conn: Connection) -> None:
 
 
 def maintain(conn: Connection) -> None:
-    for func, argument in conn.execute("select * from pgq.maint_own_operations()").fetchall():
+    for func, argument in conn.execute("select * from pgq._maint_own_operations()").fetchall():
         given = [] if argument is None else [argument]
         conn.execute(f"select {func}({'%s' if given else ''})".encode(), given)
 

@@ -386,8 +386,8 @@ def test_an_outage_costs_its_partition_a_pause_and_no_other(
 
 
 SILENCE = """
-select pgq.append_position(-member_id, (pgq.get_position(-member_id)).pos_nr + 1, null, null, null,
-                           now() - interval '1 day')
+select pgq._append_position(-member_id, (pgq._get_position(-member_id)).pos_nr + 1,
+                            null, null, null, now() - interval '1 day')
   from pgq.group_member
 """
 SEEN = "select min(last_seen) < '1 hour' from pgq.get_group_partitions('test_queue', 'group')"

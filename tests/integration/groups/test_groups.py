@@ -112,7 +112,7 @@ def owned(conn: Connection, member: int) -> list[int]:
 def silence(conn: Connection, member: int, ages: str = AGES) -> None:
     """The member gave its last sign of life a day ago."""
     conn.execute(
-        "select pgq.append_position(-%s, (pgq.get_position(-%s)).pos_nr + 1, null, null, null,"
+        "select pgq._append_position(-%s, (pgq._get_position(-%s)).pos_nr + 1, null, null, null,"
         " now() - %s::interval)",
         [member, member, ages],
     )
@@ -763,7 +763,7 @@ def test_a_worker_that_asks_for_a_batch_waits_for_no_partition(
     ops.tick(conn, queue)
     # As pgq.resize_group() begins, which then waits for what the worker may hold.
     admin = connect(autocommit=False)
-    admin.execute("select pgq.lock_position(part_reg) from pgq.group_partition where part_nr = 0")
+    admin.execute("select pgq._lock_position(part_reg) from pgq.group_partition where part_nr = 0")
     conn.execute("set lock_timeout = '1s'")
     assert must_take(conn, member).partition == 1
     assert take(conn, member, after=1) is not None
@@ -780,7 +780,7 @@ def test_resizing_and_parking_a_key_do_not_wait_for_each_other(
     batch = must_take(conn, join(conn, queue))
     worker, admin = connect(autocommit=False), connect()
     # As pgq.finish_group_batch() begins, which parks the key then.
-    worker.execute("select pgq.lock_position(part_reg) from pgq.group_partition")
+    worker.execute("select pgq._lock_position(part_reg) from pgq.group_partition")
     with ThreadPoolExecutor(1) as pool:
         resized = pool.submit(ops.value, admin, "select pgq.resize_group(%s, %s, 3)", queue, GROUP)
         task_ops.wait_until_blocked(conn, admin)
@@ -818,7 +818,7 @@ def test_changing_a_group_that_is_being_dropped_does_not_find_it(
 ) -> None:
     create(conn, queue, 2)
     worker, dropping, changing = connect(autocommit=False), connect(), connect()
-    worker.execute("select pgq.lock_position(max(part_reg)) from pgq.group_partition")
+    worker.execute("select pgq._lock_position(max(part_reg)) from pgq.group_partition")
     with ThreadPoolExecutor(2) as pool:
         dropped = pool.submit(ops.value, dropping, "select pgq.drop_group(%s, %s)", queue, GROUP)
         task_ops.wait_until_blocked(conn, dropping)

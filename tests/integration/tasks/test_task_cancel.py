@@ -108,13 +108,13 @@ def test_of_a_task_that_says_more_than_once_how_far_it_is_the_last_counts(
     one, two = ops.push(conn, QUEUE), ops.push(conn, QUEUE)
     ops.claim(conn, QUEUE, number=2)
     conn.execute(
-        "select pgq_task.attend('w', %s, %s, '{1,5,2}', '{10,null,10}', '{a,b,c}')",
+        "select pgq_task.heartbeat('w', %s, %s, '{1,5,2}', '{10,null,10}', '{a,b,c}')",
         [[one, two], [one, two, one]],
     )
     said = [(each.id, each.done, each.total, each.note) for each in Tasks(conn).progress()]
     assert said == [(one, 2, 10, "c"), (two, 5, None, "b")]
     # of how many, and of what, may be left out
-    conn.execute("select pgq_task.attend('w', %s, %s, '{3}')", [[two], [two]])
+    conn.execute("select pgq_task.heartbeat('w', %s, %s, '{3}')", [[two], [two]])
     assert [(each.done, each.note) for each in Tasks(conn).progress(ids=[two])] == [(3, None)]
 
 
@@ -292,7 +292,7 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
     def told() -> list[str]:
         reasons = [
             row["reason"]
-            for row in ops.rows(conn, "select * from pgq_task.attend('w', %s)", [task])
+            for row in ops.rows(conn, "select * from pgq_task.heartbeat('w', %s)", [task])
         ]
         assert [each.cancelled for each in tasks.progress()] == reasons
         return reasons
@@ -311,7 +311,7 @@ def test_a_cancellation_holds_for_as_long_as_the_task_is_where_it_was(
         conn.execute("select pgq_task.fail('w', %s, %s, 'x', final => true)", [task, version])
         conn.execute("select pgq_task.requeue('work.failed')")
     elif end == "lost":
-        conn.execute("select pgq_task.bury_lost(%s)", [task])
+        conn.execute("select pgq_task._lost_to_error_queue(%s)", [task])
         conn.execute("select pgq_task.requeue('work.failed')")
     elif end == "move":
         tasks.create_queue("other")
@@ -424,7 +424,7 @@ def test_a_cancelled_task_is_not_tried_again_however_its_attempt_ends(
     # Sent back it is done.
     assert tasks.requeue("work.failed") == 1
     assert [each for each, _ in ops.claim(conn, QUEUE, number=5)] == [task]
-    assert not ops.rows(conn, "select * from pgq_task.attend('w', %s)", [task])
+    assert not ops.rows(conn, "select * from pgq_task.heartbeat('w', %s)", [task])
 
 
 def test_what_is_failed_while_it_is_cancelled_is_buried_by_the_next_sweep(

@@ -30,10 +30,10 @@ def task(conn: Connection) -> int:
 def end_lease(conn: Connection, task: int) -> None:
     """Its lease ends, where the sweeps have put it: behind the others."""
     sweep_until(
-        conn, "select pos = pgq_task.position_of(lease) from pgq_task.task where id = %s", task
+        conn, "select pos = pgq_task._position_of(lease) from pgq_task.task where id = %s", task
     )
     conn.execute(
-        "update pgq_task.task set lease = now, pos = pgq_task.position_of(now)"
+        "update pgq_task.task set lease = now, pos = pgq_task._position_of(now)"
         "  from clock_timestamp() now where id = %s",
         [task],
     )

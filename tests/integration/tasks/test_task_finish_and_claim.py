@@ -64,7 +64,7 @@ def ordered(tasks: Tasks) -> None:
     tasks.push_many("work", range(3), order_keys=["a", "a", "b"])
     # As a sweep does it, after a while, with those that have to wait.
     tasks.conn.execute(
-        "select pgq_task.hold_back(id) from pgq_task.task where order_key = 'a' and lease is null"
+        "select pgq_task._hold_back(id) from pgq_task.task where order_key = 'a' and lease is null"
     )
 
 

@@ -183,16 +183,16 @@ def test_only_tables_that_are_old_as_a_whole_are_emptied(conn: Connection) -> No
     keep(conn, LONG)
     push(conn)
     finish(conn)
-    assert ops.value(conn, "select pgq_task.expire_finished()") == 0
+    assert ops.value(conn, "select pgq_task._expire_finished()") == 0
     conn.execute(AGE)
     push(conn)
     finish(conn)
-    assert ops.value(conn, "select pgq_task.expire_finished()") == 0
+    assert ops.value(conn, "select pgq_task._expire_finished()") == 0
     assert len(history(conn)) == 1
     conn.execute(AGE)
-    assert ops.value(conn, "select pgq_task.expire_finished()") == 1
+    assert ops.value(conn, "select pgq_task._expire_finished()") == 1
     assert ops.value(conn, SIZES) == 0
-    assert ops.value(conn, "select pgq_task.expire_finished()") == 0
+    assert ops.value(conn, "select pgq_task._expire_finished()") == 0
 
 
 def test_a_table_that_is_being_written_is_left_alone(conn: Connection, connect: Connect) -> None:
@@ -203,9 +203,9 @@ def test_a_table_that_is_being_written_is_left_alone(conn: Connection, connect: 
     other = connect(autocommit=False)
     push(other)
     finish(other)
-    assert ops.value(conn, "select pgq_task.expire_finished()") == 0
+    assert ops.value(conn, "select pgq_task._expire_finished()") == 0
     other.commit()
-    assert ops.value(conn, "select pgq_task.expire_finished()") == 0, "it has a fresh task now"
+    assert ops.value(conn, "select pgq_task._expire_finished()") == 0, "it has a fresh task now"
     assert len(history(conn)) == 1
 
 
@@ -217,7 +217,7 @@ def test_a_change_of_how_long_loses_nothing_that_is_to_be_kept(conn: Connection)
         push(conn)
         finished += finish(conn)
         keep(conn, "1 hour")
-        conn.execute("select pgq_task.expire_finished()")
+        conn.execute("select pgq_task._expire_finished()")
     assert sorted(history(conn)) == finished
 
 
@@ -227,7 +227,7 @@ def test_each_time_has_its_table_and_the_one_that_is_emptied_next_is_not_written
     slots = [
         slot
         for (slot,) in conn.execute(
-            "select pgq_task.finished_slot('3 hours', '2026-01-01'::timestamptz"
+            "select pgq_task._finished_slot('3 hours', '2026-01-01'::timestamptz"
             " + n * interval '30 minutes') from generate_series(0, 19) n"
         )
     ]
@@ -242,7 +242,7 @@ def test_a_table_is_old_for_longer_than_it_takes_until_the_next_look(conn: Conne
     slots = [
         slot
         for (slot,) in conn.execute(
-            "select pgq_task.finished_slot('12 seconds', '2026-01-01'::timestamptz"
+            "select pgq_task._finished_slot('12 seconds', '2026-01-01'::timestamptz"
             " + n * interval '20 seconds') from generate_series(0, 14) n"
         )
     ]
@@ -254,7 +254,7 @@ def test_nothing_in_the_history_is_ever_updated_or_deleted(conn: Connection) -> 
     for _ in range(30):
         push(conn)
         finish(conn)
-    conn.execute("select pgq_task.expire_finished()")
+    conn.execute("select pgq_task._expire_finished()")
     conn.execute("select pg_stat_force_next_flush()")
     assert ops.value(
         conn,

@@ -412,7 +412,7 @@ def test_what_counts_is_forgotten_when_it_does_not_any_more(tasks: Connection) -
         assert claimed[0] == task
         finish(tasks, claimed)
         time.sleep(0.005)
-        rotated += queue_ops.value(tasks, "select pgq_task.rotate_limits(%s, 0)::int", queue_id)
+        rotated += queue_ops.value(tasks, "select pgq_task._rotate_limits(%s, 0)::int", queue_id)
     assert rotated > 2
     assert claim(tasks) == []
     finish(tasks, slow[0])

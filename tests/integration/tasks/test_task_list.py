@@ -131,7 +131,7 @@ def test_lists_are_as_long_as_wanted_and_cover_all_queues_if_none_is_named(
 def test_tasks_that_stand_nowhere_are_listed_last(conn: Connection) -> None:
     first, second = (tasks.push(conn, Q, order_key="o") for _ in range(2))
     third = tasks.push(conn, Q)
-    conn.execute("select pgq_task.hold_back(%s)", [second])
+    conn.execute("select pgq_task._hold_back(%s)", [second])
     assert found(conn) == [first, third, second]
     assert found(conn, limit=2) == [first, third]
     assert tasks.statuses(conn)[second] == "held"
@@ -151,7 +151,7 @@ def test_times_in_filters_are_those_that_were_written(conn: Connection) -> None:
 
 
 def test_of_many_queues_those_are_listed_that_have_tasks(conn: Connection) -> None:
-    conn.execute("select pgq_task.add_lane(1, n::int2) from generate_series(1, 500) n")
+    conn.execute("select pgq_task._add_lane(1, n::int2) from generate_series(1, 500) n")
     ids = [tasks.push(conn, Q, priority=p) for p in (3, 400)]
     ids.append(tasks.push(conn, R))
     listed = conn.execute("select id from pgq_task.list_tasks()").fetchall()
@@ -308,7 +308,7 @@ def test_removing_waits_for_the_claims_that_it_is_to_override(
 
 def test_all_tasks_of_a_key_can_be_removed_or_moved(conn: Connection) -> None:
     ids = [tasks.push(conn, Q, order_key="o") for _ in range(20)]
-    conn.execute("select pgq_task.hold_back(id) from pgq_task.task")
+    conn.execute("select pgq_task._hold_back(id) from pgq_task.task")
     assert remove(conn, {"order_key": "o"}, max_tasks=5) == 5
     assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [ids[5]]
     assert change(conn, {"order_key": "o"}, {"queue": R}) == 14
@@ -319,7 +319,7 @@ def test_all_tasks_of_a_key_can_be_removed_or_moved(conn: Connection) -> None:
 def test_of_those_that_go_at_once_the_first_that_is_left_comes(conn: Connection) -> None:
     for call in ("remove", "move", "pop"):
         ids = [tasks.push(conn, Q, order_key="o") for _ in range(6)]
-        conn.execute("select pgq_task.hold_back(id) from pgq_task.task")
+        conn.execute("select pgq_task._hold_back(id) from pgq_task.task")
         if call == "pop":
             conn.execute("select pgq_task.pop(%s)", [Q])
             remove(conn, {"ids": ids[1:2]})

@@ -382,7 +382,7 @@ def test_a_task_that_is_moved_does_not_stand_before_the_mark_of_its_new_lane(
     assert tasks.claim(conn, R) == [(moved, 5)]
     # Its claim stands at the end of the lease, where it is looked for then.
     tasks.modify(conn, changes=[{"id": moved, "version": 5, "queue": Q, "keep_lease": True}])
-    assert ops.value(conn, "select pos = pgq_task.position_of(lease) from pgq_task.task")
+    assert ops.value(conn, "select pos = pgq_task._position_of(lease) from pgq_task.task")
 
 
 def test_times_stay_unless_they_are_changed(conn: Connection) -> None:
@@ -446,7 +446,7 @@ def test_a_task_that_gets_another_key_releases_tasks_that_wait_for_it(conn: Conn
 
 def hold_back(conn: Connection) -> None:
     """Hold tasks back, like sweeps if many wait for earlier ones: they get no position."""
-    conn.execute("select pgq_task.hold_back(id) from pgq_task.task")
+    conn.execute("select pgq_task._hold_back(id) from pgq_task.task")
     assert ops.value(conn, "select bool_or(pos is null) from pgq_task.task")
 
 
@@ -517,7 +517,7 @@ def test_modifications_of_the_same_tasks_do_not_deadlock(
     of the tasks is stuck then."""
     ids = [tasks.push(conn, Q, order_key="o" if n % 3 else None) for n in range(12)]
     hold_some_back: LiteralString = (
-        "select pgq_task.hold_back(t.id) from (select id from pgq_task.task where id = any (%s)"
+        "select pgq_task._hold_back(t.id) from (select id from pgq_task.task where id = any (%s)"
         " and lease is null for no key update skip locked) t"
     )
 

@@ -73,7 +73,7 @@ def sweep(conn: Connection) -> None:
 
 def make_due(conn: Connection, task: int) -> None:
     conn.execute(
-        "update pgq_task.task set pos = pgq_task.position_of(clock_timestamp()) where id = %s",
+        "update pgq_task.task set pos = pgq_task._position_of(clock_timestamp()) where id = %s",
         [task],
     )
 
@@ -271,9 +271,9 @@ def test_ending_the_head_while_a_sweep_holds_back_its_follower_releases_it(
     tasks = push(conn, "a", 2)
     head = claim(conn)[0]
     sweep(conn)
-    conn.execute("update pgq_task.task set pos = pgq_task.position_of(created) where pos is null")
+    conn.execute("update pgq_task.task set pos = pgq_task._position_of(created) where pos is null")
     sweeper, worker = connect(autocommit=False), connect()
-    assert ops.value(sweeper, "select pgq_task.hold_back(%s)", tasks[1])
+    assert ops.value(sweeper, "select pgq_task._hold_back(%s)", tasks[1])
     thread = background(lambda: go(worker, head))
     deadline = monotonic() + PATIENCE
     while not waits(conn, worker.info.backend_pid):

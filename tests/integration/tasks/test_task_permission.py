@@ -256,10 +256,10 @@ def test_a_filter_takes_the_right_to_read(conn: Connection, anna: Connection) ->
 def test_claims_are_nothing_to_strangers(conn: Connection, anna: Connection) -> None:
     task = tasks.push(conn, CLOSED)
     tasks.claim(conn, CLOSED)
-    held: LiteralString = "select id from pgq_task.held('w', array[%s]::bigint[], true)"
+    held: LiteralString = "select id from pgq_task.get_leases('w', array[%s]::bigint[], true)"
     assert anna.execute(held, [task]).fetchall() == []
     conn.execute("select pgq_task.cancel(%s, 'a secret')", [task])
-    attend: LiteralString = "select reason from pgq_task.attend('stranger', array[%s]::bigint[])"
+    attend: LiteralString = "select reason from pgq_task.heartbeat('stranger', array[%s]::bigint[])"
     assert anna.execute(attend, [task]).fetchall() == []
     denied(lambda: anna.execute("select pgq_task.set_waiting(%s::text[])", [[OPEN, CLOSED]]))
     grant(conn, "claim")

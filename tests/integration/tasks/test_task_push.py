@@ -227,14 +227,14 @@ def test_a_writer_cannot_silence_the_workers_of_others(
     worker.execute("select pgq_task.set_waiting(array[%s])", [OTHER])
     with writer.transaction():
         task_id = tasks.push(writer, Q)
-        writer.execute("select pgq_task.wake(2, 'nonsense', %s)", [task_id])
+        writer.execute("select pgq_task._wake(2, 'nonsense', %s)", [task_id])
     state = "select pg_sequence_last_value('pgq_task.waiting_2')"
     assert ops.value(conn, state) == 1
     tasks.push(conn, OTHER)
     assert ops.value(conn, state) > 1
     with writer.transaction():
         writer.execute("set transaction read only")
-        writer.execute("select pgq_task.wake(2, %s)", [OTHER])
+        writer.execute("select pgq_task._wake(2, %s)", [OTHER])
     held = "select count(*) from pg_locks where locktype = 'advisory' and pid = %s"
     assert ops.value(conn, held, writer.info.backend_pid) == 0
 

@@ -21,10 +21,10 @@ ONE: LiteralString = "jsonb_build_array(jsonb_build_object('id', %(task)s, 'vers
 
 DENIED: dict[str, tuple[LiteralString, ...]] = {
     "push": ("push('closed', '1')",),
-    "push_slowly": ("push_slowly('closed', '1', null, null, 0, null, null, null)",),
+    "_push_slowly": ("_push_slowly('closed', '1', null, null, 0, null, null, null)",),
     "push_unique": ("push_unique('closed', '1', 'k')",),
     "push_many": ("push_many('closed', array['1'::jsonb])",),
-    "wake": ("wake(%(queue)s, 'closed')",),
+    "_wake": ("_wake(%(queue)s, 'closed')",),
     "run_periodic": ("run_periodic('p')",),
     "push_periodic": ("push_periodic('p', %(due)s, clock_timestamp(), '{}')",),
     "set_periodic": (
@@ -69,23 +69,30 @@ SILENT: dict[str, LiteralString] = {
     "get_statistics": "select count(*) from pgq_task.get_statistics() where queue_name = 'closed'",
     "get_progress": "select count(*) from pgq_task.get_progress()",
     "get_periodic_info": "select count(payload) from pgq_task.get_periodic_info()",
-    "held": "select count(*) from pgq_task.held('w', array[%(task)s]::bigint[], true)",
-    "attend": "select count(*) from pgq_task.attend('w', array[%(task)s]::bigint[],"
+    "get_leases": "select count(*) from pgq_task.get_leases('w', array[%(task)s]::bigint[], true)",
+    "heartbeat": "select count(*) from pgq_task.heartbeat('w', array[%(task)s]::bigint[],"
     " array[%(task)s]::bigint[], '{0.5}', '{1}', '{forged}')",
-    "has_right": "select pgq_task.has_right(%(queue)s, 'read', current_user)::int",
+    "_has_right": "select pgq_task._has_right(%(queue)s, 'read', current_user)::int",
 }
 """Calls that reveal nothing of the queue, and change nothing."""
 
 OF_NO_QUEUE = {
     # ids, clocks, places
-    *("reserve_ids", "server_time", "position_of", "time_of", "is_parked"),
+    *("reserve_ids", "server_time", "_position_of", "_time_of", "_is_parked"),
     # what all workers do for all queues
     "sweep",
     # with its caller's rights on a table of the application
     *("add_columns", "remove_columns", "table_index_sql", "describe_table", "table_sizes"),
-    *("column_names", "require_key", "require_types", "has_index", "raise_table", "raise_invalid"),
-    *("notify_workers", "drop_notify_triggers", "notify_of_table", "quiet_sequence"),
-    *("table_signal", "was_left", "want_quiet"),
+    *(
+        "_column_names",
+        "_require_key",
+        "_require_types",
+        "_has_index",
+        "_raise_table",
+        "_raise_invalid",
+    ),
+    *("notify_workers", "_drop_notify_triggers", "_notify_of_table", "_quiet_sequence"),
+    *("_table_signal", "was_left", "want_quiet"),
 }
 """These do nothing with the tasks of a queue."""
 
@@ -110,7 +117,8 @@ def named(conn: Connection, stranger: Connection) -> dict[str, object]:
     task = tasks.push(conn, Q, "secret")
     tasks.claim(conn, Q, lease="1 hour")
     conn.execute(
-        "select pgq_task.attend('w', '{}', array[%s]::bigint[], '{0.1}', '{1}', '{mine}')", [task]
+        "select pgq_task.heartbeat('w', '{}', array[%s]::bigint[], '{0.1}', '{1}', '{mine}')",
+        [task],
     )
     return {
         "task": task,
@@ -157,7 +165,7 @@ def test_a_worker_with_the_right_to_claim_says_how_far_it_is(
 ) -> None:
     conn.execute("select pgq_task.grant_queue('closed', '{claim}', %s)", [STRANGER])
     conn.execute("select pgq_task.cancel(%(task)s, 'enough')", named)
-    assert stranger.execute(SILENT["attend"], named).fetchone() == (1,)
+    assert stranger.execute(SILENT["heartbeat"], named).fetchone() == (1,)
     assert ops.value(conn, "select note from pgq_task.progress") == "forged"
 
 

@@ -18,7 +18,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
 QUEUE = "tasks"
-LOW = "select pgq_task.time_of(pg_sequence_last_value(lane_low)) from pgq_task.lane"
+LOW = "select pgq_task._time_of(pg_sequence_last_value(lane_low)) from pgq_task.lane"
 PATIENCE = 60.0
 
 
@@ -64,7 +64,7 @@ def mark_passed(conn: Connection, moment: object) -> bool:
 
 def tasks_passed(conn: Connection) -> bool:
     return bool(
-        ops.value(conn, f"select bool_and(pgq_task.time_of(pos) < ({LOW})) from pgq_task.task")
+        ops.value(conn, f"select bool_and(pgq_task._time_of(pos) < ({LOW})) from pgq_task.task")
     )
 
 
@@ -228,7 +228,7 @@ def test_a_task_that_was_claimed_just_now_stops_the_mark(tasks: Connection) -> N
     wait_until(swept_at_once)
     assert ops.value(tasks, "select pos from pgq_task.task") == place
     assert ops.value(tasks, LOW) == ops.value(
-        tasks, "select pgq_task.time_of(pos) from pgq_task.task"
+        tasks, "select pgq_task._time_of(pos) from pgq_task.task"
     )
 
 
@@ -312,7 +312,7 @@ def test_a_clock_that_goes_back_hides_no_task(tasks: Connection) -> None:
     )
     assert claim(tasks) == [claimed]
     assert ops.value(tasks, "select pos from pgq_task.task where id = %s", scheduled) > ops.value(
-        tasks, "select pgq_task.position_of(clock_timestamp() + interval '1 hour')"
+        tasks, "select pgq_task._position_of(clock_timestamp() + interval '1 hour')"
     )
 
 
@@ -321,7 +321,7 @@ def test_the_next_transaction_id_tells_what_32_bits_of_one_mean(conn: Connection
         return int(
             str(
                 ops.value(
-                    conn, "select pgq_task.full_xid(%s::text::xid, %s::text::xid8)", xid, following
+                    conn, "select pgq_task._full_xid(%s::text::xid, %s::text::xid8)", xid, following
                 )
             )
         )
@@ -359,8 +359,8 @@ def test_marks_of_another_time_begin_anew(tasks: Connection) -> None:
     task = push(tasks)
     swept(tasks)
     tasks.execute(
-        "select setval(lane_ahead, pgq_task.position_of(clock_timestamp())),"
-        " setval(lane_low, pgq_task.position_of(clock_timestamp())),"
+        "select setval(lane_ahead, pgq_task._position_of(clock_timestamp())),"
+        " setval(lane_low, pgq_task._position_of(clock_timestamp())),"
         " nextval('pgq_task.sweep_id_seq') from pgq_task.lane"
     )
     assert claim(tasks) == []
@@ -396,7 +396,7 @@ def test_rows_of_sweeps_are_deleted(tasks: Connection) -> None:
 def test_thousands_of_lanes_are_swept_in_several_calls(tasks: Connection, connect: Connect) -> None:
     """All at once would take more locks than a server has."""
     lanes = 1200
-    tasks.execute("select pgq_task.add_lane(1, n::int2) from generate_series(1, %s) n", [lanes])
+    tasks.execute("select pgq_task._add_lane(1, n::int2) from generate_series(1, %s) n", [lanes])
     swept(tasks)
     pusher = connect(autocommit=False)
     for priority in (0, 1, lanes // 2, lanes):
@@ -473,7 +473,7 @@ def test_a_key_of_a_queue_that_is_being_dropped_is_released_if_it_is_not(
     tasks: Connection, connect: Connect
 ) -> None:
     first, second = (push(tasks, order_key="k") for _ in range(2))
-    tasks.execute("select pgq_task.hold_back(%s)", [second])
+    tasks.execute("select pgq_task._hold_back(%s)", [second])
     tasks.execute("select pgq_task.set_waiting(array[%s])", [QUEUE])
     dropper, worker = connect(autocommit=False), connect(autocommit=False)
     worker.isolation_level = IsolationLevel.REPEATABLE_READ

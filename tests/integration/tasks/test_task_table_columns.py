@@ -25,7 +25,7 @@ begin
     loop
         begin
             v_until := date_part('epoch', clock_timestamp()) * 1000 + 900;
-            perform setval(pgq_task.quiet_sequence('mail', 'next_attempt'), v_until);
+            perform setval(pgq_task._quiet_sequence('mail', 'next_attempt'), v_until);
             {};
             exit when date_part('epoch', clock_timestamp()) * 1000 < v_until;
             raise 'too late';
@@ -286,5 +286,5 @@ def test_workers_are_told_of_inserts_and_of_rows_that_are_sent_again(
     # It may take longer than they look.
     assert told(QUIET.format(later.format(3))) == [signal]
     # A time far ahead is of a clock that has gone back.
-    conn.execute("select setval(pgq_task.quiet_sequence('mail', 'next_attempt'), 1::bigint << 60)")
+    conn.execute("select setval(pgq_task._quiet_sequence('mail', 'next_attempt'), 1::bigint << 60)")
     assert told("insert into mail values (12)") == [signal]

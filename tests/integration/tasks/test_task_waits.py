@@ -302,7 +302,7 @@ def test_lanes_of_error_queues_are_made_in_one_order(
 
 def test_a_queue_that_has_no_limits_any_more_is_left_alone(conn: Connection) -> None:
     """A claim that has met the session that took the tasks away."""
-    full = "select pgq_task.is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"
+    full = "select pgq_task._is_full(queue_id) from pgq_task.queue where queue_name = 'mails'"
     assert ops.value(conn, full) is True
 
 
@@ -330,7 +330,7 @@ def test_what_is_to_be_released_goes_with_its_queue(
     )
     dropper, sweeper = connect(autocommit=False), connect()
     dropper.execute(DROP)
-    releasing = wait(sweeper, run("select pgq_task.release_late()"))
+    releasing = wait(sweeper, run("select pgq_task._release_late()"))
     dropper.commit()
     releasing.result()
     assert ops.value(conn, "select count(*) from pgq_task.to_release") == 0

@@ -296,9 +296,9 @@ def test_rounds_that_fail_are_two_lines_and_maintenance_goes_on_meanwhile(
 def test_rounds_that_fail_from_the_start_let_maintenance_run(
     start_ticker: StartTicker, dsn: str, conn: Connection, count_maintenance: str
 ) -> None:
-    conn.execute("alter function pgq.make_ticks rename to renamed")
+    conn.execute("alter function pgq._make_ticks rename to renamed")
     conn.execute(
-        "create function pgq.make_ticks(int4[], bool[], int8[], int8[], int4[] = '{}') "
+        "create function pgq._make_ticks(int4[], bool[], int8[], int8[], int4[] = '{}') "
         "returns int8[] language plpgsql as $$ begin "
         "raise disk_full using message = 'could not extend file'; end $$"
     )
@@ -311,8 +311,8 @@ def test_rounds_that_fail_from_the_start_let_maintenance_run(
         "ready",
     ]
     assert len(daemon.said("", level="warning")) == 1
-    conn.execute("drop function pgq.make_ticks")
-    conn.execute("alter function pgq.renamed rename to make_ticks")
+    conn.execute("drop function pgq._make_ticks")
+    conn.execute("alter function pgq.renamed rename to _make_ticks")
     daemon.hear("back again")
     daemon.hear("leading")
 

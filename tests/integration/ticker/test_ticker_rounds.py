@@ -214,7 +214,7 @@ def test_a_tick_is_stored_in_the_log_that_is_current_when_it_is_stored(
     rotation = connect(autocommit=False)
     rotation.execute("lock table pgq.tick_0 in share mode")
     ticker = connect()
-    ticker.execute("select pgq.check_native_txid()")
+    ticker.execute("select pgq._check_native_txid()")
     pid = ticker.info.backend_pid
     ticker.pgconn.send_query(b"select ticks from pgq.ticker_round()")
     waiting = "select exists (select from pg_locks where pid = %s and not granted)"
