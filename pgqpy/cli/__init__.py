@@ -1,5 +1,5 @@
-"""The ``pgqpy`` command: one module per command group, ``main`` is the console script."""
+"""The ``pgqpy`` command: ``main`` is the console script, all else is internal."""
 
-from pgqpy.cli.app import main
+from pgqpy.cli._app import main
 
 __all__ = ["main"]

@@ -12,13 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from pgqpy.cli import main
-from pgqpy.cli.app import Root
-from pgqpy.cli.command import Command
-from pgqpy.cli.errors import Situation, explain
+from pgqpy.cli._app import COMMANDS as LISTED
+from pgqpy.cli._app import Root
+from pgqpy.cli._base.command import Command
+from pgqpy.cli._base.errors import Situation, explain
 
 
 def commands(group: click.Group, path: str = "pgqpy") -> Iterator[tuple[str, Command]]:
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         here = f"{path} {name}"
         if isinstance(command, click.Group):
             yield from commands(command, here)
@@ -94,6 +97,13 @@ def test_no_help_in_a_list_of_commands_is_cut_off() -> None:
     groups = ["pgqpy", *{path.rpartition(" ")[0] for path in COMMANDS}]
     for path in groups:
         assert "..." not in help_of(path).partition("Commands:")[2]
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_list_of_commands_has_their_own_first_lines(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert LISTED[name][1] == command.get_short_help_str(limit=100)
 
 
 def test_a_defect_of_ours_is_called_one_and_shown_without_a_traceback() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgqpy import NewEvent
-from pgqpy.cli.errors import CliError
-from pgqpy.cli.event_input import Format, read_events
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._events.event_input import Format, read_events
 
 
 def read(

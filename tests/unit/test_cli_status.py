@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pgqpy.cli.status_health import ConsumerState, QueueState, judge
-from pgqpy.cli.status_query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
+from pgqpy.cli._status.health import ConsumerState, QueueState, judge
+from pgqpy.cli._status.query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
 from pgqpy.consumer._batch_progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
 

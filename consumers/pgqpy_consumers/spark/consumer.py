@@ -162,7 +162,7 @@ class SparkConsumer:
         Ends the process: with 0 if it was stopped or is done, 1 if it failed, 2 for wrong
         usage. For ``spark-submit`` and schedulers, under ``if __name__ == "__main__":``.
         """
-        from pgqpy.cli.spark_run import program
+        from pgqpy.cli._consumers.spark_run import program
 
         program(cls).main()
 

@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 import pgqpy
-from pgqpy.cli.output import console
-from pgqpy.cli.wording import duration, printable, rate
+from pgqpy.cli._base.output import console
+from pgqpy.cli._base.wording import duration, printable, rate
 from pgqpy.consumer._batch_progress import BatchProgress
 
 if TYPE_CHECKING:

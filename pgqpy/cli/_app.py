@@ -1,0 +1,89 @@
+"""The root command, which imports the module of a command when that is run."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from pgqpy.cli._base.command import Group, Settings
+from pgqpy.cli._base.program import Program
+
+#: Where the commands are, and the first lines of their help: to list them imports none.
+COMMANDS = {
+    "capture": ("_events.capture:capture", "Turn the changes of tables into events."),
+    "consumer": (
+        "_events.consumer:consumer",
+        "Register and unregister consumers, list them, move them.",
+    ),
+    "dead-letter": (
+        "_events.dead_letter:dead_letter",
+        "Look at events that consumers have given up, and replay them.",
+    ),
+    "demo": ("_demo:demo", "See PgQ at work, on 336,776 real flights."),
+    "event": (
+        "_events.event:event",
+        "Insert events, and look at them without consuming them.",
+    ),
+    "group": ("_events.group:group", "Consumer groups: events in order by key, in parallel."),
+    "migrate": ("_migrate:migrate", "Install or upgrade the pgq schema in a database."),
+    "queue": ("_events.queue:queue", "Create, drop, list and configure queues."),
+    "replicate": (
+        "_consumers.replicate:replicate",
+        "Keep tables of another database equal to this one's.",
+    ),
+    "run": ("_consumers.run:run", "Run a ready-made consumer, or a class of yours."),
+    "spark": (
+        "_consumers.spark:spark",
+        "Compute in Spark (needs pgqpy[spark] and Java 17 or newer).",
+    ),
+    "status": (
+        "_status.command:status",
+        "Show how queues and consumers are doing, and what is wrong.",
+    ),
+    "task": ("_tasks.queue:task", "Push tasks, work on them, look at them, and repair them."),
+    "ticker": ("_ticker:ticker", "Run the ticker in the foreground until SIGTERM or Ctrl-C."),
+}
+
+
+class Root(Program, Group):
+    """The root of the tree."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands."""
+        return sorted({*COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        if cmd_name not in self.commands and cmd_name in COMMANDS:
+            module, _, name = COMMANDS[cmd_name][0].partition(":")
+            self.add_command(getattr(import_module(f"pgqpy.cli.{module}"), name))
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="pgqpy", message="pgqpy %(version)s")
+@click.option("--dsn", metavar="DSN", help="The database, for the command that follows.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error as well.")
+@click.pass_obj
+def main(settings: Settings, dsn: str | None, debug: bool) -> None:
+    """An event log in PostgreSQL: queues that transactions write to and consumers read.
+
+    The database is taken from --dsn, else from the environment variable PGQPY_DSN, else from
+    libpq's own (PGHOST, PGPORT, PGDATABASE, PGUSER, PGSERVICE, ~/.pgpass).
+
+    \b
+    First steps:
+      pgqpy demo                               see it all at work
+      pgqpy migrate --dsn postgresql:///shop   install the schema
+      pgqpy queue create orders                make a queue
+      pgqpy ticker                             keep this running
+      pgqpy status --watch                     watch it
+    """
+    settings.dsn_argument = dsn
+    settings.debug = debug

@@ -1,0 +1,80 @@
+"""Connections of the command line, and lookup of a single queue or consumer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import LiteralString
+
+import pgqpy
+from pgqpy.admin import Admin
+from pgqpy.cli._base.interrupt import interruptible
+from pgqpy.errors import ConsumerNotRegistered, PgqError, QueueNotFound, translate_errors
+from pgqpy.models import ConsumerInfo, QueueInfo
+
+# psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+
+_PLANTED: LiteralString = """
+    select n.nspname, r.rolname
+      from pg_catalog.pg_namespace n
+      join pg_catalog.pg_roles r
+        on r.oid operator(pg_catalog.=) n.nspowner
+     where n.nspname::pg_catalog.text operator(pg_catalog.=)
+           any ('{pgq,pgq_ext,pgq_coop,pgq_task}'::pg_catalog.text[])
+       and not r.rolsuper
+       and r.rolname::pg_catalog.text operator(pg_catalog.<>) 'pgq_owner'
+       and not pg_catalog.pg_has_role(r.oid, current_user, 'member')
+     limit 1
+"""
+
+
+@contextmanager
+def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connection]:
+    """Connect; each statement is its own transaction unless the command opens one.
+
+    Args:
+        dsn: libpq connection string or URI.
+        names_of_users: keep the search path, on which the command looks up tables of users.
+    """
+    with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
+        refuse_planted(conn)
+        if not names_of_users:
+            # An operator in a schema on the path may fit better than PostgreSQL's.
+            conn.execute("set search_path = pg_catalog, pg_temp")
+        yield conn
+
+
+def refuse_planted(conn: pgqpy.Connection) -> None:
+    """Raise if a role that may create schemas here has made one of ours: its functions would run
+    as the role of the user, perhaps a superuser."""
+    with translate_errors():
+        planted = conn.execute(_PLANTED).fetchone()
+    if planted is not None:
+        schema, owner = planted
+        raise PgqError(
+            f"schema {schema} belongs to role {owner}: it is not ours, and not used",
+            hint="drop or rename that schema, or choose another database",
+        )
+
+
+def no_such_queue(queue: str) -> QueueNotFound:
+    """Return the error for a queue for which functions return no row."""
+    return QueueNotFound(f"queue '{queue}' does not exist")
+
+
+def one_queue(conn: pgqpy.Connection, queue: str) -> QueueInfo:
+    """Return a queue's state. Raises QueueNotFound."""
+    for info in Admin(conn).get_queue_info(queue):
+        return info
+    raise no_such_queue(queue)
+
+
+def one_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> ConsumerInfo:
+    """Return a consumer's state. Raises QueueNotFound or ConsumerNotRegistered."""
+    for info in Admin(conn).get_consumer_info(queue, consumer):
+        return info
+    one_queue(conn, queue)
+    raise ConsumerNotRegistered(f"consumer '{consumer}' is not registered on queue '{queue}'")

@@ -1,0 +1,1 @@
+"""Commands that run ready-made consumers, and manage what these work on."""

@@ -1,0 +1,322 @@
+"""``pgqpy replicate``: choose, list and compare the tables that `pgqpy run replicate` copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.error_origin import comes_from
+from pgqpy.cli._base.command import Group, Settings, json_option
+from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.names import TEXT
+from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._events.capture import COLUMNS
+
+if TYPE_CHECKING:
+    from pgqpy_consumers.replicate import Replicate
+    from pgqpy_consumers.replicate.compare import Comparison
+    from pgqpy_consumers.replicate.manage import Manager
+    from pgqpy_consumers.replicate.state import Replica
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: The maximum number of differences shown for a table, unless --json asks for all.
+SHOWN = 20
+
+config_argument = click.argument(
+    "path", metavar="CONFIG.TOML", type=click.Path(dir_okay=False, path_type=Path)
+)
+
+
+def tables_argument(*, required: bool) -> Callable[[Function], Function]:
+    """Take any number of tables, before the configuration."""
+    return click.argument("tables", metavar="TABLE...", type=TEXT, nargs=-1, required=required)
+
+
+@click.group(cls=Group)
+def replicate() -> None:
+    """Keep tables of another database equal to this one's.
+
+    `pgqpy run replicate CONFIG.TOML` does the work; these commands choose its tables, while it runs
+    or not.
+    """
+
+
+@replicate.command(
+    "add",
+    role="pgq_admin",
+    examples=(
+        "pgqpy replicate add public.flight public.airport replicate.toml",
+        "pgqpy replicate add flight replicate.toml --target archive.flight",
+        "pgqpy replicate add customer replicate.toml --columns name,country",
+        "pgqpy replicate add invoice_number_seq replicate.toml",
+    ),
+)
+@tables_argument(required=True)
+@config_argument
+@click.option("--target", type=TEXT, metavar="NAME", help="The table's name in the target.")
+@click.option("--columns", type=COLUMNS, metavar="LIST", help="Only these, and the key.")
+@click.option("--overwrite", is_flag=True, help="Replace what the target's table holds.")
+@click.pass_obj
+def add(
+    settings: Settings,
+    tables: tuple[str, ...],
+    path: Path,
+    target: str | None,
+    columns: list[str] | None,
+    overwrite: bool,
+) -> None:
+    """Add tables, or sequences, to be copied and then kept in step.
+
+    A table needs a primary key, and must be there in the target with the same key. Its changes are
+    captured into the queue from now on. Sequences of serial and identity columns come along.
+    """
+    if len(tables) > 1 and (target or columns):
+        raise click.UsageError("--target and --columns are for one table at a time")
+    with _manager(settings, path) as manager:
+        for table in tables:
+            added = manager.add(table, target=target, columns=columns, overwrite=overwrite)
+            what = "sequence" if added.kind == "S" else "table"
+            say(f"{what} {added} is added; `pgqpy run replicate {path}` copies it")
+
+
+@replicate.command(
+    "remove",
+    role="pgq_admin",
+    examples=("pgqpy replicate remove public.flight replicate.toml",),
+)
+@tables_argument(required=True)
+@config_argument
+@click.pass_obj
+def remove(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
+    """Remove tables or sequences: the copies stay, and follow no more.
+
+    The capture ends too, if the queue has no other consumers. Add them again to start over.
+    """
+    with _manager(settings, path) as manager:
+        for table in tables:
+            ended = manager.remove(table)
+            say(f"{table} is not replicated any more")
+            if not ended:
+                say(
+                    "it is still captured, for the queue has other consumers; `pgqpy capture"
+                    f" remove {table}` ends that"
+                )
+
+
+@replicate.command(
+    "copy",
+    role="pgq_admin",
+    examples=("pgqpy replicate copy public.flight replicate.toml",),
+)
+@tables_argument(required=True)
+@config_argument
+@click.pass_obj
+def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
+    """Copy tables once more, from the start.
+
+    Readers of the target see the old rows until the copy is complete; then it catches up.
+    """
+    with _manager(settings, path) as manager:
+        for table in tables:
+            manager.copy_again(table)
+            say(f"table {table} is to be copied again")
+
+
+@replicate.command(
+    "list",
+    role="pgq_admin",
+    examples=(
+        "pgqpy replicate list replicate.toml",
+        "pgqpy replicate list replicate.toml --json",
+    ),
+)
+@config_argument
+@json_option
+@click.pass_obj
+def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
+    """List the tables and sequences, and how far each is.
+
+    States: added, copying, catching_up, in_step; failed, with the reason: then the table's changes
+    wait in the target until it is repaired, and applying them is retried.
+    """
+    from pgqpy_consumers.replicate.sequences import sequences
+
+    with _manager(settings, path) as manager:
+        tables = [_shown(manager, each) for each in manager.state.tables()]
+        others = [asdict(each) for each in sequences(manager.state)]
+        if not tables and not others:
+            manager.check_queue()
+    if as_json:
+        print_json({"tables": tables, "sequences": others})
+        return
+    if not tables and not others:
+        say(f"nothing is replicated; add a table: pgqpy replicate add TABLE {path}")
+        return
+    print_table(
+        ("Source", "Target", "State", "Since", "Waiting", "Error"),
+        [
+            (
+                each["source"],
+                each["target"],
+                each["state"],
+                each["since"],
+                each["waiting"],
+                (each["error"] or "").partition("\n")[0],
+            )
+            for each in tables
+        ]
+        + [
+            (
+                f"{each['source_schema']}.{each['source_sequence']}",
+                f"{each['target_schema']}.{each['target_sequence']}",
+                "sequence",
+                None,
+                None,
+                "",
+            )
+            for each in others
+        ],
+    )
+
+
+@replicate.command(
+    "compare",
+    role="pgq_admin",
+    examples=(
+        "pgqpy replicate compare replicate.toml",
+        "pgqpy replicate compare public.flight replicate.toml --json",
+    ),
+)
+@tables_argument(required=False)
+@config_argument
+@click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
+@json_option
+@click.pass_obj
+def compare(
+    settings: Settings, tables: tuple[str, ...], path: Path, wait: float, as_json: bool
+) -> None:
+    """Compare tables with their copies, while both change.
+
+    Without names, all of them. Each is compared at one point in time, by checksums, and the keys
+    of rows that differ are shown. The exit code is 1 if there are any.
+    """
+    compared = _compare(settings, tables, path, wait, repair=False)
+    _print_comparisons(compared, as_json)
+    if any(each.differences for each in compared):
+        raise CliError("the copies differ", f"`pgqpy replicate repair ... {path}` sets them right")
+
+
+@replicate.command(
+    "repair",
+    role="pgq_admin",
+    examples=("pgqpy replicate repair public.flight replicate.toml",),
+)
+@tables_argument(required=False)
+@config_argument
+@click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
+@json_option
+@click.pass_obj
+def repair(
+    settings: Settings, tables: tuple[str, ...], path: Path, wait: float, as_json: bool
+) -> None:
+    """Compare tables, and repair the rows of the copies that differ.
+
+    Without names, all of them, while both change. Only rows that differ are written.
+    """
+    _print_comparisons(_compare(settings, tables, path, wait, repair=True), as_json)
+
+
+def _compare(
+    settings: Settings, tables: Sequence[str], path: Path, wait: float, *, repair: bool
+) -> list[Comparison]:
+    from pgqpy_consumers.replicate.compare import Comparer
+
+    config = _config(settings, path)
+    comparer = Comparer(config.dsn, config.target_dsn, config.queue, config.consumer, patience=wait)
+    with _manager(settings, path) as manager:
+        replicas = (
+            [manager.replica(table) for table in tables] if tables else manager.state.tables()
+        )
+        return [comparer.compare(each, repair=repair) for each in replicas]
+
+
+def _print_comparisons(compared: list[Comparison], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "table": str(each.replica),
+                    "rows": each.rows,
+                    "tick": each.tick,
+                    "differences": [asdict(difference) for difference in each.differences],
+                    "repaired": each.repaired,
+                }
+                for each in compared
+            ]
+        )
+        return
+    print_table(
+        ("Table", "Rows", "Tick", "Different", "Repaired"),
+        [
+            (str(each.replica), each.rows, each.tick, len(each.differences), each.repaired)
+            for each in compared
+        ],
+    )
+    for each in compared:
+        for difference in each.differences[:SHOWN]:
+            say(f"{each.replica} {difference.key} {difference.kind}")
+        if len(each.differences) > SHOWN:
+            say(f"{each.replica} ... {len(each.differences) - SHOWN} more; --json has them all")
+
+
+def _shown(manager: Manager, replica: Replica) -> dict[str, Any]:
+    with manager.state.conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(
+            "select count(*) as waiting, format('%%I.%%I', %s::text, %s::text) as source,"
+            "       format('%%I.%%I', %s::text, %s::text) as target"
+            "  from pgq_ext.replica_event where rpe_table = %s",
+            [*replica.source, *replica.target, replica.id],
+        ).fetchone()
+    assert row is not None
+    return {
+        "source": row["source"],
+        "target": row["target"],
+        "columns": replica.columns,
+        "state": replica.state,
+        "since": replica.since,
+        "waiting": row["waiting"],
+        "error": replica.error or manager.what_is_wrong(replica),
+    }
+
+
+def _config(settings: Settings, path: Path) -> Replicate.Config:
+    from pgqpy_consumers import settings as files
+    from pgqpy_consumers.replicate import Replicate
+
+    overrides = {} if settings.dsn_argument is None else {"dsn": settings.dsn_argument}
+    try:
+        config = files.load(Replicate.Config, path, overrides)
+    except files.ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    settings.dsn = config.dsn
+    return config
+
+
+@contextmanager
+def _manager(settings: Settings, path: Path) -> Iterator[Manager]:
+    from pgqpy_consumers.replicate.manage import Manager
+
+    config = _config(settings, path)
+    with connect(config.dsn, names_of_users=True) as source, ExitStack() as stack:
+        with comes_from(config.target_dsn):
+            target = stack.enter_context(connect(config.target_dsn, names_of_users=True))
+            target.execute("select from pgq_ext.replica_table limit 0")
+        yield Manager(source, target, config.queue, config.consumer)

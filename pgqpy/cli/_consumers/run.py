@@ -1,0 +1,206 @@
+"""``pgqpy run``: ready-made consumers, and subclasses of them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgqpy import dsn as dsns
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.log_format import FORMATS, LEVELS
+from pgqpy.cli._base.command import Command, Settings
+from pgqpy.cli._base.errors import CliError, first_line
+from pgqpy.cli._base.load_class import load_class
+from pgqpy.cli._base.names import TEXT
+from pgqpy.cli._base.output import print_table
+from pgqpy.cli._consumers.batch_log import batch_log
+from pgqpy.errors import PgqError
+
+
+@click.command(
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy run --list",
+        "pgqpy run row_counter --example > row_counter.toml",
+        "pgqpy run row_counter row_counter.toml",
+        "pgqpy run shop.py:OurMails mails.toml --until-empty",
+    ),
+)
+@click.argument("name", metavar="NAME", type=TEXT, required=False)
+@click.argument(
+    "path", metavar="CONFIG.TOML", required=False, type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option("--list", "listing", is_flag=True, help="Show what there is to run, and end.")
+@click.option("--example", is_flag=True, help="Print a configuration for NAME, and end.")
+@click.option("--dsn", metavar="DSN", help="The database with the queue, instead of the file's.")
+@click.option(
+    "--until-empty", is_flag=True, help="Process what is there now, and end; for schedulers."
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info")
+@click.option("--log-format", type=click.Choice(FORMATS), default="auto")
+@click.pass_obj
+def run(
+    settings: Settings,
+    name: str | None,
+    path: Path | None,
+    listing: bool,
+    example: bool,
+    dsn: str | None,
+    until_empty: bool,
+    log_level: str,
+    log_format: str,
+) -> None:
+    """Run a ready-made consumer, or a class of yours.
+
+    NAME is one of those that --list shows, or FILE.py:CLASS, or MODULE:CLASS. It runs until
+    SIGTERM or Ctrl-C, which end it after the current batch. The consumer is registered if it is
+    not. With --until-empty nothing is retried: the next run does that.
+
+    Exit codes: 0 when it was stopped or is done, 1 when it failed, 2 when the command or the
+    configuration is wrong.
+    """
+    from pgqpy_consumers import settings as files
+
+    if listing:
+        _list()
+        return
+    if name is None:
+        raise click.UsageError("Missing argument 'NAME'; `pgqpy run --list` shows what there is")
+    try:
+        made = _find(name)
+        if example:
+            click.echo(f"{_heading(name, made)}\n{files.example(made.Config)}", nl=False)
+            return
+        if path is None and (needed := files.required(made.Config)):
+            raise click.UsageError(
+                f"Missing argument 'CONFIG.TOML': {name} needs {', '.join(needed)}; "
+                "--example prints one"
+            )
+        given = {"dsn": dsn or settings.dsn_argument}
+        overrides = {key: value for key, value in given.items() if value is not None}
+        config = (
+            files.build(made.Config, overrides)
+            if path is None
+            else files.load(made.Config, path, overrides)
+        )
+        settings.dsn = dsns.resolve(getattr(config, "dsn", None))
+        consumer = made.from_config(config)
+    except files.ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    except PgqError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise CliError(
+            f"{name} cannot be made: {type(error).__name__}: {first_line(str(error))}",
+            "a class with a constructor of its own needs Config and from_config",
+        ) from error
+    with batch_log(name.rpartition(":")[2], log_level, log_format):
+        try:
+            ended = consumer.run(until_empty=until_empty)
+            if inspect.iscoroutine(ended):
+                asyncio.run(ended)
+        except (PgqError, click.ClickException):
+            raise
+        except Exception as error:
+            # The author of the class needs the whole traceback.
+            logger.error("%s failed", name, exc_info=error)
+            raise CliError(
+                f"{name} failed: {type(error).__name__}: {first_line(str(error))}",
+                "the batch was rolled back; the next run gets it again",
+            ) from error
+
+
+def _find(name: str) -> Any:
+    """Return the class, with a ``Config`` and ``from_config``."""
+    from pgqpy_consumers.ready import ready
+
+    try:
+        if ":" not in name:
+            return ready(name)
+    except ImportError as error:
+        raise CliError(str(error)) from error
+    _, found = load_class(
+        name,
+        _runnable,
+        what="consumer",
+        advice="subclass one of pgqpy_consumers, or pgqpy.Consumer",
+    )
+    return found if hasattr(found, "from_config") else _plain(found)
+
+
+def _runnable(cls: type) -> bool:
+    import pgqpy
+
+    plain = (pgqpy.Consumer, pgqpy.AsyncConsumer)
+    return cls not in plain and (issubclass(cls, plain) or hasattr(cls, "from_config"))
+
+
+def _plain(consumer: type) -> Any:
+    """Give a consumer without settings of its own the common ones."""
+    from pgqpy_consumers.settings import setting
+
+    fields: list[tuple[str, Any, Any]] = [
+        (
+            "dsn",
+            str | None,
+            setting("The database; without it, PGQPY_DSN or libpq's environment.", default=None),
+        )
+    ]
+    target = inspect.signature(consumer).parameters.get("target_dsn")
+    if target is not None:
+        about = "The database with the effects"
+        fields.append(
+            ("target_dsn", str, setting(f"{about}."))
+            if target.default is target.empty
+            else (
+                "target_dsn",
+                str | None,
+                setting(f"{about}, if it is another one.", default=target.default),
+            )
+        )
+    for key, name in (("queue", "queue_name"), ("consumer", "consumer_name")):
+        shown = getattr(consumer, name, None) or None
+        what = setting(f"The {key}, instead of the class's.", default=None, example=shown)
+        fields.append((key, str | None, what))
+
+    class Plain:
+        Config = make_dataclass("PlainConfig", fields, frozen=True, slots=True, kw_only=True)
+        __doc__ = consumer.__doc__
+
+        @staticmethod
+        def from_config(config: Any) -> Any:
+            given = {} if target is None else {"target_dsn": config.target_dsn}
+            return consumer(
+                config.dsn, queue_name=config.queue, consumer_name=config.consumer, **given
+            )
+
+    Plain.__name__ = consumer.__name__
+    return Plain
+
+
+def _heading(name: str, made: type) -> str:
+    """Return the first lines of an example."""
+    file = f"{name.rpartition(':')[2]}.toml"
+    return f"# {_summary(made)}\n# pgqpy run {name} {file}\n"
+
+
+def _summary(made: type) -> str:
+    return (made.__doc__ or made.__name__).strip().partition("\n")[0]
+
+
+def _list() -> None:
+    from pgqpy_consumers.ready import READY, ready
+
+    rows = []
+    for name in sorted(READY):
+        try:
+            rows.append((name, _summary(ready(name))))
+        except ImportError as error:
+            rows.append((name, f"cannot run here: {error}"))
+    print_table(("name", "what it does"), rows)

@@ -1,0 +1,130 @@
+"""``pgqpy spark run``: run a `SparkConsumer` by the name of its class, or as its own program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pgqpy._runtime.log import logger
+from pgqpy.cli._base.command import Command, dsn_option
+from pgqpy.cli._base.errors import CliError, first_line
+from pgqpy.cli._base.load_class import load_class
+from pgqpy.cli._base.names import CONSUMER, QUEUE, TEXT
+from pgqpy.cli._base.program import CommandProgram
+from pgqpy.cli._consumers.spark_session import master_option, spark_session
+
+if TYPE_CHECKING:
+    from pgqpy_consumers.spark import SparkConsumer
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def run_options(function: Function) -> Function:
+    """Add the options of a consumer's run."""
+    for option in (
+        click.option("--queue", type=QUEUE, help="The queue, instead of the class's."),
+        click.option("--consumer", type=CONSUMER, help="The name, instead of the class's."),
+        master_option,
+        click.option(
+            "--once", is_flag=True, help="Process what is there now, and end; for schedulers."
+        ),
+        dsn_option,
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    "run",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy spark run delays.py:DelaysByMonth",
+        "pgqpy spark run shop.reports:DailyRevenue --master 'local[4]'",
+        "pgqpy spark run delays.py:DelaysByMonth --once",
+    ),
+)
+@run_options
+@click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
+def run(target: str, **options: Any) -> None:
+    """Run a SparkConsumer.
+
+    It runs until SIGTERM or Ctrl-C, which end it after the current batch. The class is found in a
+    file, or in a module that can be imported from here. The consumer is registered if it is not.
+
+    With --once it processes the ticks that exist when it starts, without waiting for more, and
+    ends. Then nothing is retried: the next run does that. Exit codes: 0 when it was stopped or is
+    done, 1 when it failed.
+    """
+    run_consumer(load(target), **options)
+
+
+def program(consumer_class: type[SparkConsumer]) -> click.Command:
+    """Return the program for a file that defines a `SparkConsumer`."""
+
+    @click.command(
+        cls=CommandProgram,
+        role="pgq_reader",
+        help=(consumer_class.__doc__ or f"Run {consumer_class.__name__}.").partition("\n\n")[0],
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    @run_options
+    def main(**options: Any) -> None:
+        run_consumer(consumer_class, **options)
+
+    return main
+
+
+def run_consumer(
+    consumer_class: type[SparkConsumer],
+    *,
+    dsn: str,
+    queue: str | None,
+    consumer: str | None,
+    master: str | None,
+    once: bool,
+) -> None:
+    """Run a consumer until it is stopped, or the queue is empty with --once."""
+    # Logs of other libraries, such as py4j, are of little use.
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    logger.setLevel(logging.INFO)
+    made = consumer_class(
+        dsn, spark=spark_session(master), queue_name=queue, consumer_name=consumer
+    )
+    try:
+        made.run(until_empty=once)
+    except Exception as error:
+        if made.failed_batch is None:
+            raise
+        batch = made.failed_batch.id
+        logger.error("batch %s failed", batch, exc_info=error)
+        # Spark's errors have pages; the log has them already.
+        raise CliError(
+            f"batch {batch} failed: {type(error).__name__}: {first_line(str(error))}",
+            "it was rolled back; the next run gets the same batch again",
+        ) from error
+
+
+def load(target: str) -> type[SparkConsumer]:
+    """Return the class that ``module:Class`` or ``path/to/file.py:Class`` names.
+
+    Raises CliError if there is none.
+    """
+    try:
+        from pgqpy_consumers.spark import SparkConsumer
+    except ImportError as error:
+        raise CliError(str(error)) from error
+    from pyspark import cloudpickle
+
+    module, found = load_class(
+        target,
+        lambda each: issubclass(each, SparkConsumer) and each is not SparkConsumer,
+        what="SparkConsumer",
+        advice="subclass pgqpy_consumers.spark's",
+    )
+    # Executors get its functions with the tasks: they may not have its file.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return found

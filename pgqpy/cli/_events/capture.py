@@ -1,0 +1,223 @@
+"""``pgqpy capture``: tables whose changes become events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from psycopg import sql
+from psycopg.errors import InvalidName
+from psycopg.rows import dict_row
+
+import pgqpy
+from pgqpy.cli._base.command import Group, dsn_option, json_option
+from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.names import QUEUE, TEXT
+from pgqpy.cli._base.output import print_json, print_table, say
+
+
+class Columns(click.ParamType[list[str]]):
+    """Names separated by commas."""
+
+    name = "columns"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[str]:
+        """Split the names; the server checks them."""
+        text = TEXT.convert(value, param, ctx)
+        return [name.strip() for name in text.split(",")]
+
+
+COLUMNS = Columns()
+
+
+@click.group(cls=Group)
+def capture() -> None:
+    """Turn the changes of tables into events."""
+
+
+@capture.command(
+    "add",
+    role="pgq_writer",
+    examples=(
+        "pgqpy capture add public.flight flights",
+        "pgqpy capture add flight flights --operations insert,update --exclude notes",
+        "pgqpy capture add flight delays --condition 'new.delay > 60' --old-values changed",
+        "pgqpy capture add flight flights --format logutriga --replace",
+    ),
+)
+@dsn_option
+@click.argument("table", type=TEXT)
+@click.argument("queue", type=QUEUE)
+@click.option(
+    "--operations",
+    type=TEXT,
+    metavar="LIST",
+    help="Which of insert,update,delete,truncate; all of them unless given.",
+)
+@click.option("--columns", type=COLUMNS, metavar="LIST", help="Only these, and the key.")
+@click.option("--exclude", type=COLUMNS, metavar="LIST", help="All columns but these.")
+@click.option("--key", type=COLUMNS, metavar="LIST", help="The key, if not the primary key.")
+@click.option(
+    "--old-values",
+    type=click.Choice(["none", "row", "changed"]),
+    help="What an update stores of the old row, in ev_extra2.",
+)
+@click.option("--condition", type=TEXT, metavar="SQL", help="Only rows for which this is true.")
+@click.option(
+    "--format",
+    "event_format",
+    type=click.Choice(["row_json", "jsontriga", "logutriga"]),
+    help="PostgreSQL's own JSON, or exactly what PgQ's triggers write.",
+)
+@click.option(
+    "--key-changes",
+    type=click.Choice(["split", "error"]),
+    help="A changed key is a delete and an insert, or an error.",
+)
+@click.option("--replace", is_flag=True, help="Replace the capture of this table into this queue.")
+def add(
+    dsn: str,
+    table: str,
+    queue: str,
+    operations: str | None,
+    columns: list[str] | None,
+    exclude: list[str] | None,
+    key: list[str] | None,
+    old_values: str | None,
+    condition: str | None,
+    event_format: str | None,
+    key_changes: str | None,
+    replace: bool,
+) -> None:
+    """Make the changes of a table events in a queue.
+
+    Events are written in the same transaction: an event exists if and only if its change does. A
+    statement's events are written at once, by a trigger that runs as the table's owner: the role
+    that changes the table needs no right on the queue. Partitions are captured with their table.
+    """
+    options = {
+        "operations": operations,
+        "columns": columns,
+        "exclude": exclude,
+        "key": key,
+        "old_values": old_values,
+        "condition": condition,
+        "format": event_format,
+        "key_changes": key_changes,
+        "replace": replace or None,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    statement = sql.SQL("select pgq.capture_table(%(table)s::regclass, %(queue)s{})").format(
+        sql.SQL("").join(
+            sql.SQL(", {} => {}").format(sql.Identifier(name), sql.Placeholder(name))
+            for name in given
+        )
+    )
+    with connect(dsn, names_of_users=True) as conn:
+        _require_table(conn, table)
+        conn.execute(statement, {"table": table, "queue": queue, **given})
+    say(f"changes of table {table} are events in queue {queue} from now on")
+
+
+@capture.command(
+    "remove",
+    role="pgq_writer",
+    examples=("pgqpy capture remove public.flight", "pgqpy capture remove flight delays"),
+)
+@dsn_option
+@click.argument("table", type=TEXT)
+@click.argument("queue", type=QUEUE, required=False)
+def remove(dsn: str, table: str, queue: str | None) -> None:
+    """End the capture of a table.
+
+    From one queue, or from all queues if none is named. The events captured so far stay in the
+    queue.
+    """
+    with connect(dsn, names_of_users=True) as conn:
+        _require_table(conn, table)
+        conn.execute("select pgq.release_table(%s::regclass, %s)", [table, queue])
+    say(f"table {table} is not captured any more" + (f" into queue {queue}" if queue else ""))
+
+
+@capture.command(
+    "list",
+    role="pgq_reader",
+    examples=("pgqpy capture list", "pgqpy capture list public.flight --json"),
+)
+@dsn_option
+@click.argument("table", type=TEXT, required=False)
+@json_option
+def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
+    """List the tables that are captured, and how.
+
+    The keys of the JSON objects are the columns of pgq.capture_info().
+    """
+    with connect(dsn, names_of_users=True) as conn, conn.cursor(row_factory=dict_row) as cursor:
+        if table is not None:
+            _require_table(conn, table)
+        captures = cursor.execute(
+            "select * from pgq.capture_info(%s::regclass)", [table]
+        ).fetchall()
+    if as_json:
+        print_json(captures)
+    elif not captures:
+        say("no table is captured; capture one: pgqpy capture add TABLE QUEUE")
+    else:
+        print_table(
+            ("Table", "Queue", "Operations", "Key", "Format", "State"),
+            [
+                (
+                    each["table_name"],
+                    each["queue_name"],
+                    ", ".join(each["operations"]),
+                    ", ".join(each["key"]),
+                    each["format"],
+                    _state(each),
+                )
+                for each in captures
+            ],
+        )
+
+
+@capture.command(
+    "partitions",
+    role="pgq_writer",
+    examples=("pgqpy capture partitions", "pgqpy capture partitions public.flight"),
+)
+@dsn_option
+@click.argument("table", type=TEXT, required=False)
+def partitions(dsn: str, table: str | None) -> None:
+    """Capture partitions that were added to captured tables since.
+
+    Only rows written directly to such a partition were missed; rows written through its table are
+    captured anyway.
+    """
+    with connect(dsn, names_of_users=True) as conn:
+        if table is not None:
+            _require_table(conn, table)
+        [row] = conn.execute("select pgq.capture_new_partitions(%s::regclass)", [table])
+    say(f"captured {row[0]} new partition{'' if row[0] == 1 else 's'}")
+
+
+def _state(capture_info: dict[str, Any]) -> str:
+    if not capture_info["enabled"]:
+        return "disabled"
+    missing = capture_info["partitions_missing"]
+    return f"{missing} new partitions" if missing else "on"
+
+
+def _require_table(conn: pgqpy.Connection, table: str) -> None:
+    """Check it here: the server's error is the one for a schema that is not installed."""
+    try:
+        row = conn.execute("select to_regclass(%s)", [table]).fetchone()
+    except InvalidName:
+        # Servers before 16 raise an error if it is not a valid name.
+        row = None
+    if row is None or row[0] is None:
+        raise CliError(
+            f"there is no table {table}",
+            "write it as in SQL, with schema, and quotes if it needs them: 'shop.\"Order\"'",
+        )

@@ -1,0 +1,268 @@
+"""``pgqpy consumer``: the consumers of a queue, and their positions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import LiteralString
+
+import click
+
+import pgqpy
+from pgqpy._runtime.error_origin import comes_from
+from pgqpy.admin import Admin
+from pgqpy.cli._base.command import Group, dsn_option, json_option
+from pgqpy.cli._base.database import connect, one_consumer, one_queue
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.names import CONSUMER, QUEUE
+from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._base.position import Position, position_options
+from pgqpy.errors import ForeignTick, TickNotFound, translate_errors
+from pgqpy.models import ConsumerInfo
+
+#: A worker of a CoopConsumer is registered as main.worker, with the main consumer's sub_id.
+_MAIN: LiteralString = """
+select main.co_name
+  from pgq.queue q
+  join pgq.consumer c on c.co_name = %s
+  join pgq.subscription s on s.sub_queue = q.queue_id and s.sub_consumer = c.co_id
+  join pgq.subscription m on m.sub_queue = q.queue_id and m.sub_id = s.sub_id
+  join pgq.consumer main on main.co_id = m.sub_consumer
+ where q.queue_name = %s
+   and starts_with(c.co_name, main.co_name || '.')
+"""
+
+
+@click.group(cls=Group)
+def consumer() -> None:
+    """Register and unregister consumers, list them, move them."""
+
+
+@consumer.command(
+    "register",
+    role="pgq_reader",
+    examples=(
+        "pgqpy consumer register flights delay_counter",
+        "pgqpy consumer register flights delay_counter --start",
+    ),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE)
+@click.argument("consumer", type=CONSUMER)
+@position_options
+def register(
+    dsn: str,
+    queue: str,
+    consumer: str,
+    tick: int | None,
+    time: datetime | None,
+    start: bool,
+    end: bool,
+) -> None:
+    """Register a consumer on a queue.
+
+    From now on the queue keeps events until the consumer has read them. It starts behind the newest
+    tick, or behind the tick that an option names. A registered consumer keeps its position; `seek`
+    moves it.
+    """
+    position = Position(tick, time, start, end)
+    position.check()
+    with connect(dsn) as conn, conn.transaction():
+        admin = Admin(conn)
+        created = admin.register_consumer(queue, consumer)
+        if created and position.given:
+            admin.register_consumer_at(queue, consumer, position.resolve(conn, queue))
+    if created:
+        say(f"registered consumer {consumer} on queue {queue}")
+    elif position.given:
+        raise CliError(
+            f"consumer {consumer} is registered on queue {queue} already; it was not moved",
+            "`pgqpy consumer seek` moves it",
+        )
+    else:
+        say(f"consumer {consumer} is registered on queue {queue} already")
+
+
+@consumer.command(
+    "unregister",
+    role="pgq_reader",
+    examples=("pgqpy consumer unregister flights delay_counter",),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE)
+@click.argument("consumer", type=CONSUMER)
+def unregister(dsn: str, queue: str, consumer: str) -> None:
+    """Unregister a consumer from a queue.
+
+    The queue forgets its position and its retries. Events that it has not read yet are lost for
+    it. Workers that share its events are unregistered with it.
+    """
+    with connect(dsn) as conn:
+        info = one_consumer(conn, queue, consumer)
+        main = main_consumer(conn, queue, consumer)
+        if main is not None and info.current_batch is not None:
+            raise CliError(
+                f"worker {consumer} has batch {info.current_batch} of consumer {main} open",
+                "stop it, and another worker takes the batch over; this would lose its events",
+            )
+        Admin(conn).unregister_consumer(queue, consumer)
+    say(f"unregistered consumer {consumer} from queue {queue}")
+
+
+@consumer.command(
+    "list",
+    role="pgq_reader",
+    examples=("pgqpy consumer list", "pgqpy consumer list flights --json"),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE, required=False)
+@json_option
+def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
+    """List the consumers, of all queues or of one.
+
+    Shown are their positions, lags and numbers of pending events. Workers that share a consumer's
+    position follow it as CONSUMER.WORKER, with their current batch. The keys of the JSON objects
+    are the columns of pgq.get_consumer_info().
+    """
+    with connect(dsn) as conn:
+        consumers = Admin(conn).get_consumer_info(queue)
+        if queue is not None and not consumers:
+            one_queue(conn, queue)
+    if as_json:
+        print_json(consumers)
+    elif not consumers:
+        say("no consumers yet; make one: pgqpy consumer register QUEUE NAME")
+    else:
+        print_consumers(consumers)
+
+
+def main_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> str | None:
+    """Return the consumer whose position a worker shares; None if it is no worker."""
+    row = conn.execute(_MAIN, [consumer, queue]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def print_consumers(consumers: list[ConsumerInfo]) -> None:
+    """Print consumers as a table."""
+    print_table(
+        ("Queue", "Consumer", "Pending", "Lag", "Last seen", "Tick", "Batch"),
+        [
+            (
+                info.queue_name,
+                info.consumer_name,
+                info.pending_events,
+                info.lag,
+                info.last_seen,
+                info.last_tick,
+                info.current_batch,
+            )
+            for info in consumers
+        ],
+    )
+
+
+@consumer.command(
+    "seek",
+    role="pgq_admin",
+    examples=(
+        "pgqpy consumer seek flights delay_counter --tick 1200",
+        "pgqpy consumer seek flights delay_counter --time 2026-11-21T08:30",
+        "pgqpy consumer seek flights delay_counter --end",
+    ),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE)
+@click.argument("consumer", type=CONSUMER)
+@position_options
+def seek(
+    dsn: str,
+    queue: str,
+    consumer: str,
+    tick: int | None,
+    time: datetime | None,
+    start: bool,
+    end: bool,
+) -> None:
+    """Move a consumer to another place in its queue.
+
+    Back, to read events again, or ahead, to skip some: its next batch starts behind the named tick.
+    An open batch is dropped. Stop the consumer first: otherwise finishing that batch fails.
+    """
+    position = Position(tick, time, start, end)
+    position.check()
+    if not position.given:
+        raise click.UsageError("Give --tick, --time, --start or --end.")
+    with connect(dsn) as conn, conn.transaction():
+        before = one_consumer(conn, queue, consumer)
+        main = main_consumer(conn, queue, consumer)
+        if main is not None:
+            raise CliError(
+                f"worker {consumer} has no position of its own",
+                f"move the consumer whose position it shares: pgqpy consumer seek {queue} {main}",
+            )
+        to = position.resolve(conn, queue)
+        Admin(conn).register_consumer_at(queue, consumer, to)
+    say(f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to {to}")
+
+
+@consumer.command(
+    "rewind",
+    role="pgq_admin",
+    examples=("pgqpy consumer rewind flights copy --target-dsn postgresql:///reports",),
+)
+@dsn_option
+@click.argument("queue", type=QUEUE)
+@click.argument("consumer", type=CONSUMER)
+@click.option(
+    "--target-dsn", required=True, metavar="DSN", help="The database with the consumer's effects."
+)
+def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
+    """Move a consumer to the position of its target database.
+
+    For a consumer that writes to another database, after that was restored from an older backup:
+    the consumer reads again the events that the target lacks, if the queue still has them. Stop the
+    consumer first.
+    """
+    with connect(dsn) as conn:
+        one_consumer(conn, queue, consumer)
+    with comes_from(target_dsn), connect(target_dsn) as target, translate_errors():
+        remembered = target.execute(REMEMBERED, (consumer, queue)).fetchone()
+        undelivered = target.execute(UNDELIVERED, (consumer, queue)).fetchone()
+    if remembered is None:
+        raise CliError(
+            f"the target remembers nothing of consumer {consumer} of queue {queue}",
+            "`pgqpy consumer seek` moves the consumer; then tell the target by "
+            "select pgq_ext.set_last_tick(consumer, queue, tick)",
+        )
+    with connect(dsn) as conn, conn.transaction(), translate_errors():
+        before = one_consumer(conn, queue, consumer)
+        if undelivered is not None:
+            # To come again, the batch must be there from its beginning.
+            with suppress(TickNotFound, ForeignTick), conn.transaction(), translate_errors():
+                conn.execute(REWIND, (queue, consumer, *undelivered[1:5]))
+        conn.execute(REWIND, (queue, consumer, *remembered))
+        if undelivered is not None:
+            batch, prev_tick, prev_time, *_, tick, time = undelivered
+            conn.execute(REOPEN, (queue, consumer, batch, prev_tick, prev_time, tick, time))
+    say(
+        f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to"
+        f" {remembered[0]}, where its target stands"
+    )
+
+
+REMEMBERED = b"""
+select coalesce(prg_tick, prg_event_prev_tick),
+       case when prg_tick is null then prg_event_prev_tick_time else prg_tick_time end,
+       prg_tick_snapshot::text, prg_tick_event_seq
+  from pgq_ext.progress
+ where consumer_id = %s and subconsumer_id = %s
+   and coalesce(prg_tick, prg_event_prev_tick) is not null
+"""
+UNDELIVERED = b"""
+select prg_batch, prg_prev_tick, prg_prev_tick_time, prg_prev_tick_snapshot::text,
+       prg_prev_tick_event_seq, prg_tick, prg_tick_time
+  from pgq_ext.progress
+ where consumer_id = %s and subconsumer_id = %s and prg_retries is not null
+"""
+REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
+REWIND = b"select pgq.rewind_consumer(%s, %s, %s, %s, %s::text::txid_snapshot, %s)"

@@ -1,0 +1,244 @@
+"""``pgqpy dead-letter``: events that consumers have given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+import pgqpy
+from pgqpy._dead_letter import DeadLetterFilter, DeadLetterInfo
+from pgqpy.cli._base.command import Function, Group, dsn_option, json_option
+from pgqpy.cli._base.database import connect, one_queue
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.names import CONSUMER, QUEUE, TEXT
+from pgqpy.cli._base.output import print_json_line, print_pairs, print_table, say
+from pgqpy.cli._base.wording import printable
+from pgqpy.cli._events.event_input import ASSIGNED, FIELDS
+from pgqpy.dead_letters import DeadLetters
+
+
+@click.group("dead-letter", cls=Group)
+def dead_letter() -> None:
+    """Look at events that consumers have given up, and replay them."""
+
+
+def _filter_options(function: Function) -> Function:
+    for option in reversed(
+        (
+            click.option("--queue", type=QUEUE, help="Of this queue."),
+            click.option("--consumer", type=CONSUMER, help="Given up by this consumer."),
+            click.option(
+                "--type", "event_type", type=TEXT, metavar="TYPE", help="Events of this type."
+            ),
+            click.option("--reason", type=TEXT, metavar="TEXT", help="With this in the reason."),
+            click.option(
+                "--older-than",
+                type=TEXT,
+                metavar="INTERVAL",
+                help="Given up longer ago than that: '30 days', '2h'.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _choice(function: Function) -> Function:
+    """Add the arguments and options that choose dead letters: ids, a filter, or explicitly all."""
+    every = click.option("--all", "every", is_flag=True, help="All there are.")
+    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
+    return ids(_filter_options(every(function)))
+
+
+@dead_letter.command(
+    "list",
+    role="pgq_reader",
+    examples=(
+        "pgqpy dead-letter list",
+        "pgqpy dead-letter list --queue orders --reason timeout -n 100",
+        "pgqpy dead-letter list --json | jq -r .reason | sort | uniq -c",
+    ),
+)
+@dsn_option
+@_filter_options
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="The maximum number to show.",
+)
+@json_option
+def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
+    """List dead letters, the newest first.
+
+    With --json each is an object on a line of its own, with the keys id, time, queue, consumer,
+    batch_id, attempts, reason, traceback and event; the event has the keys of `event peek`.
+    """
+    wanted = DeadLetterFilter(**which)
+    with connect(dsn) as conn:
+        letters = DeadLetters(conn).find(wanted, limit=count)
+        if not letters:
+            _named(conn, which)
+        total = len(letters) if len(letters) < count else DeadLetters(conn).count(wanted)
+    if as_json:
+        for each in letters:
+            print_json_line(_keys(each))
+        return
+    if not letters:
+        say("no such dead letters" if any(map(bool, which.values())) else "no dead letters")
+        return
+    now = datetime.now(UTC)
+    print_table(
+        ("Id", "Age", "Queue", "Consumer", "Attempts", "Reason"),
+        [
+            (
+                str(each.id),
+                max(now - each.time, timedelta()),
+                each.queue,
+                each.consumer,
+                each.attempts,
+                each.reason,
+            )
+            for each in letters
+        ],
+        cut=True,
+    )
+    if total > len(letters):
+        say(f"and {total - len(letters):,} more")
+
+
+@dead_letter.command(
+    "show",
+    role="pgq_reader",
+    examples=(
+        "pgqpy dead-letter show 17",
+        "pgqpy dead-letter show 17 --json | jq -c .event | pgqpy event insert orders --file -",
+    ),
+)
+@dsn_option
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=1))
+@json_option
+def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
+    """Show dead letters in full, with event and traceback.
+
+    `pgqpy dead-letter list` has the ids. With --json each is an object on a line of its own.
+    """
+    with connect(dsn) as conn:
+        letters = _these(conn, ids)
+    for number, each in enumerate(letters):
+        if as_json:
+            print_json_line(_keys(each))
+            continue
+        if number:
+            click.echo()
+        event = _event_keys(each)
+        print_pairs(
+            ("dead letter", str(each.id)),
+            ("given up at", each.time),
+            ("queue", each.queue),
+            ("consumer", each.consumer),
+            ("batch", str(each.batch_id)),
+            ("attempts", each.attempts),
+            ("reason", each.reason),
+            *(
+                (f"event {name}", str(value) if isinstance(value, int) else value)
+                for name, value in event.items()
+                if value is not None and name != "retry"
+            ),
+        )
+        if each.traceback:
+            click.echo()
+            for line in each.traceback.splitlines():
+                click.echo(printable(line))
+
+
+@dead_letter.command(
+    "replay",
+    role="pgq_admin",
+    examples=(
+        "pgqpy dead-letter replay 17 18",
+        "pgqpy dead-letter replay --queue orders --consumer mailer --reason timeout",
+    ),
+)
+@dsn_option
+@_choice
+def replay(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
+    """Let consumers retry events that they have given up.
+
+    Each goes only to the consumer that gave it up, as if for the first time, when the ticker next
+    returns retries to the queue. To make a new event of one, for all consumers, use `show --json`
+    and `event insert`.
+    """
+    number = _do(dsn, ids, every, which, DeadLetters.replay)
+    say(f"replayed {number:,} event{'' if number == 1 else 's'}")
+
+
+@dead_letter.command(
+    "purge",
+    role="pgq_admin",
+    examples=(
+        "pgqpy dead-letter purge 17",
+        "pgqpy dead-letter purge --older-than '90 days'",
+    ),
+)
+@dsn_option
+@_choice
+def purge(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
+    """Delete dead letters. This cannot be undone.
+
+    Choose them by ids, by options, or with --all. `list` takes the same options.
+    """
+    number = _do(dsn, ids, every, which, DeadLetters.purge)
+    say(f"purged {number:,} dead letter{'' if number == 1 else 's'}")
+
+
+def _do(
+    dsn: str,
+    ids: tuple[int, ...],
+    every: bool,
+    which: dict[str, Any],
+    what: Callable[[DeadLetters, DeadLetterFilter], int],
+) -> int:
+    filtered = any(value is not None for value in which.values())
+    if [bool(ids), filtered, every].count(True) != 1:
+        raise click.UsageError("Give ids, or options that say which, or --all.")
+    with connect(dsn) as conn, conn.transaction():
+        if ids:
+            _these(conn, ids)
+        number = what(DeadLetters(conn), DeadLetterFilter(ids=ids or None, **which))
+        if not number:
+            _named(conn, which)
+        return number
+
+
+def _named(conn: pgqpy.Connection, which: dict[str, Any]) -> None:
+    """Raise QueueNotFound if the filter names a queue that does not exist."""
+    if which["queue"] is not None:
+        one_queue(conn, which["queue"])
+
+
+def _these(conn: pgqpy.Connection, ids: tuple[int, ...]) -> list[DeadLetterInfo]:
+    """Return the dead letters with these ids, in this order; all must exist."""
+    found = {each.id: each for each in DeadLetters(conn).find(DeadLetterFilter(ids=ids))}
+    for each in ids:
+        if each not in found:
+            raise CliError(
+                f"there is no dead letter {each} (any more)", "`pgqpy dead-letter list` shows them"
+            )
+    return [found[each] for each in dict.fromkeys(ids)]
+
+
+def _keys(letter: DeadLetterInfo) -> dict[str, Any]:
+    return asdict(letter) | {"event": _event_keys(letter)}
+
+
+def _event_keys(letter: DeadLetterInfo) -> dict[str, Any]:
+    names = {"retry": "retry_count"}
+    return {name: getattr(letter.event, names.get(name, name)) for name in (*ASSIGNED, *FIELDS)}

@@ -1,0 +1,1 @@
+"""``pgqpy status``."""

@@ -1,0 +1,319 @@
+"""The readings for ``pgqpy status``: read in one go, as plain values.
+
+Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). The rest is read
+here and nowhere else: when each queue rotates and what blocks that, how many events wait for a
+retry or were given up, the progress of batches that consumers report, and why they fail, which
+transactions are old, and which of the ticker's duties fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import LiteralString
+
+from psycopg.rows import class_row
+
+import pgqpy
+from pgqpy.admin import Admin
+from pgqpy.cli._base.database import one_queue
+from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.models import ConsumerInfo, QueueInfo
+from pgqpy_ticker.lead import LOCK
+
+SERVER: LiteralString = """
+select current_database() as database,
+       current_setting('server_version') as server_version,
+       now() as time,
+       (select pid
+          from pg_catalog.pg_locks
+         where locktype = 'advisory'
+           and classid = %(class)s
+           and objid = %(object)s
+           and objsubid = 2
+           and granted
+           and database = (select oid from pg_catalog.pg_database
+                            where datname = current_database())) as ticker_pid
+"""
+
+# A rotation empties the oldest table, so it waits for every consumer whose position is not past the
+# last switch. Positions are snapshots: one is past the switch if no transaction that was open at
+# the switch was open at it. If that fails for the newest tick as well, then a transaction is still
+# open, and the consumers are not late. A switch in the future was made before the clock was set
+# back; the next is due.
+ROTATION: LiteralString = """
+select q.queue_name as queue,
+       least(q.queue_switch_time, now()) as rotated_at,
+       case when q.queue_switch_time <= now() then q.queue_switch_time + q.queue_rotation_period
+            when q.queue_rotation_period is not null then now()
+        end as rotation_due_at,
+       coalesce(
+           (select split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
+              from pgq.tick t
+             where t.tick_queue = q.queue_id
+             order by t.tick_id desc
+             limit 1),
+           false) as held_by_transaction,
+       array(
+           select c.co_name
+             from pgq.subscription s
+             join pgq.consumer c on c.co_id = s.sub_consumer
+             join pgq.tick t on t.tick_queue = s.sub_queue and t.tick_id = s.sub_last_tick
+            where s.sub_queue = q.queue_id
+              and split_part(t.tick_snapshot::text, ':', 1)::bigint <= q.queue_switch_step2
+            order by t.tick_id, c.co_name) as consumers_before_switch
+  from pgq.queue q
+"""
+
+# Not every role may read what waits; every role may ask whether it may.
+MAY_COUNT_DELAYED: LiteralString = """
+select has_function_privilege('pgq.get_delayed_info(text)', 'execute')
+"""
+DELAYED: LiteralString = """
+select queue_name as queue, delayed_events, next_due, retry_events
+  from pgq.get_delayed_info(%s)
+"""
+
+MAY_COUNT_DEAD_LETTERS: LiteralString = "select has_table_privilege('pgq.dead_letter', 'select')"
+DEAD_LETTERS: LiteralString = """
+select dl_queue, dl_consumer, count(*) from pgq.dead_letter group by 1, 2
+"""
+
+MAY_SEE_GROUPS: LiteralString = """
+select has_function_privilege('pgq.get_group_info(text,text)', 'execute')
+   and has_function_privilege('pgq.get_parked_keys(text,text)', 'execute')
+"""
+GROUPS: LiteralString = """
+select queue_name as queue, group_name as name, partitions,
+       case when parked_keys > 0
+            then (select count(*)
+                    from pgq.get_parked_keys(queue_name, group_name)
+                   where next_attempt is null)
+            else 0
+        end as keys_given_up
+  from pgq.get_group_info(%s)
+"""
+
+# A consumer with a long batch publishes its progress in the name of its session.
+BATCHES: LiteralString = """
+select application_name
+  from pg_catalog.pg_stat_activity
+ where datname = current_database()
+   and application_name like 'pgqpy batch %'
+"""
+
+MAY_SEE_FAILURES: LiteralString = "select has_table_privilege('pgq.ticker_failure', 'select')"
+FAILURES: LiteralString = """
+select tf_operation as operation, nullif(tf_argument, '') as argument, tf_error as error,
+       greatest(now() - tf_since, interval '0') as age
+  from pgq.ticker_failure
+ order by tf_since, tf_operation, tf_argument
+"""
+
+MAY_SEE_FAILING: LiteralString = "select has_table_privilege('pgq.failing_consumer', 'select')"
+FAILING: LiteralString = """
+select queue_name as queue, consumer_name as consumer, batch_id, event_id, error, attempts,
+       greatest(now() - failing_since, interval '0') as age,
+       greatest(now() - last_attempt, interval '0') as last_attempt
+  from pgq.failing_consumer
+"""
+
+MAY_SEE_LOCKS: LiteralString = """
+select has_function_privilege('pgq.get_foreign_locks()', 'execute')
+"""
+FOREIGN_LOCKS: LiteralString = """
+select pid, holder, role_name as username, lock_name as lock from pgq.get_foreign_locks()
+"""
+
+# Only transactions that have written, or are prepared: a tick must wait for these. Other users'
+# sessions show their age only to members of pg_monitor.
+TRANSACTIONS: LiteralString = """
+select 'session' as kind, pid::text as name, usename::text as username, state,
+       application_name as application, now() - xact_start as age
+  from pg_catalog.pg_stat_activity
+ where datname = current_database()
+   and backend_xid is not null
+   and pid <> pg_backend_pid()
+   and now() - xact_start > %(older_than)s
+union all
+select 'prepared', gid, owner::text, null, null, now() - prepared
+  from pg_catalog.pg_prepared_xacts
+ where database = current_database()
+   and now() - prepared > %(older_than)s
+ order by age desc
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The database that was read, and the time."""
+
+    database: str
+    server_version: str
+    time: datetime
+    ticker_pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a queue's tables were switched, and what blocks the next switch."""
+
+    queue: str
+    rotated_at: datetime
+    rotation_due_at: datetime | None
+    held_by_transaction: bool
+    consumers_before_switch: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """The number of a queue's delayed events, the time of the next, and the number of retries."""
+
+    queue: str
+    delayed_events: int
+    next_due: datetime | None
+    retry_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group, and how many of its parked keys are not retried automatically."""
+
+    queue: str
+    name: str
+    partitions: int
+    keys_given_up: int
+
+    @property
+    def consumers(self) -> list[str]:
+        """The names of its partitions, each of which is a consumer."""
+        return [f"{self.name}#{number}" for number in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that is open, or prepared, for long."""
+
+    kind: str
+    name: str
+    username: str | None
+    state: str | None
+    application: str | None
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignLock:
+    """A pgq lock held by a role that is not a member of pgq's roles; ``pid`` is None for a prepared
+    transaction, and ``holder`` is its name then."""
+
+    pid: int | None
+    holder: str
+    username: str
+    lock: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A duty of the ticker, or an operation of maintenance, whose last run failed."""
+
+    operation: str
+    argument: str | None
+    error: str
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A consumer whose open batch failed, and the event that raised, if known; since when, how
+    often, and how long ago the last time was."""
+
+    queue: str
+    consumer: str
+    batch_id: int
+    event_id: int | None
+    error: str
+    attempts: int
+    age: timedelta
+    last_attempt: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Everything that was read, before it is judged."""
+
+    server: Server
+    queues: list[QueueInfo]
+    consumers: list[ConsumerInfo]
+    rotations: dict[str, Rotation]
+    delayed: dict[str, Delayed]
+    dead_letters: dict[tuple[str, str], int] | None
+    batches: dict[int, BatchProgress]
+    groups: list[Group]
+    transactions: list[Transaction]
+    foreign_locks: list[ForeignLock]
+    failures: list[Failure]
+    failing: dict[tuple[str, str], Failing]
+
+
+def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Readings:
+    """Read the state of all queues, or of one, and the transactions older than an age.
+
+    Raises pgqpy.errors.QueueNotFound if that queue does not exist.
+    """
+    admin = Admin(conn)
+    queues = admin.get_queue_info() if queue is None else [one_queue(conn, queue)]
+    with conn.cursor(row_factory=class_row(Server)) as cursor:
+        server = cursor.execute(SERVER, {"class": LOCK[0], "object": LOCK[1]}).fetchone()
+    assert server is not None
+    with conn.cursor(row_factory=class_row(Rotation)) as cursor:
+        rotations = {row.queue: row for row in cursor.execute(ROTATION)}
+    delayed = read_delayed(conn, queue)
+    dead_letters = None
+    if conn.execute(MAY_COUNT_DEAD_LETTERS).fetchone() == (True,):
+        dead_letters = {(name, who): number for name, who, number in conn.execute(DEAD_LETTERS)}
+    batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
+    with conn.cursor(row_factory=class_row(Transaction)) as cursor:
+        transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
+    foreign_locks = []
+    if conn.execute(MAY_SEE_LOCKS).fetchone() == (True,):
+        with conn.cursor(row_factory=class_row(ForeignLock)) as cursor:
+            foreign_locks = cursor.execute(FOREIGN_LOCKS).fetchall()
+    failures = []
+    if conn.execute(MAY_SEE_FAILURES).fetchone() == (True,):
+        with conn.cursor(row_factory=class_row(Failure)) as cursor:
+            failures = cursor.execute(FAILURES).fetchall()
+    failing = []
+    if conn.execute(MAY_SEE_FAILING).fetchone() == (True,):
+        with conn.cursor(row_factory=class_row(Failing)) as cursor:
+            failing = cursor.execute(FAILING).fetchall()
+    return Readings(
+        server,
+        queues,
+        admin.get_consumer_info(queue),
+        rotations,
+        delayed,
+        dead_letters,
+        {each.batch_id: each for each in batches if each},
+        read_groups(conn, queue),
+        transactions,
+        foreign_locks,
+        failures,
+        {(each.queue, each.consumer): each for each in failing},
+    )
+
+
+def read_groups(conn: pgqpy.Connection, queue: str | None) -> list[Group]:
+    """Return the groups of all queues, or of one; none if the role may not read them."""
+    if conn.execute(MAY_SEE_GROUPS).fetchone() != (True,):
+        return []
+    with conn.cursor(row_factory=class_row(Group)) as cursor:
+        return cursor.execute(GROUPS, [queue]).fetchall()
+
+
+def read_delayed(conn: pgqpy.Connection, queue: str | None) -> dict[str, Delayed]:
+    """Return the delayed events of all queues, or of one, by queue; nothing without the right."""
+    if conn.execute(MAY_COUNT_DELAYED).fetchone() != (True,):
+        return {}
+    with conn.cursor(row_factory=class_row(Delayed)) as cursor:
+        return {row.queue: row for row in cursor.execute(DELAYED, [queue])}

@@ -1,0 +1,133 @@
+"""A status on a terminal: one table of queues and their consumers, then the problems."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pgqpy.cli._base.output import empty_table
+from pgqpy.cli._base.wording import brief, plural, printable, rate, shown
+from pgqpy.cli._status.health import (
+    Alert,
+    ConsumerState,
+    ConsumerStatus,
+    QueueState,
+    QueueStatus,
+    Status,
+)
+from pgqpy.consumer._batch_progress import BatchProgress
+
+_STYLES = {
+    ConsumerState.OK: "green",
+    ConsumerState.BEHIND: "yellow",
+    ConsumerState.FAILING: "bold red",
+    ConsumerState.STUCK: "bold red",
+    QueueState.TICKING: "green",
+    QueueState.PAUSED: "yellow",
+    QueueState.EXTERNAL: "cyan",
+    QueueState.NO_TICKER: "bold red",
+}
+
+
+def render(status: Status) -> RenderableType:
+    """Draw the whole status, as narrow as its names allow."""
+    parts: list[RenderableType] = [_heading(status), ""]
+    if status.queues:
+        parts.append(_table(status.queues))
+    else:
+        parts.append("no queues yet; make one: pgqpy queue create NAME")
+    for alert in status.alerts:
+        parts += ["", _alert(alert)]
+    return Group(*parts)
+
+
+def _heading(status: Status) -> Text:
+    server = status.server
+    consumers = sum(len(queue.consumers) for queue in status.queues)
+    ticker = f"ticker in session {server.ticker_pid}" if server.ticker_pid else "no pgqpy ticker"
+    return Text.assemble(
+        (printable(server.database), "bold"),
+        f" · PostgreSQL {server.server_version.split()[0]}"
+        f" · {plural(len(status.queues), 'queue')}, {plural(consumers, 'consumer')}"
+        " · ",
+        (ticker, "" if server.ticker_pid else "yellow"),
+    )
+
+
+def _table(queues: list[QueueStatus]) -> Table:
+    table = empty_table()
+    table.add_column("Queue", overflow="fold", min_width=12)
+    table.add_column("Events/s", justify="right")
+    table.add_column("Backlog", justify="right")
+    table.add_column("Lag", justify="right", no_wrap=True)
+    table.add_column("Tick", justify="right")
+    table.add_column("State", overflow="fold")
+    for queue in queues:
+        table.add_row(*_queue_cells(queue))
+        last = len(queue.consumers) - 1
+        for index, consumer in enumerate(queue.consumers):
+            branch = "└ " if index == last else "├ "
+            table.add_row(*_consumer_cells(consumer, branch, queue.unticked_events or 0))
+    return table
+
+
+def _queue_cells(queue: QueueStatus) -> tuple[Text, ...]:
+    state = Text(queue.state, _STYLES[queue.state])
+    if queue.rotation_held_by:
+        state.append(", rotation held", "yellow")
+    if queue.retry_events:
+        state.append(f", {queue.retry_events:,} to retry", "yellow")
+    if queue.delayed_events and queue.next_due_in is not None:
+        next_in = brief(max(queue.next_due_in, timedelta()))
+        state.append(f", {queue.delayed_events:,} delayed, next in {next_in}", "default")
+    if queue.dead_letters:
+        state.append(f", {plural(queue.dead_letters, 'dead letter')}", "yellow")
+    if not queue.consumers:
+        state.append(", no consumers", "dim")
+    return (
+        Text(printable(queue.queue), "bold"),
+        Text("-" if queue.events_per_second is None else rate(queue.events_per_second)),
+        Text(shown(queue.unticked_events)),
+        Text(_lag(queue.tick_age)),
+        Text(shown(queue.last_tick)),
+        state,
+    )
+
+
+def _consumer_cells(consumer: ConsumerStatus, branch: str, unticked: int) -> tuple[Text, ...]:
+    state = Text(consumer.state, _STYLES[consumer.state])
+    if consumer.state is ConsumerState.STUCK:
+        state.append(f", seen {_lag(consumer.last_seen)} ago", "default")
+    if consumer.failing is not None:
+        state.append(f", {plural(consumer.failing.attempts, 'time')}", "default")
+    if consumer.dead_letters:
+        state.append(f", {plural(consumer.dead_letters, 'dead letter')}", "yellow")
+    if consumer.progress is not None:
+        state.append(f", {_progress(consumer.progress)}", "default")
+    return (
+        Text.assemble((branch, "dim"), printable(consumer.consumer)),
+        Text(),
+        Text("-" if consumer.pending_events is None else f"{consumer.pending_events + unticked:,}"),
+        Text(_lag(consumer.lag)),
+        Text(shown(consumer.last_tick)),
+        state,
+    )
+
+
+def _progress(progress: BatchProgress) -> str:
+    tasks = "" if progress.tasks is None else f": {progress.tasks_done}/{progress.tasks} tasks"
+    return f"batch {progress.batch_id} for {brief(progress.running)}{tasks}"
+
+
+def _lag(value: timedelta | None) -> str:
+    return "-" if value is None else brief(value)
+
+
+def _alert(alert: Alert) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(Text("!", "bold red"), Text(printable(alert.message)))
+    grid.add_row("", Text(printable(alert.remedy), "cyan"))
+    return grid

@@ -1,0 +1,232 @@
+"""Repair of tasks: one, or all that a filter finds, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import click
+
+import pgqpy
+from pgqpy.cli._base.command import Command, dsn_option
+from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.names import PRIORITY, TASK_ID, TASK_QUEUE, TEXT
+from pgqpy.cli._base.output import say
+from pgqpy.cli._base.position import Moment
+from pgqpy.cli._base.wording import plural
+from pgqpy.cli._tasks.choice import Choice, choice_options, choose, claimed_option
+from pgqpy.cli._tasks.push import JSON
+from pgqpy.tasks import statements as sql
+from pgqpy.tasks.queues import TaskQueues
+
+
+def _do(
+    dsn: str,
+    past: str,
+    what: Callable[[TaskQueues, Choice], int],
+    *,
+    dry_run: bool,
+    claimed: bool = False,
+    lost: str = "they are claimed, or were finished just now",
+    **which: Any,
+) -> None:
+    """Change all chosen tasks, or none, and print their number."""
+    number = 0
+    with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
+        choices = choose(conn, claimed=claimed, **which)
+        for choice in choices:
+            done = what(TaskQueues(conn), choice)
+            if choice.ids and done < len(choice.ids):
+                few = len(choice.ids) - done
+                raise CliError(f"{plural(few, 'task')} of {choice.queue} cannot be {past}", lost)
+            number += done
+    say(
+        f"{plural(number, 'task')} would be {past}"
+        if dry_run
+        else f"{past} {plural(number, 'task')}"
+    )
+
+
+@click.command(
+    "retry",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy task retry 17",
+        "pgqpy task retry --queue mails.failed --error timeout --dry-run",
+        "pgqpy task retry --queue mails.failed --all",
+    ),
+)
+@dsn_option
+@choice_options
+def retry(dsn: str, dry_run: bool, **which: Any) -> None:
+    """Send tasks of an error queue back to where they failed.
+
+    They are available there at once, with no attempts, and with their old headers and unique key.
+    If another task has that key now, they stay.
+    """
+    _do(
+        dsn,
+        "sent back",
+        lambda queues, choice: queues.requeue(choice.queue, choice.filter),
+        dry_run=dry_run,
+        lost="they came from no other queue, or a task there has their unique key;"
+        " `pgqpy task start` makes a task available where it is",
+        **which,
+    )
+
+
+@click.command(
+    "move",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy task move slow 17 18",
+        'pgqpy task move slow --queue mails --payload \'{"size": "large"}\' --dry-run',
+    ),
+)
+@dsn_option
+@click.argument("target", metavar="TO", type=TASK_QUEUE)
+@choice_options
+@claimed_option
+def move(dsn: str, target: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+    """Move tasks to the queue TO.
+
+    They begin there with no attempts; scheduled or stopped tasks stay so, the others are available
+    at once.
+    """
+    _change(dsn, "moved", {"queue": target}, dry_run=dry_run, claimed=claimed, **which)
+
+
+@click.command(
+    "stop",
+    cls=Command,
+    role="pgq_reader",
+    examples=("pgqpy task stop 17", "pgqpy task stop --queue mails --attempts 5"),
+)
+@dsn_option
+@choice_options
+@claimed_option
+def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+    """Exclude these tasks from claims, until `pgqpy task start`.
+
+    They stay in their queue. `pgqpy task pause` does it for a whole queue, including tasks that are
+    pushed later.
+    """
+    _change(dsn, "stopped", {"stop": True}, dry_run=dry_run, claimed=claimed, **which)
+
+
+@click.command(
+    "start",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy task start 17",
+        "pgqpy task start --queue mails --status stopped --in '1 hour'",
+        "pgqpy task start --queue reports --status scheduled --set-priority 9",
+    ),
+)
+@dsn_option
+@choice_options
+@claimed_option
+@click.option("--at", type=Moment(), metavar="TIME", help="Not now, but at this time.")
+@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Not now, but after this time.")
+@click.option(
+    "--set-priority",
+    type=PRIORITY,
+    metavar="N",
+    help="With this priority from now on.",
+)
+def start(
+    dsn: str,
+    dry_run: bool,
+    claimed: bool,
+    at: datetime | None,
+    delay: str | None,
+    set_priority: int | None,
+    **which: Any,
+) -> None:
+    """Make tasks available now, or at another time.
+
+    For tasks that are stopped or scheduled, or wait for a retry. With --claimed it takes tasks
+    from their workers, which cannot finish them then.
+    """
+    if at is not None and delay is not None:
+        raise click.UsageError("Give --at or --in, not both.")
+    change: dict[str, Any] = {"delay": delay or "0"} if at is None else {"at": at.isoformat()}
+    if set_priority is not None:
+        change["priority"] = set_priority
+    _change(dsn, "started", change, dry_run=dry_run, claimed=claimed, **which)
+
+
+@click.command(
+    "remove",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy task remove 17",
+        "pgqpy task remove --queue mails.failed --older-than '90 days' --dry-run",
+        "pgqpy task remove --queue mails --all",
+    ),
+)
+@dsn_option
+@choice_options
+@claimed_option
+def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+    """Delete tasks. This cannot be undone, unless the queue keeps finished tasks.
+
+    Choose them by ids, or by --queue with options or --all. `list` takes the same options, and
+    --dry-run prints how many they find.
+    """
+    _do(
+        dsn,
+        "removed",
+        lambda queues, choice: queues.remove(choice.queue, choice.filter, claimed=claimed),
+        dry_run=dry_run,
+        claimed=claimed,
+        **which,
+    )
+
+
+@click.command(
+    "finish",
+    cls=Command,
+    role="pgq_reader",
+    examples=("pgqpy task finish 17", """pgqpy task finish 17 --result '"by hand"'"""),
+)
+@dsn_option
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TASK_ID)
+@click.option("--result", type=JSON, metavar="JSON", help="Kept with it, if the queue does that.")
+def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
+    """Finish tasks that were done by other means.
+
+    They must not be claimed. Tasks behind them by their order key become available, and the history
+    shows them as finished, with the result.
+    """
+    with connect(dsn) as conn, conn.transaction():
+        for choice in choose(conn, ids=ids):
+            for info in TaskQueues(conn).list(choice.queue, choice.filter, max_tasks=None):
+                conn.execute(sql.FINISH, [_user(conn), info.id, info.version, result])
+    say(f"finished {plural(len(set(ids)), 'task')}")
+
+
+def _user(conn: pgqpy.Connection) -> str:
+    return conn.info.user
+
+
+def _change(
+    dsn: str, past: str, change: dict[str, Any], *, dry_run: bool, claimed: bool, **which: Any
+) -> None:
+    _do(
+        dsn,
+        past,
+        lambda queues, choice: queues.change(choice.queue, choice.filter, change, claimed=claimed),
+        dry_run=dry_run,
+        claimed=claimed,
+        **which,
+    )
+
+
+COMMANDS = (finish, retry, move, stop, start, remove)

@@ -1,0 +1,161 @@
+"""The options by which commands choose tasks."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import click
+
+import pgqpy
+from pgqpy.cli._base.command import Function
+from pgqpy.cli._base.errors import CliError
+from pgqpy.cli._base.names import COUNT, PRIORITY, TASK_ID, TEXT
+from pgqpy.cli._base.wording import brief
+from pgqpy.cli._tasks.push import JSON
+from pgqpy.tasks.queues import TaskQueues
+
+STATUSES = ("available", "claimed", "scheduled", "held", "stopped")
+
+
+def filter_options(function: Function) -> Function:
+    """Add the conditions of pgq_task.list_tasks(), passed on by their names."""
+    for option in reversed(
+        (
+            click.option(
+                "--status",
+                type=click.Choice(STATUSES),
+                multiple=True,
+                help="In this state; may be given several times.",
+            ),
+            click.option(
+                "--payload", type=JSON, metavar="JSON", help="With a payload that contains this."
+            ),
+            click.option("--headers", type=JSON, metavar="JSON", help="With these headers."),
+            click.option("--error", type=TEXT, metavar="TEXT", help="With this in the error."),
+            click.option("--claimant", type=TEXT, metavar="NAME", help="Claimed by this worker."),
+            click.option(
+                "--attempts",
+                type=COUNT,
+                metavar="N",
+                help="Tried so often or more.",
+            ),
+            click.option("--priority", type=PRIORITY, metavar="N", help="With this priority."),
+            click.option("--key", type=TEXT, metavar="TEXT", help="With this unique key."),
+            click.option("--order-key", type=TEXT, metavar="TEXT", help="With this order key."),
+            click.option(
+                "--older-than",
+                type=TEXT,
+                metavar="INTERVAL",
+                help="Pushed longer ago than that: '30 days', '2h'.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def read_filter(conn: pgqpy.Connection, which: dict[str, Any]) -> dict[str, Any]:
+    """Return the options in the server's form."""
+    given = {name: value for name, value in which.items() if value not in (None, ())}
+    if "status" in given:
+        given["status"] = list(given["status"])
+    for name in ("payload", "headers"):
+        if name in given:
+            given[name] = json.loads(given[name])
+    if "key" in given:
+        given["unique_key"] = given.pop("key")
+    if "older_than" in given:
+        ((time,),) = conn.execute(
+            "select (now() - %s::interval)::text", [given.pop("older_than")]
+        ).fetchall()
+        given["created_before"] = time
+    return given
+
+
+def choice_options(function: Function) -> Function:
+    """Add the choice of the tasks to change: ids, or a queue with a filter, or all of it."""
+    for option in (
+        click.option(
+            "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
+        ),
+        click.option("--all", "every", is_flag=True, help="All tasks of the queue."),
+    ):
+        function = option(function)
+    function = filter_options(function)
+    for option in (
+        click.option("--queue", type=TEXT, metavar="QUEUE", help="Of this queue."),
+        click.argument("ids", metavar="[ID]...", nargs=-1, type=TASK_ID),
+    ):
+        function = option(function)
+    return function
+
+
+claimed_option = click.option(
+    "--claimed", is_flag=True, help="Also claimed ones: their workers lose them."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Tasks of one queue: the filter that finds them."""
+
+    queue: str
+    filter: dict[str, Any]
+    ids: tuple[int, ...] = ()
+
+
+def choose(
+    conn: pgqpy.Connection,
+    *,
+    ids: tuple[int, ...],
+    queue: str | None = None,
+    every: bool = False,
+    claimed: bool = False,
+    **which: Any,
+) -> list[Choice]:
+    """Return the chosen tasks, queue by queue. Raises CliError for ids that do not exist.
+
+    Without ``claimed``, claimed tasks are refused if they are named by their ids.
+    """
+    given = read_filter(conn, which)
+    if ids:
+        if queue is not None or every or given:
+            raise click.UsageError("Give ids, or --queue with options that say which.")
+        return _by_ids(conn, ids, claimed=claimed)
+    if queue is None or every == bool(given):
+        raise click.UsageError("Give ids, or --queue with options that say which, or with --all.")
+    return [Choice(queue, given)]
+
+
+def _by_ids(conn: pgqpy.Connection, ids: tuple[int, ...], *, claimed: bool) -> list[Choice]:
+    found = {info.id: info for info in TaskQueues(conn).list(filter={"ids": ids}, max_tasks=None)}
+    queues: defaultdict[str, list[int]] = defaultdict(list)
+    for task_id in dict.fromkeys(ids):
+        if task_id not in found:
+            raise no_such_task(task_id)
+        info = found[task_id]
+        if info.status == "claimed" and not claimed:
+            raise CliError(
+                f"task {task_id} is claimed by {info.claimant}",
+                "wait until it is done; where there is --claimed, that takes it from its worker",
+            )
+        queues[info.queue].append(task_id)
+    return [Choice(name, {"ids": some}, tuple(some)) for name, some in queues.items()]
+
+
+def no_such_task(task_id: int) -> CliError:
+    return CliError(
+        f"there is no task {task_id} (any more)",
+        "`pgqpy task list` shows those there are, `pgqpy task history` the finished ones",
+    )
+
+
+def distance(time: datetime | None, now: datetime) -> str | None:
+    """Return the distance to a time: ``in 3 s``, ``5 min ago``."""
+    if time is None:
+        return None
+    return f"in {brief(time - now)}" if time > now else f"{brief(now - time)} ago"

@@ -1,0 +1,163 @@
+"""Limits of task queues: how many tasks may be claimed at a time, and in a period."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from pgqpy.cli._base.command import Command, dsn_option, json_option
+from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.names import TASK_QUEUE, TEXT
+from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._base.wording import duration
+from pgqpy.tasks import Tasks
+from pgqpy.tasks.progress import TaskLimits
+
+#: The parameters of pgq_task.set_limits(), in words.
+LIMITS = {
+    "max_running": "at a time",
+    "max_running_per_key": "at a time per key",
+    "rate": "in {period}",
+    "rate_per_key": "in {period} per key",
+}
+SET = b"""
+select pgq_task.set_limits(%(queue)s, %(max_running)s::int4, %(max_running_per_key)s::int4,
+                           %(rate)s::int4, %(rate_per_key)s::int4, %(rate_period)s::interval)
+"""
+
+
+class Limit(click.ParamType[int]):
+    """A number of tasks; ``none`` is 0."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Refuse numbers below one."""
+        if value == "none":
+            return 0
+        try:
+            number = int(value)
+        except ValueError:
+            number = 0
+        if not 1 <= number < 2**31:
+            self.fail(f"{value!r} is no number of tasks from 1 on, nor none", param, ctx)
+        return number
+
+
+@click.command(
+    "limit",
+    cls=Command,
+    role="pgq_admin",
+    examples=(
+        "pgqpy task limit mails --running 20",
+        "pgqpy task limit api --rate-per-key 100 --period '1 minute'",
+        "pgqpy task limit mails --running none",
+        "pgqpy task limit mails --off",
+    ),
+)
+@dsn_option
+@click.argument("queue", type=TASK_QUEUE)
+@click.option(
+    "--running", "max_running", type=Limit(), metavar="N", help="Tasks claimed at a time."
+)
+@click.option(
+    "--running-per-key",
+    "max_running_per_key",
+    type=Limit(),
+    metavar="N",
+    help="Tasks claimed at a time with the same limit_key in their headers.",
+)
+@click.option("--rate", type=Limit(), metavar="N", help="Tasks claimed in any period.")
+@click.option("--rate-per-key", type=Limit(), metavar="N", help="The same per limit_key.")
+@click.option(
+    "--period", "rate_period", type=TEXT, metavar="INTERVAL", help="Its length; 1 minute."
+)
+@click.option("--off", is_flag=True, help="Take all limits away.")
+def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int | None) -> None:
+    """Limit how many tasks of a queue all workers claim together.
+
+    Limits that are not named stay as they are; none removes a limit. The change holds at once:
+    tasks that waited for the old limits are claimed as soon as the new ones allow it. `pgqpy task
+    pause` stops a queue.
+    """
+    changes = {name: value for name, value in given.items() if value is not None}
+    if off == bool(changes or rate_period):
+        raise click.UsageError("Say which limits, or --off.")
+    with connect(dsn) as conn, conn.transaction():
+        tasks = Tasks(conn)
+        known = tasks.limits(queue)
+        wanted: dict[str, Any] = {
+            name: getattr(known[0], name) if known else None for name in LIMITS
+        }
+        wanted |= {name: value or None for name, value in changes.items()}
+        if off:
+            wanted = dict.fromkeys(LIMITS)
+        elif rate_period and wanted["rate"] is None and wanted["rate_per_key"] is None:
+            raise click.UsageError("--period is for --rate and --rate-per-key.")
+        period = rate_period or (known[0].rate_period if known else timedelta(minutes=1))
+        conn.execute(SET, {"queue": queue, "rate_period": period, **wanted})
+        now = tasks.limits(queue)
+    if now:
+        say(f"task queue {queue}: at most {', '.join(_said(now[0]))}")
+    else:
+        say(f"task queue {queue} has no limits")
+
+
+def _said(limits: TaskLimits) -> list[str]:
+    period = duration(limits.rate_period)
+    return [
+        f"{getattr(limits, name):,} {what.format(period=period)}"
+        for name, what in LIMITS.items()
+        if getattr(limits, name) is not None
+    ]
+
+
+@click.command(
+    "limits",
+    cls=Command,
+    role="pgq_admin",
+    examples=("pgqpy task limits", "pgqpy task limits mails --json"),
+)
+@dsn_option
+@click.argument("queue", type=TASK_QUEUE, required=False)
+@json_option
+def limits(dsn: str, queue: str | None, as_json: bool) -> None:
+    """Show the limits of queues, and their use.
+
+    Running and rate are of the whole queue, the columns per key of tasks with the same limit_key in
+    their headers. Tasks that wait for a limit are held, or scheduled for their turn.
+    """
+    with connect(dsn) as conn:
+        found = Tasks(conn).limits(queue)
+    if as_json:
+        print_json(found)
+    elif not found:
+        whose = "no task queue has" if queue is None else f"task queue {queue} has no"
+        say(f"{whose} limits; set some: pgqpy task limit {queue or 'QUEUE'} --running 20")
+    else:
+        print_table(
+            ("Queue", "Running", "Per key", "Rate", "Per key"),
+            [
+                (
+                    each.queue,
+                    _used(each.running, each.max_running),
+                    each.max_running_per_key,
+                    _rate(each.rate and _used(each.recent, each.rate), each.rate_period),
+                    _rate(each.rate_per_key, each.rate_period),
+                )
+                for each in found
+            ],
+        )
+
+
+def _used(number: int | None, most: int | None) -> str | int | None:
+    return number if most is None else f"{number:,} of {most:,}"
+
+
+def _rate(number: str | int | None, period: timedelta) -> str | None:
+    return f"{number} in {duration(period)}" if isinstance(number, str | int) else None
+
+
+COMMANDS = (limit, limits)

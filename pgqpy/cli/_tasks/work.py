@@ -1,0 +1,109 @@
+"""Working on tasks with a class, an application, or a function."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from typing import Any
+
+import click
+
+from pgqpy._runtime import log_format
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.log_format import FORMATS, LEVELS
+from pgqpy.cli._base.command import Command, dsn_option
+from pgqpy.cli._base.errors import CliError, first_line
+from pgqpy.cli._base.interrupt import interruptible
+from pgqpy.cli._base.load_class import load_module
+from pgqpy.cli._base.names import TASK_QUEUE, TEXT
+from pgqpy.errors import PgqError
+
+
+@click.command(
+    "work",
+    cls=Command,
+    role="pgq_reader",
+    examples=(
+        "pgqpy task work shop.mails:Mailer",
+        "pgqpy task work shop.tasks:app mails reports --concurrency 8",
+        "pgqpy task work mails.py:send mails --until-empty",
+    ),
+)
+@dsn_option
+@click.argument("target", type=TEXT)
+@click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=TASK_QUEUE)
+@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="N at a time.")
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), metavar="N", help="Claim at most N at once."
+)
+@click.option("--lease", type=float, metavar="SECONDS", help="Claim for this time, and renew.")
+@click.option(
+    "--until-empty", is_flag=True, help="Work on what is available, and end; for schedulers."
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info")
+@click.option("--log-format", "form", type=click.Choice(FORMATS), default="auto")
+def work(
+    dsn: str,
+    target: str,
+    queues: tuple[str, ...],
+    until_empty: bool,
+    log_level: str,
+    form: str,
+    **settings: Any,
+) -> None:
+    """Work on tasks with TARGET until SIGTERM or Ctrl-C.
+
+    TARGET is MODULE:NAME or FILE.py:NAME: a subclass of TaskWorker or AsyncTaskWorker, a TaskApp
+    with its jobs, or a function that is called with each task. The queues are those of the class or
+    of the jobs, unless some are named here. A second Ctrl-C does not wait for the current task.
+    """
+    worker = make_worker(target, dsn, list(queues) or None, settings)
+    before = logger.handlers[:], logger.level, logger.propagate
+    log_format.setup(logger.name, log_level, form)
+    try:
+        # Threads cannot be interrupted: the second Ctrl-C ends the process with them.
+        with interruptible():
+            ended = worker.run(until_empty=until_empty)
+            if inspect.iscoroutine(ended):
+                asyncio.run(ended)
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+
+
+def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[str, Any]) -> Any:
+    """Return the worker for a target. Raises CliError."""
+    from pgqpy.tasks import AsyncTaskWorker, TaskWorker
+
+    where, _, name = target.rpartition(":")
+    if not where:
+        raise CliError(f"{target} names nothing in a module", "write it as shop.tasks:app")
+    try:
+        found = getattr(load_module(where), name, None)
+    except ImportError as error:
+        raise CliError(f"{where} cannot be imported: {first_line(str(error))}") from error
+    # Its dependencies may not be installed; then no app can exist.
+    jobs: Any = sys.modules.get("pgqpy.tasks.app")
+    given = {key: value for key, value in settings.items() if value is not None}
+    try:
+        if jobs is not None and isinstance(found, jobs.TaskApp):
+            awaited = any(map(inspect.iscoroutinefunction, found.functions))
+            return (found.async_worker if awaited else found.worker)(dsn, queues, **given)
+        if isinstance(found, type) and issubclass(found, TaskWorker | AsyncTaskWorker):
+            return found(dsn, queues, **given)
+        if callable(found) and not isinstance(found, type | (jobs.Job if jobs else type)):
+            if queues is None:
+                raise click.UsageError(f"Name the queues whose tasks {name} is called with.")
+            made = AsyncTaskWorker if inspect.iscoroutinefunction(found) else TaskWorker
+            return made(dsn, queues, found, **given)
+    except (PgqError, click.ClickException):
+        raise
+    except (TypeError, ValueError) as error:
+        raise CliError(
+            f"{target} cannot be made: {type(error).__name__}: {first_line(str(error))}",
+            "a class with a constructor of its own must take what TaskWorker's takes",
+        ) from error
+    raise CliError(
+        f"{where} has no worker named {name}",
+        "it can be a subclass of TaskWorker or AsyncTaskWorker, a TaskApp, or a function",
+    )
