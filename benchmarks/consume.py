@@ -100,8 +100,8 @@ class Notes:
 class Counter(pgqpy.Consumer):
     """Looks at each event."""
 
-    queue_name = "q"
-    consumer_name = "counter"
+    queue = "q"
+    consumer = "counter"
     events = 0
 
     def __init__(self, dsn: str, notes: Notes) -> None:

@@ -31,8 +31,8 @@ REWIND = "select pgq.register_consumer_at('q', 'shared', 1)"
 
 
 class Worker(pgqpy.CoopConsumer):
-    queue_name = "q"
-    consumer_name = "shared"
+    queue = "q"
+    consumer = "shared"
     batch_size = TICK_EVERY
     barrier: Barrier
     events = 0

@@ -47,8 +47,8 @@ POLICIES = {
 class Failing(pgqpy.Consumer):
     """Fails for every event."""
 
-    queue_name = "q"
-    consumer_name = "failing"
+    queue = "q"
+    consumer = "failing"
     batch_size = None
     failed = 0
 

@@ -57,8 +57,8 @@ create table disorder (batch bigint, key text)
 
 
 class Worker(pgqpy.GroupConsumer):
-    queue_name = "q"
-    consumer_name = "g"
+    queue = "q"
+    consumer = "g"
     poll_interval = 0.05
     go: Barrier
 
@@ -74,8 +74,8 @@ class Sleeper(Worker):
 
 
 class AsyncSleeper(pgqpy.AsyncGroupConsumer):
-    queue_name = "q"
-    consumer_name = "g"
+    queue = "q"
+    consumer = "g"
     poll_interval = 0.05
     go: Barrier
 
@@ -119,16 +119,16 @@ class OrderChecker(Worker):
 
 
 class Nothing(pgqpy.GroupConsumer):
-    queue_name = "q"
-    consumer_name = "g"
+    queue = "q"
+    consumer = "g"
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         pass
 
 
 class PlainNothing(pgqpy.Consumer):
-    queue_name = "q"
-    consumer_name = "plain"
+    queue = "q"
+    consumer = "plain"
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         pass

@@ -52,7 +52,7 @@ def move(source: str, target: str, count: int) -> float:
         conn.execute(REWIND)
         remote.execute(FORGET)
         before = remote.execute("select count(*) from pgq.event").fetchone()
-    mover = QueueMover(source, target_dsn=target, queue_name="q", consumer_name="queue_mover")
+    mover = QueueMover(source, target_dsn=target, queue="q", consumer="queue_mover")
     mover.target_queue = "q"
     began = perf_counter()
     mover.run(until_empty=True)

@@ -72,7 +72,7 @@ class Watch(pgqpy.Consumer):
     """Notes each event."""
 
     def __init__(self, dsn: str, position: Position, record: Record, total: Any) -> None:
-        super().__init__(dsn, queue_name=position[0], consumer_name=position[1])
+        super().__init__(dsn, queue=position[0], consumer=position[1])
         self.record = record
         self.total = total
 
@@ -95,7 +95,7 @@ class AsyncWatch(pgqpy.AsyncConsumer):
     """Notes each event, and shares its process with others."""
 
     def __init__(self, dsn: str, position: Position, record: Record, total: Any) -> None:
-        super().__init__(dsn, queue_name=position[0], consumer_name=position[1])
+        super().__init__(dsn, queue=position[0], consumer=position[1])
         self.record = record
         self.total = total
 

@@ -16,8 +16,8 @@ import pgqpy
 class OrderMailer(pgqpy.AsyncConsumer):
     """Says what it would mail. At the first attempt the mail server is always busy."""
 
-    queue_name = "orders"
-    consumer_name = "order_mailer"
+    queue = "orders"
+    consumer = "order_mailer"
     event_types = ("order.created",)
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:

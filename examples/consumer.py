@@ -29,8 +29,8 @@ on conflict (event_type) do update set events = kept.events + excluded.events
 class OrderCounter(pgqpy.Consumer):
     """Keeps ``order_event_count`` up to date."""
 
-    queue_name = "orders"
-    consumer_name = "order_counter"
+    queue = "orders"
+    consumer = "order_counter"
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         counts = Counter(event.type for event in batch)

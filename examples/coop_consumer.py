@@ -24,8 +24,8 @@ create table if not exists parcel (
 class Packer(pgqpy.CoopConsumer):
     """Packs what was shipped."""
 
-    queue_name = "orders"
-    consumer_name = "packers"
+    queue = "orders"
+    consumer = "packers"
     event_types = ("order.shipped",)
     dead_after = timedelta(seconds=10)
 

@@ -15,8 +15,8 @@ import pgqpy
 class Invoices(pgqpy.Consumer):
     """An order without a total is given up at once; a busy tax office is asked three times."""
 
-    queue_name = "orders_to_invoice"
-    consumer_name = "invoices"
+    queue = "orders_to_invoice"
+    consumer = "invoices"
     retry_policy = pgqpy.FixedDelay(0.5, attempts=3)
 
     settled = 0
@@ -37,11 +37,11 @@ class Invoices(pgqpy.Consumer):
 
 def main() -> None:
     with pgqpy.connect() as conn:
-        pgqpy.Admin(conn).create_queue(Invoices.queue_name)
+        pgqpy.Admin(conn).create_queue(Invoices.queue)
     invoices = Invoices()
     invoices.register()
     with pgqpy.connect() as conn:
-        pgqpy.Producer(Invoices.queue_name).insert_events(
+        pgqpy.Producer(Invoices.queue).insert_events(
             conn,
             [
                 ("order.created", '{"id": 1, "total": 12.5}'),
@@ -52,7 +52,7 @@ def main() -> None:
     invoices.run()
     with pgqpy.connect() as conn:
         letters = pgqpy.DeadLetters(conn)
-        which = pgqpy.DeadLetterFilter(queue=Invoices.queue_name)
+        which = pgqpy.DeadLetterFilter(queue=Invoices.queue)
         for letter in letters.find(which):
             print(f"dead letter of {letter.consumer}: {letter.reason}", flush=True)
         print(f"{letters.replay(which)} replayed", flush=True)

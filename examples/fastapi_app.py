@@ -57,8 +57,8 @@ class OrderOut(OrderIn):
 class Confirmer(pgqpy.AsyncConsumer):
     """Confirms orders: exactly once, since that and the batch's end are one transaction."""
 
-    queue_name = "orders"
-    consumer_name = "confirmer"
+    queue = "orders"
+    consumer = "confirmer"
     event_types = ("order.placed",)
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:

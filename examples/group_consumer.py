@@ -23,8 +23,8 @@ create table if not exists customer_order (
 class Shipments(pgqpy.GroupConsumer):
     """Writes down what it hears of each customer, in order."""
 
-    queue_name = "orders"
-    consumer_name = "shipments"
+    queue = "orders"
+    consumer = "shipments"
     key = "ev_data::jsonb ->> 'customer'"
     partitions = 4
 

@@ -34,8 +34,8 @@ FRENCH = "get_json_object(ev_data, '$.country') = 'FR'"
 class ShopArchive(Archive):
     """Says what it has archived."""
 
-    queue_name = "shop"
-    consumer_name = "shop_archive"
+    queue = "shop"
+    consumer = "shop_archive"
 
     def on_commit(self, commit: Commit) -> None:
         print(f"{commit.events:,} events up to tick {commit.end.tick}", flush=True)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class OrderStatistics(SparkConsumer):
     """Shows how many events of each type a batch has."""
 
-    queue_name = "orders"
-    consumer_name = "order_statistics"
+    queue = "orders"
+    consumer = "order_statistics"
 
     def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
         for row in df.groupBy("ev_type").count().orderBy("ev_type").collect():

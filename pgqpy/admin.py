@@ -32,69 +32,69 @@ class Admin:
 
     # --- queues
 
-    def create_queue(self, queue_name: str) -> bool:
+    def create_queue(self, queue: str) -> bool:
         """Create a queue; False if it exists already."""
-        return bool(self._value("create_queue", queue_name))
+        return bool(self._value("create_queue", queue))
 
-    def drop_queue(self, queue_name: str, *, force: bool = False) -> None:
+    def drop_queue(self, queue: str, *, force: bool = False) -> None:
         """Drop a queue and its events; with ``force`` its consumers too.
 
         Raises QueueInUse if it has consumers, delayed events or dead letters and ``force`` is not
         set.
         """
-        self._value("drop_queue", queue_name, force)
+        self._value("drop_queue", queue, force)
 
-    def set_queue_config(self, queue_name: str, param: str, value: object) -> None:
+    def set_queue_config(self, queue: str, param: str, value: object) -> None:
         """Change a setting of a queue, for instance ``ticker_max_lag`` to ``'1 second'``."""
         text = None if value is None else str(value)
-        self._value("set_queue_config", queue_name, param, text)
+        self._value("set_queue_config", queue, param, text)
 
-    def get_queue_info(self, queue_name: str | None = None) -> list[QueueInfo]:
+    def get_queue_info(self, queue: str | None = None) -> list[QueueInfo]:
         """All queues, or one. Raises QueueNotFound if that one does not exist."""
-        rows = self._rows("get_queue_info", *_given(queue_name))
-        if queue_name is not None and not rows:
-            raise QueueNotFound(f"queue {queue_name!r} does not exist")
+        rows = self._rows("get_queue_info", *_given(queue))
+        if queue is not None and not rows:
+            raise QueueNotFound(f"queue {queue!r} does not exist")
         return [QueueInfo.from_row(row) for row in rows]
 
     # --- consumers
 
-    def register_consumer(self, queue_name: str, consumer_name: str) -> bool:
+    def register_consumer(self, queue: str, consumer: str) -> bool:
         """Register a consumer at the newest tick; False if it is registered already."""
-        return bool(self._value("register_consumer", queue_name, consumer_name))
+        return bool(self._value("register_consumer", queue, consumer))
 
-    def register_consumer_at(self, queue_name: str, consumer_name: str, tick_id: int) -> bool:
+    def register_consumer_at(self, queue: str, consumer: str, tick_id: int) -> bool:
         """Register a consumer at a tick, or move it there; False if it was registered already.
 
         Raises TickNotFound if the tick does not exist (any more).
         """
-        return bool(self._value("register_consumer_at", queue_name, consumer_name, tick_id))
+        return bool(self._value("register_consumer_at", queue, consumer, tick_id))
 
-    def unregister_consumer(self, queue_name: str, consumer_name: str) -> int:
+    def unregister_consumer(self, queue: str, consumer: str) -> int:
         """Unregister a consumer with its retries; return the number of registrations removed."""
-        return int(self._value("unregister_consumer", queue_name, consumer_name))
+        return int(self._value("unregister_consumer", queue, consumer))
 
     def get_consumer_info(
-        self, queue_name: str | None = None, consumer_name: str | None = None
+        self, queue: str | None = None, consumer: str | None = None
     ) -> list[ConsumerInfo]:
         """All consumers, those of a queue, or one on a queue."""
-        rows = self._rows("get_consumer_info", *_given(queue_name, consumer_name))
+        rows = self._rows("get_consumer_info", *_given(queue, consumer))
         return [ConsumerInfo.from_row(row) for row in rows]
 
     # --- batches, without `Consumer`
 
-    def next_batch(self, queue_name: str, consumer_name: str) -> int | None:
+    def next_batch(self, queue: str, consumer: str) -> int | None:
         """Open the next batch, or return the open one; its id, None if there is none yet."""
-        batch_id: int | None = self._value("next_batch", queue_name, consumer_name)
+        batch_id: int | None = self._value("next_batch", queue, consumer)
         return batch_id
 
-    def next_batch_info(self, queue_name: str, consumer_name: str) -> NextBatch | None:
+    def next_batch_info(self, queue: str, consumer: str) -> NextBatch | None:
         """Open the next batch like `next_batch`; return it with its ticks."""
-        return self._next("next_batch_info", queue_name, consumer_name)
+        return self._next("next_batch_info", queue, consumer)
 
     def next_batch_custom(
         self,
-        queue_name: str,
-        consumer_name: str,
+        queue: str,
+        consumer: str,
         *,
         min_lag: timedelta | None = None,
         min_count: int | None = None,
@@ -102,20 +102,18 @@ class Admin:
     ) -> NextBatch | None:
         """Open a batch of events older than ``min_lag``: ``min_count`` of them, or
         ``min_interval``."""
-        return self._next(
-            "next_batch_custom", queue_name, consumer_name, min_lag, min_count, min_interval
-        )
+        return self._next("next_batch_custom", queue, consumer, min_lag, min_count, min_interval)
 
     def next_batch_upto(
         self,
-        queue_name: str,
-        consumer_name: str,
+        queue: str,
+        consumer: str,
         max_count: int,
         *,
         min_lag: timedelta | None = None,
     ) -> NextBatch | None:
         """Open a batch of as many ticks as hold about ``max_count`` events."""
-        return self._next("next_batch_upto", queue_name, consumer_name, max_count, min_lag)
+        return self._next("next_batch_upto", queue, consumer, max_count, min_lag)
 
     def get_batch_info(self, batch_id: int) -> BatchInfo:
         """Describe an open batch. Raises BatchNotFound."""
@@ -146,17 +144,17 @@ class Admin:
 
     # --- manual ticks
 
-    def ticker(self, queue_name: str | None = None) -> int | None:
+    def ticker(self, queue: str | None = None) -> int | None:
         """Tick one queue and return the tick's id, or all that are due and return their number."""
-        tick: int | None = self._value("ticker", *_given(queue_name))
+        tick: int | None = self._value("ticker", *_given(queue))
         return tick
 
-    def force_tick(self, queue_name: str) -> int | None:
+    def force_tick(self, queue: str) -> int | None:
         """Make the next call of the ticker tick; return the id of the last tick.
 
         None if there is no such queue, or if its ticker is paused or external.
         """
-        tick: int | None = self._value("force_tick", queue_name)
+        tick: int | None = self._value("force_tick", queue)
         return tick
 
     def maint_retry_events(self) -> int:

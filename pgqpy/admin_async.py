@@ -29,69 +29,69 @@ class AsyncAdmin:
 
     # --- queues
 
-    async def create_queue(self, queue_name: str) -> bool:
+    async def create_queue(self, queue: str) -> bool:
         """Create a queue; False if it exists already."""
-        return bool(await self._value("create_queue", queue_name))
+        return bool(await self._value("create_queue", queue))
 
-    async def drop_queue(self, queue_name: str, *, force: bool = False) -> None:
+    async def drop_queue(self, queue: str, *, force: bool = False) -> None:
         """Drop a queue and its events; with ``force`` its consumers too.
 
         Raises QueueInUse if it has consumers, delayed events or dead letters and ``force`` is not
         set.
         """
-        await self._value("drop_queue", queue_name, force)
+        await self._value("drop_queue", queue, force)
 
-    async def set_queue_config(self, queue_name: str, param: str, value: object) -> None:
+    async def set_queue_config(self, queue: str, param: str, value: object) -> None:
         """Change a setting of a queue, for instance ``ticker_max_lag`` to ``'1 second'``."""
         text = None if value is None else str(value)
-        await self._value("set_queue_config", queue_name, param, text)
+        await self._value("set_queue_config", queue, param, text)
 
-    async def get_queue_info(self, queue_name: str | None = None) -> list[QueueInfo]:
+    async def get_queue_info(self, queue: str | None = None) -> list[QueueInfo]:
         """All queues, or one. Raises QueueNotFound if that one does not exist."""
-        rows = await self._rows("get_queue_info", *_given(queue_name))
-        if queue_name is not None and not rows:
-            raise QueueNotFound(f"queue {queue_name!r} does not exist")
+        rows = await self._rows("get_queue_info", *_given(queue))
+        if queue is not None and not rows:
+            raise QueueNotFound(f"queue {queue!r} does not exist")
         return [QueueInfo.from_row(row) for row in rows]
 
     # --- consumers
 
-    async def register_consumer(self, queue_name: str, consumer_name: str) -> bool:
+    async def register_consumer(self, queue: str, consumer: str) -> bool:
         """Register a consumer at the newest tick; False if it is registered already."""
-        return bool(await self._value("register_consumer", queue_name, consumer_name))
+        return bool(await self._value("register_consumer", queue, consumer))
 
-    async def register_consumer_at(self, queue_name: str, consumer_name: str, tick_id: int) -> bool:
+    async def register_consumer_at(self, queue: str, consumer: str, tick_id: int) -> bool:
         """Register a consumer at a tick, or move it there; False if it was registered already.
 
         Raises TickNotFound if the tick does not exist (any more).
         """
-        return bool(await self._value("register_consumer_at", queue_name, consumer_name, tick_id))
+        return bool(await self._value("register_consumer_at", queue, consumer, tick_id))
 
-    async def unregister_consumer(self, queue_name: str, consumer_name: str) -> int:
+    async def unregister_consumer(self, queue: str, consumer: str) -> int:
         """Unregister a consumer with its retries; return the number of registrations removed."""
-        return int(await self._value("unregister_consumer", queue_name, consumer_name))
+        return int(await self._value("unregister_consumer", queue, consumer))
 
     async def get_consumer_info(
-        self, queue_name: str | None = None, consumer_name: str | None = None
+        self, queue: str | None = None, consumer: str | None = None
     ) -> list[ConsumerInfo]:
         """All consumers, those of a queue, or one on a queue."""
-        rows = await self._rows("get_consumer_info", *_given(queue_name, consumer_name))
+        rows = await self._rows("get_consumer_info", *_given(queue, consumer))
         return [ConsumerInfo.from_row(row) for row in rows]
 
     # --- batches, without `Consumer`
 
-    async def next_batch(self, queue_name: str, consumer_name: str) -> int | None:
+    async def next_batch(self, queue: str, consumer: str) -> int | None:
         """Open the next batch, or return the open one; its id, None if there is none yet."""
-        batch_id: int | None = await self._value("next_batch", queue_name, consumer_name)
+        batch_id: int | None = await self._value("next_batch", queue, consumer)
         return batch_id
 
-    async def next_batch_info(self, queue_name: str, consumer_name: str) -> NextBatch | None:
+    async def next_batch_info(self, queue: str, consumer: str) -> NextBatch | None:
         """Open the next batch like `next_batch`; return it with its ticks."""
-        return await self._next("next_batch_info", queue_name, consumer_name)
+        return await self._next("next_batch_info", queue, consumer)
 
     async def next_batch_custom(
         self,
-        queue_name: str,
-        consumer_name: str,
+        queue: str,
+        consumer: str,
         *,
         min_lag: timedelta | None = None,
         min_count: int | None = None,
@@ -100,19 +100,19 @@ class AsyncAdmin:
         """Open a batch of events older than ``min_lag``: ``min_count`` of them, or
         ``min_interval``."""
         return await self._next(
-            "next_batch_custom", queue_name, consumer_name, min_lag, min_count, min_interval
+            "next_batch_custom", queue, consumer, min_lag, min_count, min_interval
         )
 
     async def next_batch_upto(
         self,
-        queue_name: str,
-        consumer_name: str,
+        queue: str,
+        consumer: str,
         max_count: int,
         *,
         min_lag: timedelta | None = None,
     ) -> NextBatch | None:
         """Open a batch of as many ticks as hold about ``max_count`` events."""
-        return await self._next("next_batch_upto", queue_name, consumer_name, max_count, min_lag)
+        return await self._next("next_batch_upto", queue, consumer, max_count, min_lag)
 
     async def get_batch_info(self, batch_id: int) -> BatchInfo:
         """Describe an open batch. Raises BatchNotFound."""
@@ -143,17 +143,17 @@ class AsyncAdmin:
 
     # --- manual ticks
 
-    async def ticker(self, queue_name: str | None = None) -> int | None:
+    async def ticker(self, queue: str | None = None) -> int | None:
         """Tick one queue and return the tick's id, or all that are due and return their number."""
-        tick: int | None = await self._value("ticker", *_given(queue_name))
+        tick: int | None = await self._value("ticker", *_given(queue))
         return tick
 
-    async def force_tick(self, queue_name: str) -> int | None:
+    async def force_tick(self, queue: str) -> int | None:
         """Make the next call of the ticker tick; return the id of the last tick.
 
         None if there is no such queue, or if its ticker is paused or external.
         """
-        tick: int | None = await self._value("force_tick", queue_name)
+        tick: int | None = await self._value("force_tick", queue)
         return tick
 
     async def maint_retry_events(self) -> int:

@@ -27,7 +27,7 @@ class GroupAdmin:
 
     def create_group(
         self,
-        queue_name: str,
+        queue: str,
         group_name: str,
         *,
         key: str,
@@ -44,7 +44,7 @@ class GroupAdmin:
         return bool(
             self._value(
                 "create_group",
-                queue_name,
+                queue,
                 group_name,
                 partitions,
                 key,
@@ -54,61 +54,59 @@ class GroupAdmin:
             )
         )
 
-    def drop_group(self, queue_name: str, group_name: str, *, force: bool = False) -> None:
+    def drop_group(self, queue: str, group_name: str, *, force: bool = False) -> None:
         """Drop a group with its positions; with ``force`` its parked events too.
 
         Raises KeysParked if it has parked events and ``force`` is not set.
         """
-        self._value("drop_group", queue_name, group_name, force)
+        self._value("drop_group", queue, group_name, force)
 
-    def set_group_config(self, queue_name: str, group_name: str, param: str, value: object) -> None:
+    def set_group_config(self, queue: str, group_name: str, param: str, value: object) -> None:
         """Change ``lease`` or ``park_limit`` of a group."""
-        self._value("set_group_config", queue_name, group_name, param, str(value))
+        self._value("set_group_config", queue, group_name, param, str(value))
 
-    def resize_group(self, queue_name: str, group_name: str, partitions: int) -> int | None:
+    def resize_group(self, queue: str, group_name: str, partitions: int) -> int | None:
         """Change the number of partitions; return the tick that all must reach first, None if done.
 
         Its workers take the partitions there. Setting the present number cancels a resize that has
         not happened yet.
         """
-        tick: int | None = self._value("resize_group", queue_name, group_name, partitions)
+        tick: int | None = self._value("resize_group", queue, group_name, partitions)
         return tick
 
     def get_group_info(
-        self, queue_name: str | None = None, group_name: str | None = None
+        self, queue: str | None = None, group_name: str | None = None
     ) -> list[GroupInfo]:
         """Return all groups, those of a queue, or one. Raises GroupNotFound if it does not
         exist."""
-        rows = self._rows("get_group_info", queue_name, group_name)
-        if group_name is not None and queue_name is not None and not rows:
+        rows = self._rows("get_group_info", queue, group_name)
+        if group_name is not None and queue is not None and not rows:
             raise GroupNotFound(
-                f"there is no consumer group {group_name!r} on queue {queue_name!r}",
+                f"there is no consumer group {group_name!r} on queue {queue!r}",
                 hint="Create it with create_group, or run a worker.",
             )
         return [GroupInfo.from_row(row) for row in rows]
 
-    def get_group_partitions(self, queue_name: str, group_name: str) -> list[GroupPartition]:
+    def get_group_partitions(self, queue: str, group_name: str) -> list[GroupPartition]:
         """Return the partitions of a group, by number."""
-        rows = self._rows("get_group_partitions", queue_name, group_name)
+        rows = self._rows("get_group_partitions", queue, group_name)
         return [GroupPartition.from_row(row) for row in rows]
 
-    def get_parked_keys(self, queue_name: str, group_name: str) -> list[ParkedKey]:
+    def get_parked_keys(self, queue: str, group_name: str) -> list[ParkedKey]:
         """Return the parked keys of a group, the longest parked first."""
-        rows = self._rows("get_parked_keys", queue_name, group_name)
+        rows = self._rows("get_parked_keys", queue, group_name)
         return [ParkedKey.from_row(row) for row in rows]
 
-    def unpark_key(self, queue_name: str, group_name: str, key: str | None = None) -> int:
+    def unpark_key(self, queue: str, group_name: str, key: str | None = None) -> int:
         """Retry a parked key, or all, now, in order; return the number of keys."""
-        return int(self._value("unpark_key", queue_name, group_name, key))
+        return int(self._value("unpark_key", queue, group_name, key))
 
-    def give_up_parked(
-        self, queue_name: str, group_name: str, key: str, *, most: int | None = 1
-    ) -> int:
+    def give_up_parked(self, queue: str, group_name: str, key: str, *, most: int | None = 1) -> int:
         """Make the first events of a parked key dead letters, None: of all; return their number.
 
         The rest of the key is retried now.
         """
-        return int(self._value("give_up_parked", queue_name, group_name, key, most))
+        return int(self._value("give_up_parked", queue, group_name, key, most))
 
     def _value(self, function: str, *arguments: Any) -> Any:
         return next(iter((self._rows(function, *arguments))[0].values()))

@@ -24,7 +24,7 @@ class AsyncGroupAdmin:
 
     async def create_group(
         self,
-        queue_name: str,
+        queue: str,
         group_name: str,
         *,
         key: str,
@@ -41,7 +41,7 @@ class AsyncGroupAdmin:
         return bool(
             await self._value(
                 "create_group",
-                queue_name,
+                queue,
                 group_name,
                 partitions,
                 key,
@@ -51,63 +51,63 @@ class AsyncGroupAdmin:
             )
         )
 
-    async def drop_group(self, queue_name: str, group_name: str, *, force: bool = False) -> None:
+    async def drop_group(self, queue: str, group_name: str, *, force: bool = False) -> None:
         """Drop a group with its positions; with ``force`` its parked events too.
 
         Raises KeysParked if it has parked events and ``force`` is not set.
         """
-        await self._value("drop_group", queue_name, group_name, force)
+        await self._value("drop_group", queue, group_name, force)
 
     async def set_group_config(
-        self, queue_name: str, group_name: str, param: str, value: object
+        self, queue: str, group_name: str, param: str, value: object
     ) -> None:
         """Change ``lease`` or ``park_limit`` of a group."""
-        await self._value("set_group_config", queue_name, group_name, param, str(value))
+        await self._value("set_group_config", queue, group_name, param, str(value))
 
-    async def resize_group(self, queue_name: str, group_name: str, partitions: int) -> int | None:
+    async def resize_group(self, queue: str, group_name: str, partitions: int) -> int | None:
         """Change the number of partitions; return the tick that all must reach first, None if done.
 
         Its workers take the partitions there. Setting the present number cancels a resize that has
         not happened yet.
         """
-        tick: int | None = await self._value("resize_group", queue_name, group_name, partitions)
+        tick: int | None = await self._value("resize_group", queue, group_name, partitions)
         return tick
 
     async def get_group_info(
-        self, queue_name: str | None = None, group_name: str | None = None
+        self, queue: str | None = None, group_name: str | None = None
     ) -> list[GroupInfo]:
         """Return all groups, those of a queue, or one. Raises GroupNotFound if it does not
         exist."""
-        rows = await self._rows("get_group_info", queue_name, group_name)
-        if group_name is not None and queue_name is not None and not rows:
+        rows = await self._rows("get_group_info", queue, group_name)
+        if group_name is not None and queue is not None and not rows:
             raise GroupNotFound(
-                f"there is no consumer group {group_name!r} on queue {queue_name!r}",
+                f"there is no consumer group {group_name!r} on queue {queue!r}",
                 hint="Create it with create_group, or run a worker.",
             )
         return [GroupInfo.from_row(row) for row in rows]
 
-    async def get_group_partitions(self, queue_name: str, group_name: str) -> list[GroupPartition]:
+    async def get_group_partitions(self, queue: str, group_name: str) -> list[GroupPartition]:
         """Return the partitions of a group, by number."""
-        rows = await self._rows("get_group_partitions", queue_name, group_name)
+        rows = await self._rows("get_group_partitions", queue, group_name)
         return [GroupPartition.from_row(row) for row in rows]
 
-    async def get_parked_keys(self, queue_name: str, group_name: str) -> list[ParkedKey]:
+    async def get_parked_keys(self, queue: str, group_name: str) -> list[ParkedKey]:
         """Return the parked keys of a group, the longest parked first."""
-        rows = await self._rows("get_parked_keys", queue_name, group_name)
+        rows = await self._rows("get_parked_keys", queue, group_name)
         return [ParkedKey.from_row(row) for row in rows]
 
-    async def unpark_key(self, queue_name: str, group_name: str, key: str | None = None) -> int:
+    async def unpark_key(self, queue: str, group_name: str, key: str | None = None) -> int:
         """Retry a parked key, or all, now, in order; return the number of keys."""
-        return int(await self._value("unpark_key", queue_name, group_name, key))
+        return int(await self._value("unpark_key", queue, group_name, key))
 
     async def give_up_parked(
-        self, queue_name: str, group_name: str, key: str, *, most: int | None = 1
+        self, queue: str, group_name: str, key: str, *, most: int | None = 1
     ) -> int:
         """Make the first events of a parked key dead letters, None: of all; return their number.
 
         The rest of the key is retried now.
         """
-        return int(await self._value("give_up_parked", queue_name, group_name, key, most))
+        return int(await self._value("give_up_parked", queue, group_name, key, most))
 
     async def _value(self, function: str, *arguments: Any) -> Any:
         return next(iter((await self._rows(function, *arguments))[0].values()))

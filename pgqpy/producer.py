@@ -41,8 +41,8 @@ class Producer:
     TypeError if a field is not a text.
     """
 
-    def __init__(self, queue_name: str) -> None:
-        self.queue_name = queue_name
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
 
     def insert_event(
         self,
@@ -62,9 +62,9 @@ class Producer:
         fields = texts((type, data, extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
-            statement, arguments = _INSERT_EVENT, [self.queue_name, *fields]
+            statement, arguments = _INSERT_EVENT, [self.queue, *fields]
         else:
-            statement, arguments = delivery.event(self.queue_name, fields)
+            statement, arguments = delivery.event(self.queue, fields)
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(statement, checked(arguments))
             return int((cursor.fetchall())[0][0])
@@ -77,7 +77,7 @@ class Producer:
         RetryTransaction if the event was delivered after the transaction began.
         """
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_CANCEL_EVENT, checked([self.queue_name, event_id]))
+            cursor.execute(_CANCEL_EVENT, checked([self.queue, event_id]))
             return bool((cursor.fetchall())[0][0])
 
     def insert_events(
@@ -124,9 +124,9 @@ class Producer:
         """
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
-            statement, arguments = _INSERT_EVENTS, [self.queue_name, *event_arrays(events)]
+            statement, arguments = _INSERT_EVENTS, [self.queue, *event_arrays(events)]
         else:
-            statement, arguments = delivery.events(self.queue_name, list(events))
+            statement, arguments = delivery.events(self.queue, list(events))
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(statement, checked(arguments))
             return [int(event_id) for (event_id,) in cursor.fetchall()]
@@ -143,10 +143,10 @@ class Producer:
             for event in each(events):
                 piece.append(event)
                 if len(piece) == PIECE:
-                    cursor.execute(*_prepared(delivery, self.queue_name, piece))
+                    cursor.execute(*_prepared(delivery, self.queue, piece))
                     count += len(piece)
                     piece.clear()
-            cursor.execute(*_prepared(delivery, self.queue_name, piece))
+            cursor.execute(*_prepared(delivery, self.queue, piece))
         return count + len(piece)
 
     def _copy(
@@ -158,7 +158,7 @@ class Producer:
         with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
-            cursor.execute(_CURRENT_TABLE, checked([self.queue_name]))
+            cursor.execute(_CURRENT_TABLE, checked([self.queue]))
             table = str((cursor.fetchall())[0][0])
             with cursor.copy(copy_in(table), writer=_Writer(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
@@ -193,8 +193,6 @@ _CURRENT_TABLE = call("current_event_table", 1)
 _CANCEL_EVENT = call("cancel_event", 2)
 
 
-def _prepared(
-    delivery: Delivery, queue_name: str, piece: list[EventFields]
-) -> tuple[bytes, list[Any]]:
-    statement, arguments = delivery.events(queue_name, piece)
+def _prepared(delivery: Delivery, queue: str, piece: list[EventFields]) -> tuple[bytes, list[Any]]:
+    statement, arguments = delivery.events(queue, piece)
     return statement, checked(arguments)

@@ -38,8 +38,8 @@ class AsyncProducer:
     TypeError if a field is not a text.
     """
 
-    def __init__(self, queue_name: str) -> None:
-        self.queue_name = queue_name
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
 
     async def insert_event(
         self,
@@ -59,9 +59,9 @@ class AsyncProducer:
         fields = texts((type, data, extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
-            statement, arguments = _INSERT_EVENT, [self.queue_name, *fields]
+            statement, arguments = _INSERT_EVENT, [self.queue, *fields]
         else:
-            statement, arguments = delivery.event(self.queue_name, fields)
+            statement, arguments = delivery.event(self.queue, fields)
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 await cursor.execute(statement, checked(arguments))
@@ -76,7 +76,7 @@ class AsyncProducer:
         """
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(_CANCEL_EVENT, checked([self.queue_name, event_id]))
+                await cursor.execute(_CANCEL_EVENT, checked([self.queue, event_id]))
                 return bool((await cursor.fetchall())[0][0])
 
     async def insert_events(
@@ -123,9 +123,9 @@ class AsyncProducer:
         """
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
-            statement, arguments = _INSERT_EVENTS, [self.queue_name, *event_arrays(events)]
+            statement, arguments = _INSERT_EVENTS, [self.queue, *event_arrays(events)]
         else:
-            statement, arguments = delivery.events(self.queue_name, list(events))
+            statement, arguments = delivery.events(self.queue, list(events))
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:
                 await cursor.execute(statement, checked(arguments))
@@ -143,10 +143,10 @@ class AsyncProducer:
             async for event in async_each(events):
                 piece.append(event)
                 if len(piece) == PIECE:
-                    await cursor.execute(*_prepared(delivery, self.queue_name, piece))
+                    await cursor.execute(*_prepared(delivery, self.queue, piece))
                     count += len(piece)
                     piece.clear()
-            await cursor.execute(*_prepared(delivery, self.queue_name, piece))
+            await cursor.execute(*_prepared(delivery, self.queue, piece))
         return count + len(piece)
 
     async def _copy(
@@ -158,7 +158,7 @@ class AsyncProducer:
         async with conn.cursor(row_factory=tuple_row) as cursor:
             # Read in the transaction that writes: so a rotation between the two is noticed, and the
             # events are looked for in this table.
-            await cursor.execute(_CURRENT_TABLE, checked([self.queue_name]))
+            await cursor.execute(_CURRENT_TABLE, checked([self.queue]))
             table = str((await cursor.fetchall())[0][0])
             async with cursor.copy(copy_in(table), writer=_AsyncWriter(cursor)) as copy:
                 copy.set_types(["text"] * len(NEW_EVENT_COLUMNS))
@@ -193,8 +193,6 @@ _CURRENT_TABLE = call("current_event_table", 1)
 _CANCEL_EVENT = call("cancel_event", 2)
 
 
-def _prepared(
-    delivery: Delivery, queue_name: str, piece: list[EventFields]
-) -> tuple[bytes, list[Any]]:
-    statement, arguments = delivery.events(queue_name, piece)
+def _prepared(delivery: Delivery, queue: str, piece: list[EventFields]) -> tuple[bytes, list[Any]]:
+    statement, arguments = delivery.events(queue, piece)
     return statement, checked(arguments)

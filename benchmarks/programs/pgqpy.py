@@ -14,8 +14,8 @@ from pgqpy.schema import schema_sql
 class Worker(Consumer):
     """Notes when each event arrives."""
 
-    queue_name = "q"
-    consumer_name = "worker"
+    queue = "q"
+    consumer = "worker"
 
     def __init__(self, dsn: str, log: protocol.Log) -> None:
         super().__init__(dsn)

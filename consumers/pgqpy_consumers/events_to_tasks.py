@@ -92,7 +92,7 @@ class EventsToTasks(pgqpy.RemoteConsumer):
             if not -(2**15) <= self.priority < 2**15:
                 raise ValueError("priority must be between -32768 and 32767")
 
-    consumer_name = "events_to_tasks"
+    consumer = "events_to_tasks"
     target_queue: str
     """The task queue, for tasks that name none."""
     types: tuple[str, ...] = ()
@@ -111,8 +111,8 @@ class EventsToTasks(pgqpy.RemoteConsumer):
         made = cls(
             config.dsn,
             target_dsn=resolve(config.dsn) if config.target_dsn is None else config.target_dsn,
-            queue_name=config.queue,
-            consumer_name=config.consumer,
+            queue=config.queue,
+            consumer=config.consumer,
         )
         made.target_queue = config.target_queue
         made.types = config.types
@@ -149,7 +149,7 @@ class EventsToTasks(pgqpy.RemoteConsumer):
         )
         for piece in _pieces(inserts):
             with translate_errors():
-                target.execute(_PUSH, [self.consumer_name, f"[{','.join(piece)}]"])
+                target.execute(_PUSH, [self.consumer, f"[{','.join(piece)}]"])
 
     def _insert_of(self, event: pgqpy.Event, task: NewTask) -> str:
         """The arguments for a task as an insert of pgq_task.modify()."""

@@ -46,7 +46,7 @@ class QueueMover(pgqpy.RemoteConsumer):
             if self.batch_size < 1:
                 raise ValueError("batch_size must be at least 1")
 
-    consumer_name = "queue_mover"
+    consumer = "queue_mover"
     batch_size: int | None = 50_000
     target_queue: str = ""
     """The queue to write."""
@@ -59,8 +59,8 @@ class QueueMover(pgqpy.RemoteConsumer):
         made = cls(
             config.dsn,
             target_dsn=config.target_dsn,
-            queue_name=config.queue,
-            consumer_name=config.consumer,
+            queue=config.queue,
+            consumer=config.consumer,
         )
         made.target_queue = config.target_queue
         made.create_queue = config.create_queue
@@ -76,8 +76,8 @@ class QueueMover(pgqpy.RemoteConsumer):
     def prepare_target(self, target: pgqpy.Connection) -> None:
         """Raises QueueNotFound if the queue to write is missing and is not to be created,
         InvalidParameter if it is the queue to read."""
-        if self.target_queue == self.queue_name and is_same_database(self, target):
-            raise endless(self.queue_name)
+        if self.target_queue == self.queue and is_same_database(self, target):
+            raise endless(self.queue)
         if self.create_queue:
             pgqpy.Admin(target).create_queue(self.target_queue)
         current_table(target, self.target_queue)

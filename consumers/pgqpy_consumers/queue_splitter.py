@@ -55,7 +55,7 @@ class QueueSplitter(pgqpy.RemoteConsumer):
             if self.batch_size < 1:
                 raise ValueError("batch_size must be at least 1")
 
-    consumer_name = "queue_splitter"
+    consumer = "queue_splitter"
     field: Field = "extra1"
     """The field that says where an event goes."""
     queues: Mapping[str, str] = MappingProxyType({})
@@ -71,8 +71,8 @@ class QueueSplitter(pgqpy.RemoteConsumer):
         made = cls(
             config.dsn,
             target_dsn=config.target_dsn,
-            queue_name=config.queue,
-            consumer_name=config.consumer,
+            queue=config.queue,
+            consumer=config.consumer,
         )
         made.field = config.field
         made.queues = config.queues
@@ -89,7 +89,7 @@ class QueueSplitter(pgqpy.RemoteConsumer):
     def prepare_target(self, target: pgqpy.Connection) -> None:
         """Raises QueueNotFound if a queue that the settings name is missing and is not to be
         created, InvalidParameter if it is the queue to read."""
-        self._own = {self.queue_name} if is_same_database(self, target) else set()
+        self._own = {self.queue} if is_same_database(self, target) else set()
         self._look(target)
         named = {*self.queues.values()}
         if self.default_queue is not None:

@@ -51,7 +51,7 @@ class RowCounter(pgqpy.Consumer):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """A counter with these settings."""
-        made = cls(config.dsn, queue_name=config.queue, consumer_name=config.consumer)
+        made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
         made.tables = config.tables
         return made
 
@@ -72,7 +72,7 @@ class RowCounter(pgqpy.Consumer):
             names = conn.execute(
                 "select schema_name, table_name"
                 " from pgq.row_counts_to_start(%s, %s, pgq.find_counted_tables(%s))",
-                [self.queue_name, self.consumer_name, list(self.tables)],
+                [self.queue, self.consumer, list(self.tables)],
             ).fetchall()
         for schema, name in names:
             with conn.transaction():
@@ -104,8 +104,8 @@ class RowCounter(pgqpy.Consumer):
             rows = conn.execute(
                 statement,
                 [
-                    self.queue_name,
-                    self.consumer_name,
+                    self.queue,
+                    self.consumer,
                     table.as_string(),
                     None if batch is None else batch.id,
                 ],

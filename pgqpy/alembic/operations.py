@@ -22,12 +22,12 @@ class CreateQueueOp(MigrateOperation):
 
     def __init__(
         self,
-        queue_name: str,
+        queue: str,
         *,
         if_not_exists: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self.queue_name = queue_name
+        self.queue = queue
         self.if_not_exists = if_not_exists
         self.settings = dict(settings or {})
 
@@ -35,7 +35,7 @@ class CreateQueueOp(MigrateOperation):
     def create_queue(
         cls,
         operations: Operations,
-        queue_name: str,
+        queue: str,
         *,
         if_not_exists: bool = False,
         **settings: object,
@@ -45,13 +45,13 @@ class CreateQueueOp(MigrateOperation):
         Raises PgqError if it exists, unless ``if_not_exists`` (what is printed by ``--sql`` never
         does), PermissionDenied, InvalidParameter.
         """
-        operations.invoke(cls(queue_name, if_not_exists=if_not_exists, settings=settings))
+        operations.invoke(cls(queue, if_not_exists=if_not_exists, settings=settings))
 
     def reverse(self) -> MigrateOperation:
-        return DropQueueOp(self.queue_name, settings=self.settings)
+        return DropQueueOp(self.queue, settings=self.settings)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("create_queue", self.queue_name)
+        return ("create_queue", self.queue)
 
 
 @Operations.register_operation("drop_queue")
@@ -60,28 +60,28 @@ class DropQueueOp(MigrateOperation):
 
     def __init__(
         self,
-        queue_name: str,
+        queue: str,
         *,
         force: bool = False,
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        self.queue_name = queue_name
+        self.queue = queue
         self.force = force
         self.settings = dict(settings or {})
 
     @classmethod
-    def drop_queue(cls, operations: Operations, queue_name: str, *, force: bool = False) -> None:
+    def drop_queue(cls, operations: Operations, queue: str, *, force: bool = False) -> None:
         """Drop a queue and its events; with ``force`` its consumers, too.
 
         Raises QueueInUse if it has consumers and ``force`` is not set, QueueNotFound.
         """
-        operations.invoke(cls(queue_name, force=force))
+        operations.invoke(cls(queue, force=force))
 
     def reverse(self) -> MigrateOperation:
-        return CreateQueueOp(self.queue_name, settings=self.settings)
+        return CreateQueueOp(self.queue, settings=self.settings)
 
     def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("drop_queue", self.queue_name)
+        return ("drop_queue", self.queue)
 
 
 @Operations.register_operation("capture_table")
@@ -107,7 +107,7 @@ class CaptureTableOp(MigrateOperation):
         operations: Operations,
         /,  # so that there can be an option of this name
         table_name: str,
-        queue_name: str,
+        queue: str,
         *,
         schema: str | None = None,
         replace: bool = False,
@@ -118,7 +118,7 @@ class CaptureTableOp(MigrateOperation):
         Raises QueueNotFound, NoPrimaryKey, InvalidParameter, PermissionDenied, and CaptureError
         if it is captured into this queue already, unless ``replace``.
         """
-        capture = Capture(queue_name, **options)
+        capture = Capture(queue, **options)
         operations.invoke(cls(table_name, capture, schema=schema, replace=replace))
 
     def reverse(self) -> MigrateOperation:
@@ -142,7 +142,7 @@ class ReleaseTableOp(MigrateOperation):
         cls,
         operations: Operations,
         table_name: str,
-        queue_name: str,
+        queue: str,
         *,
         schema: str | None = None,
     ) -> None:
@@ -150,7 +150,7 @@ class ReleaseTableOp(MigrateOperation):
 
         Raises CaptureError if it is not captured into it.
         """
-        operations.invoke(cls(table_name, Capture(queue_name), schema=schema))
+        operations.invoke(cls(table_name, Capture(queue), schema=schema))
 
     def reverse(self) -> MigrateOperation:
         return CaptureTableOp(self.table_name, self.capture, schema=self.schema)
@@ -257,20 +257,20 @@ class RemoveTaskColumnsOp(MigrateOperation):
 
 @Operations.implementation_for(CreateQueueOp)
 def _create_queue(operations: Operations, operation: CreateQueueOp) -> None:
-    created = _run(operations, statements.create_queue(operation.queue_name))
+    created = _run(operations, statements.create_queue(operation.queue))
     if created == 0 and not operation.if_not_exists:
         raise PgqError(
-            f"queue {operation.queue_name!r} exists already",
+            f"queue {operation.queue!r} exists already",
             hint="Give if_not_exists=True if this migration shall not mind.",
         )
     for parameter in sorted(operation.settings, key=_setting_order):
         value = operation.settings[parameter]
-        _run(operations, statements.set_queue_config(operation.queue_name, parameter, value))
+        _run(operations, statements.set_queue_config(operation.queue, parameter, value))
 
 
 @Operations.implementation_for(DropQueueOp)
 def _drop_queue(operations: Operations, operation: DropQueueOp) -> None:
-    _run(operations, statements.drop_queue(operation.queue_name, force=operation.force))
+    _run(operations, statements.drop_queue(operation.queue, force=operation.force))
 
 
 @Operations.implementation_for(CaptureTableOp)

@@ -22,12 +22,12 @@ def _create_queue(context: AutogenContext, operation: CreateQueueOp) -> str:
     options = dict(operation.settings)
     if operation.if_not_exists:
         options["if_not_exists"] = True
-    return _call(context, "create_queue", operation.queue_name, **options)
+    return _call(context, "create_queue", operation.queue, **options)
 
 
 def _drop_queue(context: AutogenContext, operation: DropQueueOp) -> str:
     options = {"force": True} if operation.force else {}
-    return _call(context, "drop_queue", operation.queue_name, **options)
+    return _call(context, "drop_queue", operation.queue, **options)
 
 
 def _capture_table(context: AutogenContext, operation: CaptureTableOp) -> str:

@@ -35,8 +35,8 @@ class TargetConsumer(Consumer):
         dsn: str | None = None,
         *,
         target_dsn: str,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -47,8 +47,8 @@ class TargetConsumer(Consumer):
         """
         super().__init__(
             dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
@@ -69,7 +69,7 @@ class TargetConsumer(Consumer):
         """
         done = super().unregister()
         with connect(self.target_dsn) as target, translate_errors():
-            target.execute(_FORGET, (self.consumer_name, self.queue_name))
+            target.execute(_FORGET, (self.consumer, self.queue))
         return done
 
     @contextmanager
@@ -77,7 +77,7 @@ class TargetConsumer(Consumer):
         self._target = Session(
             self.target_dsn,
             None,
-            application_name=f"pgqpy {self.consumer_name}"[:63],
+            application_name=f"pgqpy {self.consumer}"[:63],
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.target_isolation_level,
         )
@@ -122,7 +122,7 @@ class TargetConsumer(Consumer):
         pause = self._target_lost.pause()
         logger.warning(
             "consumer %s lost the target database: %s; again in %.1f s",
-            self.consumer_name,
+            self.consumer,
             str(error).partition("\n")[0],
             pause,
             extra=self._fields(batch) | {"pause": pause},

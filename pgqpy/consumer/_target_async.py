@@ -32,8 +32,8 @@ class AsyncTargetConsumer(AsyncConsumer):
         dsn: str | None = None,
         *,
         target_dsn: str,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -44,8 +44,8 @@ class AsyncTargetConsumer(AsyncConsumer):
         """
         super().__init__(
             dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
@@ -67,7 +67,7 @@ class AsyncTargetConsumer(AsyncConsumer):
         done = await super().unregister()
         async with await async_connect(self.target_dsn) as target:
             with translate_errors():
-                await target.execute(_FORGET, (self.consumer_name, self.queue_name))
+                await target.execute(_FORGET, (self.consumer, self.queue))
         return done
 
     @asynccontextmanager
@@ -75,7 +75,7 @@ class AsyncTargetConsumer(AsyncConsumer):
         self._target = AsyncSession(
             self.target_dsn,
             None,
-            application_name=f"pgqpy {self.consumer_name}"[:63],
+            application_name=f"pgqpy {self.consumer}"[:63],
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.target_isolation_level,
         )
@@ -122,7 +122,7 @@ class AsyncTargetConsumer(AsyncConsumer):
         pause = self._target_lost.pause()
         logger.warning(
             "consumer %s lost the target database: %s; again in %.1f s",
-            self.consumer_name,
+            self.consumer,
             str(error).partition("\n")[0],
             pause,
             extra=self._fields(batch) | {"pause": pause},

@@ -53,8 +53,8 @@ class Consumer:
     Subclass it, name the queue and the consumer, and process events::
 
         class DelayCounter(Consumer):
-            queue_name = "flights"
-            consumer_name = "delay_counter"
+            queue = "flights"
+            consumer = "delay_counter"
 
             def process_event(self, conn, event):
                 ...
@@ -72,9 +72,9 @@ class Consumer:
     id, across failures. Until ``process_batch`` uses ``conn``, its transaction holds no snapshot.
     """
 
-    queue_name: str = ""
+    queue: str = ""
     """The queue to read."""
-    consumer_name: str = ""
+    consumer: str = ""
     """The name under which the queue stores its position."""
 
     batch_size: int | None = 10_000
@@ -118,8 +118,8 @@ class Consumer:
         self,
         dsn: str | None = None,
         *,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -129,10 +129,10 @@ class Consumer:
         ``prepare_threshold=None`` if it does not support prepared statements.
         """
         self.dsn = dsns.resolve(dsn)
-        self.queue_name = queue_name or self.queue_name
-        self.consumer_name = consumer_name or self.consumer_name
-        if not (self.queue_name and self.consumer_name):
-            raise InvalidConsumer(f"{type(self).__name__} needs a queue_name and a consumer_name")
+        self.queue = queue or self.queue
+        self.consumer = consumer or self.consumer
+        if not (self.queue and self.consumer):
+            raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
         self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self._prepare_threshold = prepare_threshold
         self._stopping = False
@@ -190,9 +190,7 @@ class Consumer:
 
     def on_lag(self, lag: timedelta, batch: Batch) -> None:
         """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
-        logger.warning(
-            "consumer %s lags %s behind", self.consumer_name, lag, extra=self._fields(batch)
-        )
+        logger.warning("consumer %s lags %s behind", self.consumer, lag, extra=self._fields(batch))
 
     # --- the life of a consumer
 
@@ -205,13 +203,13 @@ class Consumer:
         with connect(self.dsn) as conn:
             admin = Admin(conn)
             if at_tick is None:
-                return admin.register_consumer(self.queue_name, self.consumer_name)
-            return admin.register_consumer_at(self.queue_name, self.consumer_name, at_tick)
+                return admin.register_consumer(self.queue, self.consumer)
+            return admin.register_consumer_at(self.queue, self.consumer, at_tick)
 
     def unregister(self) -> bool:
         """Delete the position and the pending retries; False if there was none."""
         with connect(self.dsn) as conn:
-            return bool(Admin(conn).unregister_consumer(self.queue_name, self.consumer_name))
+            return bool(Admin(conn).unregister_consumer(self.queue, self.consumer))
 
     def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
@@ -236,7 +234,7 @@ class Consumer:
             new = self._join(session.working())
             logger.info(
                 "consumer %s %s",
-                self.consumer_name,
+                self.consumer,
                 "registered and started" if new else "started",
                 extra=self._fields(),
             )
@@ -249,7 +247,7 @@ class Consumer:
                 if not session.listen():
                     self._wait(session)
             self._leave(session)
-            logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
+            logger.info("consumer %s stopped", self.consumer, extra=self._fields())
 
     def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
         """Apply the error and ``retry_policy`` to an event.
@@ -322,8 +320,8 @@ class Consumer:
             check_policy(self.retry_policy)
         session = Session(
             self.dsn,
-            Subscription(self._listen_dsn, self.queue_name) if self.listen else None,
-            application_name=f"pgqpy {self.consumer_name}"[:63],
+            Subscription(self._listen_dsn, self.queue) if self.listen else None,
+            application_name=f"pgqpy {self.consumer}"[:63],
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.isolation_level,
         )
@@ -340,7 +338,7 @@ class Consumer:
 
     def _join(self, conn: Connection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        return Admin(conn).register_consumer(self.queue_name, self.consumer_name)
+        return Admin(conn).register_consumer(self.queue, self.consumer)
 
     def _leave(self, session: Session) -> None:
         """Clean up when `run` ends without an error."""
@@ -397,7 +395,7 @@ class Consumer:
 
     def _next_batch(self) -> tuple[bytes, list[Any]]:
         return next_batch(
-            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
         )
 
     def _open(self, session: Session) -> Batch | None:
@@ -412,8 +410,8 @@ class Consumer:
         rows = row["events"]
         return self._batch_class(
             id=row["batch_id"],
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             prev_tick=row["prev_tick_id"],
             tick=row["cur_tick_id"],
             prev_tick_time=row["prev_tick_time"],
@@ -485,8 +483,8 @@ class Consumer:
         logger.error(
             "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
             batch.id,
-            self.consumer_name,
-            self.queue_name,
+            self.consumer,
+            self.queue,
             "" if event_id is None else f" at event {event_id}",
             pause,
             in_short(error),
@@ -527,7 +525,7 @@ class Consumer:
         pause = self._lost.pause()
         logger.warning(
             "consumer %s %s: %s; again in %.1f s",
-            self.consumer_name,
+            self.consumer,
             "lost the database" if away else "got no batch",
             str(error).partition("\n")[0],
             pause,
@@ -543,7 +541,7 @@ class Consumer:
 
     def _fields(self, batch: Batch | None = None) -> dict[str, Any]:
         """The fields of every log line."""
-        fields: dict[str, Any] = {"queue": self.queue_name, "consumer": self.consumer_name}
+        fields: dict[str, Any] = {"queue": self.queue, "consumer": self.consumer}
         if batch is not None:
             fields |= {
                 "batch_id": batch.id,

@@ -50,8 +50,8 @@ class AsyncConsumer:
     Subclass it, name the queue and the consumer, and process events::
 
         class DelayCounter(AsyncConsumer):
-            queue_name = "flights"
-            consumer_name = "delay_counter"
+            queue = "flights"
+            consumer = "delay_counter"
 
             async def process_event(self, conn, event):
                 ...
@@ -69,9 +69,9 @@ class AsyncConsumer:
     id, across failures. Until ``process_batch`` uses ``conn``, its transaction holds no snapshot.
     """
 
-    queue_name: str = ""
+    queue: str = ""
     """The queue to read."""
-    consumer_name: str = ""
+    consumer: str = ""
     """The name under which the queue stores its position."""
 
     batch_size: int | None = 10_000
@@ -115,8 +115,8 @@ class AsyncConsumer:
         self,
         dsn: str | None = None,
         *,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -126,10 +126,10 @@ class AsyncConsumer:
         ``prepare_threshold=None`` if it does not support prepared statements.
         """
         self.dsn = dsns.resolve(dsn)
-        self.queue_name = queue_name or self.queue_name
-        self.consumer_name = consumer_name or self.consumer_name
-        if not (self.queue_name and self.consumer_name):
-            raise InvalidConsumer(f"{type(self).__name__} needs a queue_name and a consumer_name")
+        self.queue = queue or self.queue
+        self.consumer = consumer or self.consumer
+        if not (self.queue and self.consumer):
+            raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
         self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self._prepare_threshold = prepare_threshold
         self._stopping = False
@@ -187,9 +187,7 @@ class AsyncConsumer:
 
     async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None:
         """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
-        logger.warning(
-            "consumer %s lags %s behind", self.consumer_name, lag, extra=self._fields(batch)
-        )
+        logger.warning("consumer %s lags %s behind", self.consumer, lag, extra=self._fields(batch))
 
     # --- the life of a consumer
 
@@ -202,15 +200,13 @@ class AsyncConsumer:
         async with await async_connect(self.dsn) as conn:
             admin = AsyncAdmin(conn)
             if at_tick is None:
-                return await admin.register_consumer(self.queue_name, self.consumer_name)
-            return await admin.register_consumer_at(self.queue_name, self.consumer_name, at_tick)
+                return await admin.register_consumer(self.queue, self.consumer)
+            return await admin.register_consumer_at(self.queue, self.consumer, at_tick)
 
     async def unregister(self) -> bool:
         """Delete the position and the pending retries; False if there was none."""
         async with await async_connect(self.dsn) as conn:
-            return bool(
-                await AsyncAdmin(conn).unregister_consumer(self.queue_name, self.consumer_name)
-            )
+            return bool(await AsyncAdmin(conn).unregister_consumer(self.queue, self.consumer))
 
     async def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
@@ -235,7 +231,7 @@ class AsyncConsumer:
             new = await self._join(await session.working())
             logger.info(
                 "consumer %s %s",
-                self.consumer_name,
+                self.consumer,
                 "registered and started" if new else "started",
                 extra=self._fields(),
             )
@@ -248,7 +244,7 @@ class AsyncConsumer:
                 if not await session.listen():
                     await self._wait(session)
             await self._leave(session)
-            logger.info("consumer %s stopped", self.consumer_name, extra=self._fields())
+            logger.info("consumer %s stopped", self.consumer, extra=self._fields())
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
         """Apply the error and ``retry_policy`` to an event.
@@ -321,8 +317,8 @@ class AsyncConsumer:
             check_policy(self.retry_policy)
         session = AsyncSession(
             self.dsn,
-            AsyncSubscription(self._listen_dsn, self.queue_name) if self.listen else None,
-            application_name=f"pgqpy {self.consumer_name}"[:63],
+            AsyncSubscription(self._listen_dsn, self.queue) if self.listen else None,
+            application_name=f"pgqpy {self.consumer}"[:63],
             prepare_threshold=self._prepare_threshold,
             isolation_level=self.isolation_level,
         )
@@ -339,7 +335,7 @@ class AsyncConsumer:
 
     async def _join(self, conn: AsyncConnection) -> bool:
         """Register, when `run` begins; False if it was registered already."""
-        return await AsyncAdmin(conn).register_consumer(self.queue_name, self.consumer_name)
+        return await AsyncAdmin(conn).register_consumer(self.queue, self.consumer)
 
     async def _leave(self, session: AsyncSession) -> None:
         """Clean up when `run` ends without an error."""
@@ -396,7 +392,7 @@ class AsyncConsumer:
 
     def _next_batch(self) -> tuple[bytes, list[Any]]:
         return next_batch(
-            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
         )
 
     async def _open(self, session: AsyncSession) -> AsyncBatch | None:
@@ -412,8 +408,8 @@ class AsyncConsumer:
         rows = row["events"]
         return self._batch_class(
             id=row["batch_id"],
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             prev_tick=row["prev_tick_id"],
             tick=row["cur_tick_id"],
             prev_tick_time=row["prev_tick_time"],
@@ -487,8 +483,8 @@ class AsyncConsumer:
         logger.error(
             "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
             batch.id,
-            self.consumer_name,
-            self.queue_name,
+            self.consumer,
+            self.queue,
             "" if event_id is None else f" at event {event_id}",
             pause,
             in_short(error),
@@ -531,7 +527,7 @@ class AsyncConsumer:
         pause = self._lost.pause()
         logger.warning(
             "consumer %s %s: %s; again in %.1f s",
-            self.consumer_name,
+            self.consumer,
             "lost the database" if away else "got no batch",
             str(error).partition("\n")[0],
             pause,
@@ -547,7 +543,7 @@ class AsyncConsumer:
 
     def _fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
         """The fields of every log line."""
-        fields: dict[str, Any] = {"queue": self.queue_name, "consumer": self.consumer_name}
+        fields: dict[str, Any] = {"queue": self.queue, "consumer": self.consumer}
         if batch is not None:
             fields |= {
                 "batch_id": batch.id,

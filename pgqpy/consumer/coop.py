@@ -77,8 +77,8 @@ class CoopConsumer(Consumer):
         self,
         dsn: str | None = None,
         *,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         worker_name: str | None = None,
         dead_after: timedelta | None = None,
         listen_dsn: str | None = None,
@@ -91,8 +91,8 @@ class CoopConsumer(Consumer):
         """
         super().__init__(
             dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
@@ -108,7 +108,7 @@ class CoopConsumer(Consumer):
 
     @property
     def _member(self) -> tuple[str, str, str]:
-        return self.queue_name, self.consumer_name, self.worker_name
+        return self.queue, self.consumer, self.worker_name
 
     @contextmanager
     def _session(self) -> Iterator[Session]:

@@ -74,8 +74,8 @@ class AsyncCoopConsumer(AsyncConsumer):
         self,
         dsn: str | None = None,
         *,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         worker_name: str | None = None,
         dead_after: timedelta | None = None,
         listen_dsn: str | None = None,
@@ -88,8 +88,8 @@ class AsyncCoopConsumer(AsyncConsumer):
         """
         super().__init__(
             dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
@@ -105,7 +105,7 @@ class AsyncCoopConsumer(AsyncConsumer):
 
     @property
     def _member(self) -> tuple[str, str, str]:
-        return self.queue_name, self.consumer_name, self.worker_name
+        return self.queue, self.consumer, self.worker_name
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:

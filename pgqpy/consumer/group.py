@@ -59,8 +59,8 @@ class GroupConsumer(Consumer):
     running workers at a time::
 
         class Shipments(GroupConsumer):
-            queue_name = "orders"
-            consumer_name = "shipments"
+            queue = "orders"
+            consumer = "shipments"
             key = "ev_data::jsonb ->> 'customer'"
 
             def process_event(self, conn, event):
@@ -105,17 +105,17 @@ class GroupConsumer(Consumer):
         self,
         dsn: str | None = None,
         *,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         worker_name: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """See `Consumer`; ``consumer_name`` is the group's."""
+        """See `Consumer`; ``consumer`` is the group's."""
         super().__init__(
             dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
@@ -153,7 +153,7 @@ class GroupConsumer(Consumer):
     def unregister(self) -> bool:
         """Drop the group with its positions. Raises GroupNotFound, KeysParked."""
         with connect(self.dsn) as conn, translate_errors():
-            conn.execute(call("drop_group", 2), (self.queue_name, self.consumer_name))
+            conn.execute(call("drop_group", 2), (self.queue, self.consumer))
         return True
 
     def _create(self, conn: Connection, at_tick: int | None = None) -> bool:
@@ -162,8 +162,8 @@ class GroupConsumer(Consumer):
                 call("create_group", 7),
                 checked(
                     [
-                        self.queue_name,
-                        self.consumer_name,
+                        self.queue,
+                        self.consumer,
                         self.partitions,
                         self.key,
                         self.lease,
@@ -191,7 +191,7 @@ class GroupConsumer(Consumer):
         with translate_errors():
             cursor = conn.execute(
                 call("join_group", 3),
-                checked([self.queue_name, self.consumer_name, self.worker_name]),
+                checked([self.queue, self.consumer, self.worker_name]),
             )
             ((member, lease),) = cursor.fetchall()
         self._member = int(member)
@@ -297,8 +297,8 @@ class GroupConsumer(Consumer):
         rows = row["events"]
         batch = GroupBatch(
             id=row["batch_id"],
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             prev_tick=row["prev_tick_id"],
             tick=row["cur_tick_id"],
             prev_tick_time=row["prev_tick_time"],
@@ -324,8 +324,8 @@ class GroupConsumer(Consumer):
         time = row["first_time"] or datetime.now(UTC)
         return ParkedBatch(
             id=row["parked_id"],
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             prev_tick=0,
             tick=0,
             prev_tick_time=time,
@@ -469,7 +469,7 @@ class GroupConsumer(Consumer):
         partitions = ", ".join(map(str, self._full))
         return ParkingFull(
             f"too many events are parked: partition {partitions} of consumer group "
-            f"{self.consumer_name} on queue {self.queue_name} takes no batches",
+            f"{self.consumer} on queue {self.queue} takes no batches",
             hint="See what fails: pgqpy group parked QUEUE GROUP. Mend it and unpark the keys, "
             "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
         )

@@ -56,8 +56,8 @@ class AsyncGroupConsumer(AsyncConsumer):
     running workers at a time::
 
         class Shipments(AsyncGroupConsumer):
-            queue_name = "orders"
-            consumer_name = "shipments"
+            queue = "orders"
+            consumer = "shipments"
             key = "ev_data::jsonb ->> 'customer'"
 
             async def process_event(self, conn, event):
@@ -102,17 +102,17 @@ class AsyncGroupConsumer(AsyncConsumer):
         self,
         dsn: str | None = None,
         *,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         worker_name: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
-        """See `AsyncConsumer`; ``consumer_name`` is the group's."""
+        """See `AsyncConsumer`; ``consumer`` is the group's."""
         super().__init__(
             dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )
@@ -151,7 +151,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         """Drop the group with its positions. Raises GroupNotFound, KeysParked."""
         async with await async_connect(self.dsn) as conn:
             with translate_errors():
-                await conn.execute(call("drop_group", 2), (self.queue_name, self.consumer_name))
+                await conn.execute(call("drop_group", 2), (self.queue, self.consumer))
         return True
 
     async def _create(self, conn: AsyncConnection, at_tick: int | None = None) -> bool:
@@ -160,8 +160,8 @@ class AsyncGroupConsumer(AsyncConsumer):
                 call("create_group", 7),
                 checked(
                     [
-                        self.queue_name,
-                        self.consumer_name,
+                        self.queue,
+                        self.consumer,
                         self.partitions,
                         self.key,
                         self.lease,
@@ -189,7 +189,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         with translate_errors():
             cursor = await conn.execute(
                 call("join_group", 3),
-                checked([self.queue_name, self.consumer_name, self.worker_name]),
+                checked([self.queue, self.consumer, self.worker_name]),
             )
             ((member, lease),) = await cursor.fetchall()
         self._member = int(member)
@@ -299,8 +299,8 @@ class AsyncGroupConsumer(AsyncConsumer):
         rows = row["events"]
         batch = AsyncGroupBatch(
             id=row["batch_id"],
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             prev_tick=row["prev_tick_id"],
             tick=row["cur_tick_id"],
             prev_tick_time=row["prev_tick_time"],
@@ -326,8 +326,8 @@ class AsyncGroupConsumer(AsyncConsumer):
         time = row["first_time"] or datetime.now(UTC)
         return AsyncParkedBatch(
             id=row["parked_id"],
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             prev_tick=0,
             tick=0,
             prev_tick_time=time,
@@ -480,7 +480,7 @@ class AsyncGroupConsumer(AsyncConsumer):
         partitions = ", ".join(map(str, self._full))
         return ParkingFull(
             f"too many events are parked: partition {partitions} of consumer group "
-            f"{self.consumer_name} on queue {self.queue_name} takes no batches",
+            f"{self.consumer} on queue {self.queue} takes no batches",
             hint="See what fails: pgqpy group parked QUEUE GROUP. Mend it and unpark the keys, "
             "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
         )

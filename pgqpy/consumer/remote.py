@@ -31,8 +31,8 @@ class RemoteConsumer(TargetConsumer):
     Subclass it, and write on ``target``::
 
         class Copy(RemoteConsumer):
-            queue_name = "flights"
-            consumer_name = "copy"
+            queue = "flights"
+            consumer = "copy"
 
             def process_remote_batch(self, conn, batch, target):
                 ...
@@ -142,7 +142,7 @@ class RemoteConsumer(TargetConsumer):
                 (row,) = cursor.fetchall()
                 self._source_is_ours = row["ours"]
             statement = _POSITION if self._source_is_ours else _POSITION_OF_PGQ
-            cursor.execute(statement, (self.queue_name, self.consumer_name))
+            cursor.execute(statement, (self.queue, self.consumer))
             position = cursor.fetchone()
         if position is None:
             # Not registered; opening a batch will raise that.
@@ -156,8 +156,8 @@ class RemoteConsumer(TargetConsumer):
                 cursor.execute(
                     _START,
                     (
-                        self.consumer_name,
-                        self.queue_name,
+                        self.consumer,
+                        self.queue,
                         position["tick_id"],
                         position["tick_time"],
                         position["fresh"],
@@ -171,13 +171,13 @@ class RemoteConsumer(TargetConsumer):
     def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
         """Open a batch again whose retries the target has and the queue has not."""
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_REOPEN, (self.queue_name, self.consumer_name, *batch.values()))
+            cursor.execute(_REOPEN, (self.queue, self.consumer, *batch.values()))
             ((reopened,),) = cursor.fetchall()
         if reopened:
             logger.warning(
                 "consumer %s was moved before it could finish batch %s, whose retries are noted in"
                 " the target; it is opened again",
-                self.consumer_name,
+                self.consumer,
                 batch["batch_id"],
                 extra=self._fields() | {"batch_id": batch["batch_id"]},
             )
@@ -227,7 +227,7 @@ class RemoteConsumer(TargetConsumer):
     def _next_batch(self) -> tuple[bytes, list[Any]]:
         # The target would not be told of heartbeats that are skipped.
         return next_batch_and_tick(
-            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
         )
 
 

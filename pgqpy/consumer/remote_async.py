@@ -28,8 +28,8 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     Subclass it, and write on ``target``::
 
         class Copy(AsyncRemoteConsumer):
-            queue_name = "flights"
-            consumer_name = "copy"
+            queue = "flights"
+            consumer = "copy"
 
             async def process_remote_batch(self, conn, batch, target):
                 ...
@@ -144,7 +144,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
                     (row,) = await cursor.fetchall()
                     self._source_is_ours = row["ours"]
                 statement = _POSITION if self._source_is_ours else _POSITION_OF_PGQ
-                await cursor.execute(statement, (self.queue_name, self.consumer_name))
+                await cursor.execute(statement, (self.queue, self.consumer))
                 position = await cursor.fetchone()
         if position is None:
             # Not registered; opening a batch will raise that.
@@ -158,8 +158,8 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
                 await cursor.execute(
                     _START,
                     (
-                        self.consumer_name,
-                        self.queue_name,
+                        self.consumer,
+                        self.queue,
                         position["tick_id"],
                         position["tick_time"],
                         position["fresh"],
@@ -174,15 +174,13 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         """Open a batch again whose retries the target has and the queue has not."""
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(
-                    _REOPEN, (self.queue_name, self.consumer_name, *batch.values())
-                )
+                await cursor.execute(_REOPEN, (self.queue, self.consumer, *batch.values()))
                 ((reopened,),) = await cursor.fetchall()
         if reopened:
             logger.warning(
                 "consumer %s was moved before it could finish batch %s, whose retries are noted in"
                 " the target; it is opened again",
-                self.consumer_name,
+                self.consumer,
                 batch["batch_id"],
                 extra=self._fields() | {"batch_id": batch["batch_id"]},
             )
@@ -233,7 +231,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     def _next_batch(self) -> tuple[bytes, list[Any]]:
         # The target would not be told of heartbeats that are skipped.
         return next_batch_and_tick(
-            self.queue_name, self.consumer_name, self.batch_size, self.min_lag, self.event_types
+            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
         )
 
 

@@ -30,8 +30,8 @@ class TrackedConsumer(TargetConsumer):
     For effects that no transaction can undo::
 
         class Mailer(TrackedConsumer):
-            queue_name = "mails"
-            consumer_name = "mailer"
+            queue = "mails"
+            consumer = "mailer"
 
             def process_tracked_event(self, target, event):
                 send(event.data)
@@ -56,8 +56,8 @@ class TrackedConsumer(TargetConsumer):
         dsn: str | None = None,
         *,
         target_dsn: str | None = None,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -65,8 +65,8 @@ class TrackedConsumer(TargetConsumer):
         super().__init__(
             dsn,
             target_dsn=dsns.resolve(dsn) if target_dsn is None else target_dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )

@@ -27,8 +27,8 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
     For effects that no transaction can undo::
 
         class Mailer(AsyncTrackedConsumer):
-            queue_name = "mails"
-            consumer_name = "mailer"
+            queue = "mails"
+            consumer = "mailer"
 
             async def process_tracked_event(self, target, event):
                 await send(event.data)
@@ -53,8 +53,8 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         dsn: str | None = None,
         *,
         target_dsn: str | None = None,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
     ) -> None:
@@ -62,8 +62,8 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         super().__init__(
             dsn,
             target_dsn=dsns.resolve(dsn) if target_dsn is None else target_dsn,
-            queue_name=queue_name,
-            consumer_name=consumer_name,
+            queue=queue,
+            consumer=consumer,
             listen_dsn=listen_dsn,
             prepare_threshold=prepare_threshold,
         )

@@ -40,8 +40,8 @@ def effects(event: pgqpy.Event) -> Iterator[tuple[int, Mapping[str, Any]]]:
 class DelayCounter(pgqpy.Consumer):
     """Counts flights and adds up their delay, by carrier."""
 
-    queue_name = QUEUE
-    consumer_name = DELAY_COUNTER
+    queue = QUEUE
+    consumer = DELAY_COUNTER
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         received = time.time()

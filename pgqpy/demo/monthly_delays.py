@@ -61,8 +61,8 @@ def totals(df: DataFrame) -> DataFrame:
 class MonthlyDelays(SparkConsumer):
     """Counts flights and adds up their delay, by carrier and month."""
 
-    queue_name = QUEUE
-    consumer_name = MONTHLY_DELAYS
+    queue = QUEUE
+    consumer = MONTHLY_DELAYS
 
     def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
         received = time.time()

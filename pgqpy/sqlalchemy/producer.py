@@ -35,8 +35,8 @@ class Producer:
     ``at``, ``after`` and ``key``, and the errors raised, are those of `pgqpy.Producer`.
     """
 
-    def __init__(self, queue_name: str) -> None:
-        self.queue_name = queue_name
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
 
     def insert_event(
         self,
@@ -56,12 +56,12 @@ class Producer:
         fields = texts((type, data, extra1, extra2, extra3, extra4))
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
-            return int(_execute(session, _INSERT_EVENT, [self.queue_name, *fields])[0])
-        return int(_execute(session, *delivery.event(self.queue_name, fields))[0])
+            return int(_execute(session, _INSERT_EVENT, [self.queue, *fields])[0])
+        return int(_execute(session, *delivery.event(self.queue, fields))[0])
 
     def cancel_event(self, session: AnySession, event_id: int) -> bool:
         """Cancel a delayed event; see `pgqpy.Producer.cancel_event`."""
-        return bool(_execute(session, _CANCEL_EVENT, [self.queue_name, event_id])[0])
+        return bool(_execute(session, _CANCEL_EVENT, [self.queue, event_id])[0])
 
     def insert_events(
         self,
@@ -99,16 +99,16 @@ class Producer:
         """
         delivery = Delivery(at=at, after=after, key=key)
         if delivery.plain:
-            return _execute(session, _INSERT_EVENTS, [self.queue_name, *event_arrays(events)])
-        return _execute(session, *delivery.events(self.queue_name, list(events)))
+            return _execute(session, _INSERT_EVENTS, [self.queue, *event_arrays(events)])
+        return _execute(session, *delivery.events(self.queue, list(events)))
 
 
 class AsyncProducer:
     """`Producer` for an AsyncSession or AsyncConnection."""
 
-    def __init__(self, queue_name: str) -> None:
-        self.queue_name = queue_name
-        self._producer = Producer(queue_name)
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self._producer = Producer(queue)
 
     async def insert_event(
         self,

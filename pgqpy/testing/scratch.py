@@ -40,43 +40,43 @@ class ScratchDatabase:
         if "conn" in self.__dict__:
             self.conn.close()
 
-    def create_queue(self, queue_name: str, **settings: object) -> str:
+    def create_queue(self, queue: str, **settings: object) -> str:
         """Create a queue, if it does not exist, and return its name.
 
         ``settings`` are those of `Admin.set_queue_config`.
         """
         admin = Admin(self.conn)
-        admin.create_queue(queue_name)
+        admin.create_queue(queue)
         for parameter, value in settings.items():
-            admin.set_queue_config(queue_name, parameter, value)
-        return queue_name
+            admin.set_queue_config(queue, parameter, value)
+        return queue
 
     def insert_event(
         self,
-        queue_name: str,
+        queue: str,
         type: str | None,  # noqa: A002
         data: str | None = None,
         **options: Any,
     ) -> int:
         """Write an event and commit; return its id. ``options`` are `Producer.insert_event`'s."""
-        return Producer(queue_name).insert_event(self.conn, type, data, **options)
+        return Producer(queue).insert_event(self.conn, type, data, **options)
 
-    def insert_events(self, queue_name: str, events: Iterable[EventFields]) -> int:
+    def insert_events(self, queue: str, events: Iterable[EventFields]) -> int:
         """Write many events and commit; return their number."""
-        return Producer(queue_name).insert_events(self.conn, events)
+        return Producer(queue).insert_events(self.conn, events)
 
-    def events(self, queue_name: str) -> list[Event]:
+    def events(self, queue: str) -> list[Event]:
         """Return all events ever committed to a queue (none is removed here), by id."""
-        Admin(self.conn).get_queue_info(queue_name)
-        ((view,),) = self.conn.execute(_VIEW, [queue_name]).fetchall()
+        Admin(self.conn).get_queue_info(queue)
+        ((view,),) = self.conn.execute(_VIEW, [queue]).fetchall()
         with self.conn.cursor(row_factory=class_row(Event)) as cursor:
             return cursor.execute(_EVENTS.format(view).encode()).fetchall()
 
-    def tick(self, queue_name: str) -> None:
+    def tick(self, queue: str) -> None:
         """Make the events committed so far in a queue a batch of its consumers."""
         admin = Admin(self.conn)
-        admin.force_tick(queue_name)
-        admin.ticker(queue_name)
+        admin.force_tick(queue)
+        admin.ticker(queue)
 
     def drain(self, consumer: Consumer | AsyncConsumer) -> None:
         """Tick, and run a consumer until it has read all events of its queue.
@@ -91,7 +91,7 @@ class ScratchDatabase:
         if (tick := self._first_tick(consumer)) is not None:
             consumer.register(at_tick=tick)
         for _ in range(ROUNDS):
-            self.tick(consumer.queue_name)
+            self.tick(consumer.queue)
             consumer.run(until_empty=True, handle_signals=False)
             if not self._bring_back():
                 return
@@ -102,7 +102,7 @@ class ScratchDatabase:
         if (tick := self._first_tick(consumer)) is not None:
             await consumer.register(at_tick=tick)
         for _ in range(ROUNDS):
-            self.tick(consumer.queue_name)
+            self.tick(consumer.queue)
             await consumer.run(until_empty=True, handle_signals=False)
             if not self._bring_back():
                 return
@@ -115,7 +115,7 @@ class ScratchDatabase:
                 f"{type(consumer).__name__} is for another database than the test's",
                 hint="Make it inside of the test, with the dsn of the test's database.",
             )
-        queue, name = consumer.queue_name, consumer.consumer_name
+        queue, name = consumer.queue, consumer.consumer
         admin = Admin(self.conn)
         admin.get_queue_info(queue)
         if admin.get_consumer_info(queue, name):

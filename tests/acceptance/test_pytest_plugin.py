@@ -23,8 +23,8 @@ CONSUMER = """
 import pgqpy
 
 class Counter(pgqpy.Consumer):
-    queue_name = "q"
-    consumer_name = "c"
+    queue = "q"
+    consumer = "c"
     seen = 0
 
     def process_event(self, conn, event):
@@ -162,14 +162,14 @@ def test_what_a_consumer_raises_fails_the_test(pytester: pytest.Pytester, on_ser
         import pytest
 
         class Broken(pgqpy.Consumer):
-            queue_name = "q"
-            consumer_name = "c"
+            queue = "q"
+            consumer = "c"
             def process_event(self, conn, event):
                 raise ZeroDivisionError
 
         class AsyncBroken(pgqpy.AsyncConsumer):
-            queue_name = "q"
-            consumer_name = "c"
+            queue = "q"
+            consumer = "c"
             async def process_event(self, conn, event):
                 raise ZeroDivisionError
 
@@ -217,7 +217,7 @@ def test_a_consumer_goes_on_where_it_was(pytester: pytest.Pytester, on_server: s
         + """
 def test_twice(pgq):
     pgq.create_queue("q")
-    late = Counter(pgq.dsn, consumer_name="late")
+    late = Counter(pgq.dsn, consumer="late")
     pgq.insert_events("q", [("t",)] * 3)
     pgq.tick("q")
     late.register()
@@ -227,7 +227,7 @@ def test_twice(pgq):
     pgq.drain(counter)
     pgq.drain(counter)
     pgq.drain(late)
-    unregistered = Counter(pgq.dsn, consumer_name="unregistered")
+    unregistered = Counter(pgq.dsn, consumer="unregistered")
     pgq.drain(unregistered)
     assert (counter.seen, late.seen, unregistered.seen) == (5, 2, 5)
 """

@@ -23,8 +23,8 @@ import pgqpy
 logging.getLogger("pgqpy").setLevel(logging.CRITICAL)
 
 class Effects(pgqpy.{a}Consumer):
-    queue_name = "test_queue"
-    consumer_name = "effects"
+    queue = "test_queue"
+    consumer = "effects"
     retry_policy = pgqpy.FixedDelay(0, attempts=2)
     concurrency = {concurrency}
 

@@ -19,8 +19,8 @@ import sys
 import pgqpy
 
 class Effects(pgqpy.Consumer):
-    queue_name = "test_queue"
-    consumer_name = "effects"
+    queue = "test_queue"
+    consumer = "effects"
     batch_size = None
     left = int(sys.argv[2])
 

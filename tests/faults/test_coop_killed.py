@@ -19,8 +19,8 @@ from datetime import timedelta
 import pgqpy
 
 class Worker(pgqpy.CoopConsumer):
-    queue_name = "test_queue"
-    consumer_name = "shared"
+    queue = "test_queue"
+    consumer = "shared"
     batch_size = None
     dead_after = timedelta(seconds=1)
     poll_interval = 0.1

@@ -28,8 +28,8 @@ import sys
 import pgqpy
 
 class Worker(pgqpy.GroupConsumer):
-    queue_name = "test_queue"
-    consumer_name = "group"
+    queue = "test_queue"
+    consumer = "group"
     poll_interval = 0.02
     batch_size = 50
     retry_policy = pgqpy.FixedDelay(0.05, attempts=None)

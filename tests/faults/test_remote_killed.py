@@ -40,8 +40,8 @@ class DyingBatch(pgqpy.Batch):
         at("after finish")
 
 class Remote(pgqpy.RemoteConsumer):
-    queue_name = "test_queue"
-    consumer_name = "copy"
+    queue = "test_queue"
+    consumer = "copy"
     batch_size = 10
     _batch_class = DyingBatch
 
@@ -67,8 +67,8 @@ class Remote(pgqpy.RemoteConsumer):
         at("remembered")
 
 class Tracked(pgqpy.TrackedConsumer):
-    queue_name = "test_queue"
-    consumer_name = "copy"
+    queue = "test_queue"
+    consumer = "copy"
     batch_size = 10
     _batch_class = DyingBatch
 
@@ -215,8 +215,8 @@ def test_killed_tracked_consumers_lose_nothing_and_repeat_an_event_a_kill_at_mos
 
 
 class Copy(RemoteConsumer):
-    queue_name = "test_queue"
-    consumer_name = "copy"
+    queue = "test_queue"
+    consumer = "copy"
     poll_interval = 0.05
     backoff_first = 0.05
     backoff_cap = 0.2

@@ -65,7 +65,7 @@ settings = {
     "spark.sql.codegen.wholeStage": "false",
 }
 spark = local_session("local[1]", settings)
-Halting(dsn, path=path, queue_name="test_queue", spark=spark).run(until_empty=True)
+Halting(dsn, path=path, queue="test_queue", spark=spark).run(until_empty=True)
 """
 
 

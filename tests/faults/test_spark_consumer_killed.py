@@ -35,8 +35,8 @@ def wait_for(dsn, what):
         conn.execute("select pg_advisory_lock_shared(hashtext(%s))", [what])
 
 class Effects(SparkConsumer):
-    queue_name = "test_queue"
-    consumer_name = "effects"
+    queue = "test_queue"
+    consumer = "effects"
     batch_size = None
     num_partitions = 2
 

@@ -30,8 +30,8 @@ def scratch(dsn: str) -> Iterator[ScratchDatabase]:
 class Seen:
     """Remembers events, for consumers of any kind."""
 
-    queue_name = "q"
-    consumer_name = "c"
+    queue = "q"
+    consumer = "c"
     retry_policy: RetryPolicy | None = FixedDelay(0, attempts=3)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -95,8 +95,8 @@ def test_delayed_events_come_when_they_are_due(scratch: ScratchDatabase) -> None
 
 def test_a_consumer_with_a_target(scratch: ScratchDatabase) -> None:
     class Copy(RemoteConsumer):
-        queue_name = "q"
-        consumer_name = "c"
+        queue = "q"
+        consumer = "c"
 
         def process_remote_batch(
             self, conn: Any, batch: pgqpy.Batch, target: pgqpy.Connection

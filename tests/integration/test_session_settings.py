@@ -69,7 +69,7 @@ def test_each_session_of_ours_has_what_it_relies_on(odd: None, dsn: str) -> None
 class Failing(pgqpy.Consumer):
     """Retries one event, and gives up another."""
 
-    consumer_name = "c"
+    consumer = "c"
     retry_policy = FixedDelay(0.0)
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
@@ -83,7 +83,7 @@ class Failing(pgqpy.Consumer):
 def test_a_consumer_with_a_retry_policy_gets_on_whatever_a_role_has_set(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
-    consumer = Failing(dsn, queue_name=queue)
+    consumer = Failing(dsn, queue=queue)
     consumer.register()
     Producer(queue).insert_events(conn, [("t", "retry"), ("t", "bury"), ("t", "fine")])
     tick()
@@ -150,8 +150,8 @@ def test_a_database_without_encoding_is_migrated_and_ticked(
 
 
 class Seeing(pgqpy.Consumer):
-    queue_name = "q"
-    consumer_name = "c"
+    queue = "q"
+    consumer = "c"
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)

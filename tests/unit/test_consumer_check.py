@@ -15,7 +15,7 @@ from pgqpy.errors import InvalidConsumer
 
 def sync_consumer(**members: Any) -> pgqpy.Consumer:
     members.setdefault("process_event", lambda self, conn, event: None)
-    made = type("Mine", (pgqpy.Consumer,), {"queue_name": "q", "consumer_name": "c"} | members)
+    made = type("Mine", (pgqpy.Consumer,), {"queue": "q", "consumer": "c"} | members)
     consumer: pgqpy.Consumer = made("")
     return consumer
 
@@ -48,8 +48,8 @@ def test_what_cannot_work_is_refused_by_name(members: dict[str, Any], said: str)
 
 def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
     class Mine(pgqpy.AsyncConsumer):
-        queue_name = "q"
-        consumer_name = "c"
+        queue = "q"
+        consumer = "c"
 
         def process_event(self, conn, event):  # type: ignore[no-untyped-def]
             """Return without awaiting."""
@@ -61,17 +61,17 @@ def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
 @pytest.mark.parametrize(
     "missing",
     [
-        lambda: pgqpy.Consumer("", queue_name="q"),
+        lambda: pgqpy.Consumer("", queue="q"),
         lambda: pgqpy.CoopConsumer(
             "",
-            queue_name="q",
-            consumer_name="c",
+            queue="q",
+            consumer="c",
             dead_after=5,  # type: ignore[arg-type]
         ),
     ],
 )
 def test_what_is_missing_or_no_interval_is_said_when_the_object_is_made(missing: Any) -> None:
-    with pytest.raises(InvalidConsumer, match=r"needs a queue_name|dead_after is 5; .* timedelta"):
+    with pytest.raises(InvalidConsumer, match=r"needs a queue and|dead_after is 5; .* timedelta"):
         missing()
 
 
@@ -89,8 +89,8 @@ def test_whatever_can_be_called_like_the_method_will_do() -> None:
     check_consumer(sync_consumer(batch_size=None, min_lag=None, event_types={"a"}))
 
     class Mine(pgqpy.AsyncConsumer):
-        queue_name = "q"
-        consumer_name = "c"
+        queue = "q"
+        consumer = "c"
         process_event = traced(_later)
 
     check_consumer(Mine(""))

@@ -90,7 +90,7 @@ class Polcy(TaskWorker):
 
 
 class Size(pgqpy.Consumer):
-    queue_name = consumer_name = "c"
+    queue = consumer = "c"
     batchsize = 3
 
     def process_event(self, conn: Any, event: Any) -> None: ...
@@ -104,7 +104,7 @@ class Later(TableWorker):
 
 
 class Shown(SparkConsumer):
-    queue_name = consumer_name = "c"
+    queue = consumer = "c"
     showprogress = True
 
 

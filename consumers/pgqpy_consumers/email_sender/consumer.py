@@ -113,7 +113,7 @@ class EmailSender(pgqpy.TrackedConsumer):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """A sender with these settings."""
-        made = cls(config.dsn, queue_name=config.queue, consumer_name=config.consumer)
+        made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
         made.sender = config.sender
         made.server = MailServer(
             config.host,
@@ -152,7 +152,7 @@ class EmailSender(pgqpy.TrackedConsumer):
             mail = self.mail(event)
             if mail is None:
                 return
-            unique = identity(event, self.queue_name, self.consumer_name)
+            unique = identity(event, self.queue, self.consumer)
             message = mail.message(self.sender, event, unique)
             recipients = mail.recipients
         except ValueError as error:

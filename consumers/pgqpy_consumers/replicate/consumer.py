@@ -50,8 +50,8 @@ class Replicate(RemoteConsumer):
         return cls(
             config.dsn,
             target_dsn=config.target_dsn,
-            queue_name=config.queue,
-            consumer_name=config.consumer,
+            queue=config.queue,
+            consumer=config.consumer,
             copies=config.copies,
             sequences_ahead=config.sequences_ahead,
             sequences_period=config.sequences_period,
@@ -72,13 +72,13 @@ class Replicate(RemoteConsumer):
         self._plan = Plan(
             dsn=self.dsn,
             target_dsn=self.target_dsn,
-            queue=self.queue_name,
-            consumer=self.consumer_name,
+            queue=self.queue,
+            consumer=self.consumer,
             copies=copies,
             sequences_ahead=sequences_ahead,
             sequences_period=sequences_period,
         )
-        self._stream = Stream(self.queue_name, self.consumer_name)
+        self._stream = Stream(self.queue, self.consumer)
         self._workers: Workers | None = None
         self._until_empty = False
 

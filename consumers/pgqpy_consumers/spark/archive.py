@@ -47,7 +47,7 @@ class Archive(SparkConsumer):
     """Writes a queue's events into Parquet files, partitioned by queue and day::
 
         class Orders(Archive):
-            queue_name = "orders"
+            queue = "orders"
             path = "s3a://lake/events"
 
         Orders(dsn).run()
@@ -59,7 +59,7 @@ class Archive(SparkConsumer):
     which cannot move files.
     """
 
-    consumer_name = "archive"
+    consumer = "archive"
     # Each batch makes files, so let there be something to write.
     collect_for: timedelta | None = timedelta(minutes=10)
     collect_events: int | None = 1_000_000
@@ -79,8 +79,8 @@ class Archive(SparkConsumer):
         *,
         path: str | None = None,
         spark: SparkSession | None = None,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
     ) -> None:
         """Make an archiver.
 
@@ -88,10 +88,10 @@ class Archive(SparkConsumer):
             dsn: as for `SparkConsumer`.
             path: wins over the class's.
             spark: as for `SparkConsumer`.
-            queue_name: wins over the class's.
-            consumer_name: wins over the class's.
+            queue: wins over the class's.
+            consumer: wins over the class's.
         """
-        super().__init__(dsn, spark=spark, queue_name=queue_name, consumer_name=consumer_name)
+        super().__init__(dsn, spark=spark, queue=queue, consumer=consumer)
         self.path = path or self.path
         if not self.path:
             raise TypeError(f"{type(self).__name__} needs a path")
@@ -112,20 +112,18 @@ class Archive(SparkConsumer):
         """
         with pgqpy.connect(self._dsn, autocommit=True) as conn:
             # Checked before a directory is created for a misspelt name.
-            ranges.fingerprint(conn, self.queue_name)
+            ranges.fingerprint(conn, self.queue)
             last = self._log()[0].newest()
             if last is not None:
                 self._check(conn, last)
-            if Admin(conn).get_consumer_info(self.queue_name, self.consumer_name):
+            if Admin(conn).get_consumer_info(self.queue, self.consumer):
                 return False
             if at_tick is None:
-                first = ranges.earliest(conn, self.queue_name).tick
+                first = ranges.earliest(conn, self.queue).tick
                 at_tick = max(first, last.end.tick if last else first)
             with translate_errors():
                 # Unlike register_consumer_at() it accepts a tick that the log has forgotten.
-                conn.execute(
-                    call("advance_consumer", 3), (self.queue_name, self.consumer_name, at_tick)
-                )
+                conn.execute(call("advance_consumer", 3), (self.queue, self.consumer, at_tick))
         return True
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
@@ -149,7 +147,7 @@ class Archive(SparkConsumer):
             self._check(self.conn, last)
             log.publish(last)
         log.tidy()
-        end = ranges.offset_at(self.conn, self.queue_name, batch.tick)
+        end = ranges.offset_at(self.conn, self.queue, batch.tick)
         if last is not None and end.tick <= last.end.tick:
             return
         start = self._start(last, batch)
@@ -168,7 +166,7 @@ class Archive(SparkConsumer):
             self.conn.execute(_TAKE, (LOCK, str(log)))
         except psycopg.errors.LockNotAvailable:
             raise ConsumerInUse(
-                f"another process is archiving queue {self.queue_name!r} into {self.path}",
+                f"another process is archiving queue {self.queue!r} into {self.path}",
                 hint="One is enough: stop this one, or let it stand by for when that one ends.",
             ) from None
 
@@ -176,21 +174,20 @@ class Archive(SparkConsumer):
         """The queue's log, and the partitioning of the archive."""
         directory = Directory(self.spark, self.path)
         columns = create_archive(directory, self.partition_by)
-        return ArchiveLog(directory, self.queue_name), columns
+        return ArchiveLog(directory, self.queue), columns
 
     def _check(self, conn: pgqpy.Connection, last: Commit) -> None:
         try:
-            ranges.check(conn, self.queue_name, last.end)
+            ranges.check(conn, self.queue, last.end)
         except ForeignOffset as error:
             raise ForeignOffset(
-                f"{self.path} archives another history of queue {self.queue_name!r}:"
-                f" {error.message}",
+                f"{self.path} archives another history of queue {self.queue!r}: {error.message}",
                 hint="Archive into another directory; spark.read.parquet(old, new) reads both.",
             ) from error
 
     def _start(self, last: Commit | None, batch: pgqpy.Batch) -> Offset:
         """The end of the log, even if the consumer is somewhere else."""
-        conn, queue = self.conn, self.queue_name
+        conn, queue = self.conn, self.queue
         if last is None:
             return ranges.offset_at(conn, queue, batch.prev_tick)
         if batch.prev_tick <= last.end.tick:
@@ -205,7 +202,7 @@ class Archive(SparkConsumer):
                 return before
             raise ArchiveGap(
                 f"events of queue {queue!r} after tick {last.end.tick}, where its archive ends,"
-                f" are gone; consumer {self.consumer_name!r} stands at tick {before.tick}",
+                f" are gone; consumer {self.consumer!r} stands at tick {before.tick}",
                 hint="It was moved or unregistered. Archive into another directory, or go on"
                 " without them: --accept-gap.",
             ) from None
@@ -217,7 +214,7 @@ class Archive(SparkConsumer):
         if types is not None:
             wanted = sql.Literal(list(types))
             where = sql.SQL("ev_type = any({}::text[])").format(wanted).as_string(self.conn)
-        source = ranges.range_source(self.conn, self.queue_name, start, end, where=where)
+        source = ranges.range_source(self.conn, self.queue, start, end, where=where)
         spark = self._utc_session()
         parts = min(
             -(-(end.seq - start.seq) // self.events_per_file),
@@ -230,7 +227,7 @@ class Archive(SparkConsumer):
         columns = ["queue", *partition_by]
         partitions = [sf.expr(PARTITIONS[name]).alias(name) for name in partition_by]
         (
-            events.select("*", sf.lit(self.queue_name).alias("queue"), *partitions)
+            events.select("*", sf.lit(self.queue).alias("queue"), *partitions)
             .sortWithinPartitions(*columns, "ev_id")
             .write.partitionBy(*columns)
             .parquet(path)

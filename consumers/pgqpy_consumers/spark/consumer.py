@@ -33,8 +33,8 @@ class SparkConsumer:
     Subclass it and say what to do with the events::
 
         class DelaysByMonth(SparkConsumer):
-            queue_name = "flights"
-            consumer_name = "delays_by_month"
+            queue = "flights"
+            consumer = "delays_by_month"
 
             def process_batch(self, spark, batch, df):
                 df.groupBy("ev_type").count().show()
@@ -51,8 +51,8 @@ class SparkConsumer:
     attributes and hooks with the same names.
     """
 
-    queue_name: str = ""
-    consumer_name: str = ""
+    queue: str = ""
+    consumer: str = ""
 
     collect_for: timedelta | None = None
     """The age of the first waiting event at which a batch is taken. None: take events at once."""
@@ -83,8 +83,8 @@ class SparkConsumer:
         dsn: str | None = None,
         *,
         spark: SparkSession | None = None,
-        queue_name: str | None = None,
-        consumer_name: str | None = None,
+        queue: str | None = None,
+        consumer: str | None = None,
     ) -> None:
         """Make a consumer.
 
@@ -93,11 +93,11 @@ class SparkConsumer:
                 names in it must mean the same on their machines.
             spark: the session to compute in. By default the active one, that of
                 spark-submit, or else a local one, made when it is first needed.
-            queue_name: wins over the class's.
-            consumer_name: wins over the class's.
+            queue: wins over the class's.
+            consumer: wins over the class's.
         """
-        self.queue_name = queue_name or self.queue_name
-        self.consumer_name = consumer_name or self.consumer_name
+        self.queue = queue or self.queue
+        self.consumer = consumer or self.consumer
         self._spark = spark
         self._conn: pgqpy.Connection | None = None
         self.failed_batch: pgqpy.Batch | None = None
@@ -221,8 +221,8 @@ class _Loop(pgqpy.Consumer):
         # If events are collected, notifications of single ticks are not needed.
         self.listen = not bounds.collecting
         self._owner = owner
-        super().__init__(dsn, queue_name=owner.queue_name, consumer_name=owner.consumer_name)
-        self._collector = Collector(self.queue_name, self.consumer_name, bounds)
+        super().__init__(dsn, queue=owner.queue, consumer=owner.consumer)
+        self._collector = Collector(self.queue, self.consumer, bounds)
         self._collects = False
         self._until_empty = False
         self._goal: int | None = None
@@ -245,7 +245,7 @@ class _Loop(pgqpy.Consumer):
             return None
         if self._until_empty:
             if self._goal is None:
-                self._goal = newest(conn, self.queue_name).tick
+                self._goal = newest(conn, self.queue).tick
             elif self._done >= self._goal:
                 return None
         self.batch_size = self._collector.most_events(conn)

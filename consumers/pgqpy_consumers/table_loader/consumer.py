@@ -90,7 +90,7 @@ class TableLoader(pgqpy.RemoteConsumer):
             if self.history_columns and self.mode != "history":
                 raise ValueError(f"history_columns are for mode history, not for {self.mode}")
 
-    consumer_name = "table_loader"
+    consumer = "table_loader"
     batch_size: int | None = 50_000
     tables: Mapping[str, str] = MappingProxyType({})
     """``schema.table`` of the source to that of the target, and no others. Empty: all, by name."""
@@ -115,8 +115,8 @@ class TableLoader(pgqpy.RemoteConsumer):
         made = cls(
             config.dsn,
             target_dsn=config.target_dsn,
-            queue_name=config.queue,
-            consumer_name=config.consumer,
+            queue=config.queue,
+            consumer=config.consumer,
         )
         made.tables = config.tables
         made.mode = config.mode
@@ -154,7 +154,7 @@ class TableLoader(pgqpy.RemoteConsumer):
     ) -> None:
         """Apply the batch's changes."""
         if self._nested is None:
-            self._nested = _has_nested(conn, self.queue_name)
+            self._nested = _has_nested(conn, self.queue)
         changes = self._changes(batch)
         while True:
             with _without_collections():

@@ -127,7 +127,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """A webhook with these settings."""
-        made = cls(config.dsn, queue_name=config.queue, consumer_name=config.consumer)
+        made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
         made.config = config
         made.event_types = config.event_types
         return made
@@ -217,7 +217,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             body = self.body(event)
         except ValueError as error:
             raise pgqpy.DeadLetter(f"no request can be made of it: {error}") from error
-        message_id = f"msg_{identity(event, self.queue_name, self.consumer_name)}"
+        message_id = f"msg_{identity(event, self.queue, self.consumer)}"
         headers = self._signer.headers(message_id, int(time.time()), body)
         await self._endpoint.post(body, {"content-type": "application/json", **headers})
 

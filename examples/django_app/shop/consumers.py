@@ -11,8 +11,8 @@ class Confirmer(pgqpy.Consumer):
     Django's own connection has another transaction: its writes may happen twice.
     """
 
-    queue_name = "orders"
-    consumer_name = "confirmer"
+    queue = "orders"
+    consumer = "confirmer"
     event_types = ("order.placed",)
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:

@@ -164,8 +164,8 @@ def _plain(consumer: type) -> Any:
                 setting(f"{about}, if it is another one.", default=target.default),
             )
         )
-    for key, name in (("queue", "queue_name"), ("consumer", "consumer_name")):
-        shown = getattr(consumer, name, None) or None
+    for key in ("queue", "consumer"):
+        shown = getattr(consumer, key, None) or None
         what = setting(f"The {key}, instead of the class's.", default=None, example=shown)
         fields.append((key, str | None, what))
 
@@ -176,9 +176,7 @@ def _plain(consumer: type) -> Any:
         @staticmethod
         def from_config(config: Any) -> Any:
             given = {} if target is None else {"target_dsn": config.target_dsn}
-            return consumer(
-                config.dsn, queue_name=config.queue, consumer_name=config.consumer, **given
-            )
+            return consumer(config.dsn, queue=config.queue, consumer=config.consumer, **given)
 
     Plain.__name__ = consumer.__name__
     return Plain

@@ -106,7 +106,7 @@ def archive(
     Archiver.partition_by = partition_by
     Archiver.accept_gap = accept_gap
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    archiver = Archiver(dsn, path=path, spark=spark, queue_name=queue, consumer_name=consumer)
+    archiver = Archiver(dsn, path=path, spark=spark, queue=queue, consumer=consumer)
     try:
         archiver.run(until_empty=once)
     except Exception as error:

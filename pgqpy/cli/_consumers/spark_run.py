@@ -91,9 +91,7 @@ def run_consumer(
     # Logs of other libraries, such as py4j, are of little use.
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logger.setLevel(logging.INFO)
-    made = consumer_class(
-        dsn, spark=spark_session(master), queue_name=queue, consumer_name=consumer
-    )
+    made = consumer_class(dsn, spark=spark_session(master), queue=queue, consumer=consumer)
     try:
         made.run(until_empty=once)
     except Exception as error:

@@ -147,20 +147,20 @@ def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue
         ("select", "-- comment"),
     ],
 )
-def test_awkward_names_work(conn: Connection, table: str, queue_name: str) -> None:
+def test_awkward_names_work(conn: Connection, table: str, queue: str) -> None:
     quoted = '"' + table.replace('"', '""') + '"'
-    conn.execute("select pgq.create_queue(%s)", [queue_name])
+    conn.execute("select pgq.create_queue(%s)", [queue])
     conn.execute(f'create table {quoted} ("k\'"" %" int primary key, "v;--" text)')
     for again in (False, True):
         conn.execute(
             "select pgq.capture_table(%s, %s, replace => %s, exclude => array[%s])",
-            [quoted, queue_name, again, "v;--"],
+            [quoted, queue, again, "v;--"],
         )
     conn.execute(f"insert into {quoted} values (1, 'x'), (2, 'y')")
     conn.execute(f'update {quoted} set "k\'"" %" = 3 where "k\'"" %" = 1')
     assert [c.table for c in changes(conn)] == [("public", table)] * 4
     assert changes(conn)[0].key == ("k'\" %",)
-    conn.execute("select pgq.release_table(%s, %s)", [quoted, queue_name])
+    conn.execute("select pgq.release_table(%s, %s)", [quoted, queue])
 
 
 def test_a_queue_name_with_a_newline_stays_inside_its_quotes(conn: Connection) -> None:

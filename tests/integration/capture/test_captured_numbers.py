@@ -25,7 +25,7 @@ def test_a_captured_numeric_keeps_its_digits_through_a_consumer(
     dsn: str, conn: Connection, queue: str, tick: Tick, capture: str
 ) -> None:
     class Copy(pgqpy.Consumer):
-        consumer_name = "copy"
+        consumer = "copy"
 
         def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
             for row in (event.row(), event.json()):
@@ -36,7 +36,7 @@ def test_a_captured_numeric_keeps_its_digits_through_a_consumer(
     conn.execute("create table price (id int primary key, amount numeric)")
     conn.execute("create table copy (amount numeric)")
     conn.execute(CAPTURES[capture].format(queue).encode())
-    consumer = Copy(dsn, queue_name=queue)
+    consumer = Copy(dsn, queue=queue)
     consumer.register()
     numbers = ["12.50", "0.10", "99999999999999999999.123456789012345678901234567890"]
     for number, text in enumerate(numbers):

@@ -22,19 +22,18 @@ def failing(conn: Connection, dsn: str, queue: str, tick: Tick) -> str:
     """A group in which the keys a and b are parked, with two events each; its name."""
 
     class Fails(pgqpy.GroupConsumer):
-        queue_name = queue
-        consumer_name = "group"
+        consumer = "group"
         partitions = 3
         retry_policy = pgqpy.FixedDelay(0, attempts=1)
 
         def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
             raise ValueError("no [red]")
 
-    Fails(dsn).register()
+    Fails(dsn, queue=queue).register()
     for key in "abab":
         conn.execute("select pgq.insert_event(%s, 't', 'data', %s, null, null, null)", [queue, key])
     tick()
-    Fails(dsn).run(until_empty=True)
+    Fails(dsn, queue=queue).run(until_empty=True)
     return "group"
 
 

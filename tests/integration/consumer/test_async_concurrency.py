@@ -29,14 +29,14 @@ from tests.fixtures.fix_db import Connection
 class Several(AsyncConsumer):
     """Writes each event's data down; those that begin with "bad" fail then."""
 
-    consumer_name = "several"
+    consumer = "several"
     concurrency = 5
     retry_policy: RetryPolicy | None = FixedDelay(0, attempts=1)
     listen = False
     backoff_first = 0.01
 
     def __init__(self, dsn: str, queue: str) -> None:
-        super().__init__(dsn, queue_name=queue)
+        super().__init__(dsn, queue=queue)
         self.calls: list[str] = []
         self.running = 0
         self.most_running = 0
@@ -345,7 +345,7 @@ def test_a_concurrency_that_cannot_be_is_refused(dsn: str, queue: str) -> None:
         concurrency = 0
 
     class Threads(Consumer):
-        consumer_name = "several"
+        consumer = "several"
         concurrency = 2
 
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
@@ -354,4 +354,4 @@ def test_a_concurrency_that_cannot_be_is_refused(dsn: str, queue: str) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         run(Nothing(dsn, queue))
     with pytest.raises(ValueError, match="AsyncConsumer"):
-        Threads(dsn, queue_name=queue).run_once()
+        Threads(dsn, queue=queue).run_once()

@@ -30,7 +30,7 @@ from tests.fixtures.fix_db import Connection
 
 
 class Counter(AsyncConsumer):
-    consumer_name = "counter"
+    consumer = "counter"
     backoff_first = 0.01
     poll_interval = 3600
 
@@ -74,7 +74,7 @@ def test_events_are_produced_from_any_iterable_in_the_callers_transaction(
             with pytest.raises(errors.QueueNotFound):
                 await AsyncProducer("missing").insert_event(caller, "type")
         tick()
-        await Counter(dsn, queue_name=queue).run(until_empty=True)
+        await Counter(dsn, queue=queue).run(until_empty=True)
 
     asyncio.run(main())
     assert counts(conn) == dict.fromkeys("abcde", 1)
@@ -95,7 +95,7 @@ def test_a_failed_batch_is_rolled_back_and_comes_again(
 
     Producer(queue).insert_events(conn, [("type", data) for data in "ab"])
     tick()
-    asyncio.run(Failing(dsn, queue_name=queue).run())
+    asyncio.run(Failing(dsn, queue=queue).run())
     first, second = batches
     assert first == second
     assert counts(conn) == {"a": 1, "b": 1}
@@ -111,7 +111,7 @@ def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
             async def on_batch(self, stats: BatchStats) -> None:
                 done.set()
 
-        consumer = Waiting(dsn, queue_name=queue)
+        consumer = Waiting(dsn, queue=queue)
         task = asyncio.create_task(consumer.run())
         for data in "ab":
             Producer(queue).insert_event(conn, "type", data)
@@ -138,7 +138,7 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
     Producer(queue).insert_event(conn, "type", "a")
     tick()
     before = signal.getsignal(signal.SIGTERM)
-    asyncio.run(asyncio.wait_for(Signalled(dsn, queue_name=queue).run(), PATIENCE))
+    asyncio.run(asyncio.wait_for(Signalled(dsn, queue=queue).run(), PATIENCE))
     assert signal.getsignal(signal.SIGTERM) is before
     assert counts(conn) == {"a": 1}
 
@@ -146,7 +146,7 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
 def test_a_signal_stops_all_consumers_of_the_loop(dsn: str, queue: str) -> None:
     """Even if the first one started is the first to end."""
     names = ["first", "second", "third"]
-    consumers = [Counter(dsn, queue_name=queue, consumer_name=name) for name in names]
+    consumers = [Counter(dsn, queue=queue, consumer=name) for name in names]
 
     async def main() -> None:
         runs = []
@@ -180,13 +180,13 @@ def test_a_cancelled_consumer_rolls_back_and_the_batch_comes_again(
                 halfway.set()
                 await asyncio.Event().wait()
 
-        task = asyncio.create_task(Slow(dsn, queue_name=queue).run())
+        task = asyncio.create_task(Slow(dsn, queue=queue).run())
         await asyncio.wait_for(halfway.wait(), PATIENCE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert counts(conn) == {}
-        await Counter(dsn, queue_name=queue).run(until_empty=True)
+        await Counter(dsn, queue=queue).run(until_empty=True)
 
     Producer(queue).insert_events(conn, [("type", data) for data in "ab"])
     tick()
@@ -208,5 +208,5 @@ def test_a_batch_that_is_left_early_can_be_read_again(
 
     Producer(queue).insert_events(conn, (("type", "x" * 2000) for _ in range(count)))
     tick()
-    asyncio.run(Impatient(dsn, queue_name=queue).run(until_empty=True))
+    asyncio.run(Impatient(dsn, queue=queue).run(until_empty=True))
     assert read == [count]

@@ -25,7 +25,7 @@ from tests.fixtures.fix_db import Connect, Connection
 class Counter(Consumer):
     """Counts events by data, in a table: an effect that shows when it happens twice."""
 
-    consumer_name = "counter"
+    consumer = "counter"
     backoff_first = 0.01
 
     def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
@@ -52,7 +52,7 @@ def counts(conn: Connection) -> dict[str, int]:
 def test_each_event_after_the_registration_is_processed_once(
     dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
 ) -> None:
-    consumer = Counter(dsn, queue_name=queue)
+    consumer = Counter(dsn, queue=queue)
     producer.insert_event(conn, "t", "before")
     tick()
     assert consumer.register()
@@ -81,7 +81,7 @@ def test_a_batch_names_its_ticks_and_its_query_gives_its_events(
             assert [row[0] for row in rows] == [event.id for event in batch]
             assert len(rows) == batch.events_read == 3
 
-    consumer = Reader(dsn, queue_name=queue)
+    consumer = Reader(dsn, queue=queue)
     consumer.register()
     producer.insert_events(conn, [("t", data) for data in "abc"])
     tick()
@@ -102,7 +102,7 @@ def test_a_database_may_write_its_times_as_it_likes(
             times.extend([batch.tick_time, *(event.time for event in batch)])
             times.append(conn.execute("select interval '1 day 2 hours'").fetchone())
 
-    consumer = Reader(dsn, queue_name=queue)
+    consumer = Reader(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -138,7 +138,7 @@ def test_a_failed_batch_is_rolled_back_and_comes_again_unchanged(
             failures.append((error, batch.id if batch else None))
 
     outside = conn
-    consumer = Failing(dsn, queue_name=queue)
+    consumer = Failing(dsn, queue=queue)
     consumer.register()
     producer.insert_events(conn, [("t", "a"), ("t", "b")])
     tick()
@@ -162,7 +162,7 @@ def test_on_error_can_end_the_run(
         def on_error(self, error: Exception, batch: Batch | None) -> None:
             raise error
 
-    consumer = Failing(dsn, queue_name=queue)
+    consumer = Failing(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -179,21 +179,21 @@ import os, signal, sys
 import pgqpy
 
 class Crashing(pgqpy.Consumer):
-    consumer_name = "counter"
+    consumer = "counter"
 
     def process_batch(self, conn, batch):
         for event in batch:
             conn.execute("insert into seen values (%s, 1)", [event.data])
         os.kill(os.getpid(), signal.SIGKILL)
 
-Crashing(sys.argv[1], queue_name=sys.argv[2]).run()
+Crashing(sys.argv[1], queue=sys.argv[2]).run()
 """
 
 
 def test_a_crash_between_effect_and_finish_delivers_again_and_the_effect_happens_once(
     dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
 ) -> None:
-    consumer = Counter(dsn, queue_name=queue)
+    consumer = Counter(dsn, queue=queue)
     consumer.register()
     producer.insert_events(conn, [("t", "a"), ("t", "b")])
     tick()
@@ -211,7 +211,7 @@ import sys
 import pgqpy
 
 class Slow(pgqpy.Consumer):
-    consumer_name = "counter"
+    consumer = "counter"
     batch_size = 1
 
     def process_event(self, conn, event):
@@ -219,7 +219,7 @@ class Slow(pgqpy.Consumer):
         print("processing", flush=True)
         sys.stdin.readline()
 
-Slow(sys.argv[1], queue_name=sys.argv[2]).run()
+Slow(sys.argv[1], queue=sys.argv[2]).run()
 print("over", flush=True)
 """
 
@@ -228,7 +228,7 @@ print("over", flush=True)
 def test_a_signal_stops_after_the_batch(
     dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick, number: signal.Signals
 ) -> None:
-    Counter(dsn, queue_name=queue).register()
+    Counter(dsn, queue=queue).register()
     for data in "ab":
         producer.insert_event(conn, "t", data)
         tick()
@@ -253,7 +253,7 @@ def test_signal_handlers_are_as_before_when_run_returns(dsn: str, queue: str) ->
 
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        consumer = Counter(dsn, queue_name=queue)
+        consumer = Counter(dsn, queue=queue)
         consumer.register()
         consumer.run(until_empty=True)
         assert signal.getsignal(signal.SIGTERM) is handler
@@ -265,7 +265,7 @@ def test_stop_ends_a_waiting_consumer_at_once(dsn: str, queue: str, background: 
     class Waiting(Counter):
         poll_interval = 3600
 
-    consumer = Waiting(dsn, queue_name=queue)
+    consumer = Waiting(dsn, queue=queue)
     consumer.register()
     thread = background(consumer)
     consumer.stop()
@@ -280,11 +280,11 @@ def test_a_retried_event_comes_again_once_with_its_count_and_to_this_consumer_al
 
     class Retrying(Counter):
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
-            seen.append((self.consumer_name, event.data, event.retry))
-            if self.consumer_name == "one" and event.data == "a" and event.retry < 2:
+            seen.append((self.consumer, event.data, event.retry))
+            if self.consumer == "one" and event.data == "a" and event.retry < 2:
                 event.retry(0)
 
-    one, two = (Retrying(dsn, queue_name=queue, consumer_name=name) for name in ("one", "two"))
+    one, two = (Retrying(dsn, queue=queue, consumer=name) for name in ("one", "two"))
     one.register()
     two.register()
     producer.insert_events(conn, [("t", "a"), ("t", "b")])
@@ -313,7 +313,7 @@ def test_a_retry_is_rolled_back_with_its_batch(
             batch.finish(conn)
             raise LookupError
 
-    consumer = Failing(dsn, queue_name=queue)
+    consumer = Failing(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -327,10 +327,10 @@ def test_of_two_processes_with_one_name_only_one_has_its_effects(
 ) -> None:
     class Overtaken(Counter):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
-            Counter(dsn, queue_name=queue).run(until_empty=True, handle_signals=False)
+            Counter(dsn, queue=queue).run(until_empty=True, handle_signals=False)
             super().process_batch(conn, batch)
 
-    consumer = Overtaken(dsn, queue_name=queue)
+    consumer = Overtaken(dsn, queue=queue)
     consumer.register()
     producer.insert_events(conn, [("t", "a"), ("t", "b")])
     tick()
@@ -355,7 +355,7 @@ def test_a_batch_holds_no_transaction_until_its_connection_is_used(
             conn.execute("select")
             states.extend(outside.execute(STATE, pid))
 
-    consumer = Looking(dsn, queue_name=queue)
+    consumer = Looking(dsn, queue=queue)
     consumer.register()
     tick()
     assert consumer.run_once()
@@ -375,13 +375,13 @@ def test_process_batch_cannot_end_its_transaction(
                     end()
             raise ZeroDivisionError
 
-    consumer = Ending(dsn, queue_name=queue)
+    consumer = Ending(dsn, queue=queue)
     consumer.register()
     tick()
     with pytest.raises(ZeroDivisionError):
         consumer.run_once()
     assert counts(conn) == {}
-    assert Counter(dsn, queue_name=queue).run_once()
+    assert Counter(dsn, queue=queue).run_once()
 
 
 def test_what_is_retried_and_the_end_of_the_batch_are_one_transaction(
@@ -391,7 +391,7 @@ def test_what_is_retried_and_the_end_of_the_batch_are_one_transaction(
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
             event.retry(3600)
 
-    consumer = Putting(dsn, queue_name=queue)
+    consumer = Putting(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -422,7 +422,7 @@ def test_a_transaction_inside_a_batch_is_a_savepoint(
             if self.fails:
                 raise KeyError
 
-    consumer = Saving(dsn, queue_name=queue)
+    consumer = Saving(dsn, queue=queue)
     consumer.register()
     tick()
     with pytest.raises(KeyError):
@@ -445,7 +445,7 @@ def test_batches_are_processed_in_the_isolation_level_that_is_asked_for(
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             shown.extend(conn.execute("show transaction_isolation").fetchone() or ())
 
-    consumer = Isolated(dsn, queue_name=queue)
+    consumer = Isolated(dsn, queue=queue)
     consumer.register()
     tick()
     assert consumer.run_once()
@@ -458,7 +458,7 @@ def test_only_events_of_the_wanted_types_are_sent(
     class Choosy(Counter):
         event_types = frozenset({"wanted", 'it\'s "quoted" {too}, \\ %s'})
 
-    consumer = Choosy(dsn, queue_name=queue)
+    consumer = Choosy(dsn, queue=queue)
     consumer.register()
     for event_type in ("wanted", "other", 'it\'s "quoted" {too}, \\ %s', "", None):
         producer.insert_event(conn, event_type, event_type)
@@ -478,7 +478,7 @@ def test_small_ticks_are_collected_up_to_the_batch_size(
         def on_batch(self, stats: BatchStats) -> None:
             sizes.append(stats.events)
 
-    consumer = Collecting(dsn, queue_name=queue)
+    consumer = Collecting(dsn, queue=queue)
     consumer.register()
     # Forced ticks would jump over event ids, and be taken for large.
     Admin(conn).set_queue_config(queue, "ticker_max_count", 1)
@@ -495,7 +495,7 @@ def test_with_a_minimal_lag_young_batches_wait(
     class Behind(Counter):
         min_lag: timedelta | None = timedelta(hours=1)
 
-    consumer = Behind(dsn, queue_name=queue)
+    consumer = Behind(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -516,7 +516,7 @@ def test_a_batch_older_than_the_maximal_lag_is_reported_and_processed(
     class Late(Counter):
         max_lag = timedelta(0)
 
-    consumer = Late(dsn, queue_name=queue)
+    consumer = Late(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -536,7 +536,7 @@ def test_on_lag_can_end_the_run_with_the_batch_unprocessed(
         def on_lag(self, lag: timedelta, batch: Batch) -> None:
             raise TimeoutError(lag)
 
-    consumer = Late(dsn, queue_name=queue)
+    consumer = Late(dsn, queue=queue)
     consumer.register()
     producer.insert_event(conn, "t", "a")
     tick()
@@ -557,7 +557,7 @@ def test_on_batch_tells_what_was_done(
         def on_batch(self, stats: BatchStats) -> None:
             done.append(stats)
 
-    consumer = Measured(dsn, queue_name=queue)
+    consumer = Measured(dsn, queue=queue)
     consumer.register()
     producer.insert_events(conn, [("t", data) for data in "abc"])
     tick()
@@ -584,7 +584,7 @@ def test_a_tick_wakes_a_consumer_by_notify_whatever_the_poll_interval(
         def on_batch(self, stats: BatchStats) -> None:
             done.put(stats)
 
-    consumer = Waiting(dsn, queue_name=queue)
+    consumer = Waiting(dsn, queue=queue)
     consumer.register()
     background(consumer)
     for data in "abc":
@@ -619,7 +619,7 @@ def test_a_tick_during_a_batch_is_followed_by_its_batch_whatever_the_poll_interv
             done.put(stats)
 
     outside = conn
-    consumer = Busy(dsn, queue_name=queue)
+    consumer = Busy(dsn, queue=queue)
     consumer.register()
     background(consumer)
     # The third is heard of for certain: the consumer listens when it first has to wait.
@@ -649,7 +649,7 @@ def test_what_has_become_old_enough_is_found_by_polling_though_listen_works(
         def on_batch(self, stats: BatchStats) -> None:
             done.put(stats)
 
-    consumer = Behind(dsn, queue_name=queue)
+    consumer = Behind(dsn, queue=queue)
     consumer.register()
     background(consumer)
     # It was surely notified of the third tick: it listens when it first has to wait.
@@ -676,7 +676,7 @@ def test_a_consumer_that_cannot_listen_polls(
         def on_batch(self, stats: BatchStats) -> None:
             done.set()
 
-    consumer = Polling(dsn, queue_name=queue, listen_dsn="host=/nowhere")
+    consumer = Polling(dsn, queue=queue, listen_dsn="host=/nowhere")
     consumer.register()
     background(consumer)
     producer.insert_event(conn, "t", "a")
@@ -711,7 +711,7 @@ def test_a_lost_listening_connection_is_replaced(
             )
         ]
 
-    consumer = Waiting(dsn, queue_name=queue)
+    consumer = Waiting(dsn, queue=queue)
     consumer.register()
     background(consumer)
     for data in "ab":
@@ -725,7 +725,7 @@ def test_a_lost_listening_connection_is_replaced(
 
 
 def test_run_registers_a_consumer_that_is_not(dsn: str, queue: str) -> None:
-    consumer = Counter(dsn, queue_name=queue)
+    consumer = Counter(dsn, queue=queue)
     with pytest.raises(errors.ConsumerNotRegistered) as info:
         consumer.run_once()
     assert info.value.hint
@@ -735,7 +735,7 @@ def test_run_registers_a_consumer_that_is_not(dsn: str, queue: str) -> None:
 
 
 def test_a_queue_that_is_not_there_is_told_so(dsn: str) -> None:
-    consumer = Counter(dsn, queue_name="missing")
+    consumer = Counter(dsn, queue="missing")
     for start in (consumer.register, consumer.run):
         with pytest.raises(errors.QueueNotFound) as info:
             start()
@@ -744,13 +744,13 @@ def test_a_queue_that_is_not_there_is_told_so(dsn: str) -> None:
 
 def test_a_database_without_the_schema_is_told_so(empty_dsn: str) -> None:
     with pytest.raises(errors.SchemaMissing, match="migrate"):
-        Counter(empty_dsn, queue_name="q").run()
+        Counter(empty_dsn, queue="q").run()
     with pytest.raises(errors.SchemaMissing, match="migrate"):
-        Counter(empty_dsn, queue_name="q").register()
+        Counter(empty_dsn, queue="q").register()
 
 
 def test_a_server_that_is_not_there_is_told_at_once_and_without_the_password() -> None:
-    consumer = Counter("postgresql://me:secret@localhost:1/db", queue_name="q")
+    consumer = Counter("postgresql://me:secret@localhost:1/db", queue="q")
     with pytest.raises(errors.ConnectionFailed) as info:
         consumer.run()
     assert "secret" not in str(info.value)
@@ -759,15 +759,15 @@ def test_a_server_that_is_not_there_is_told_at_once_and_without_the_password() -
 
 def test_a_consumer_without_names_or_without_a_method_is_a_type_error(dsn: str) -> None:
     class Nameless(Counter):
-        consumer_name = ""
+        consumer = ""
 
     class Idle(Consumer):
         pass
 
-    with pytest.raises(TypeError, match="consumer_name"):
-        Nameless(dsn, queue_name="q")
+    with pytest.raises(TypeError, match="consumer"):
+        Nameless(dsn, queue="q")
     with pytest.raises(TypeError, match="process_batch or process_event"):
-        Idle(dsn, queue_name="q", consumer_name="c").run()
+        Idle(dsn, queue="q", consumer="c").run()
 
 
 def test_that_listening_works_is_known_before_the_first_tick(dsn: str, queue: str) -> None:

@@ -50,16 +50,16 @@ class Seeing:
 
 
 class Plain(Seeing, pgqpy.Consumer):
-    consumer_name = "c"
+    consumer = "c"
 
 
 class Coop(Seeing, pgqpy.CoopConsumer):
-    consumer_name = "c"
+    consumer = "c"
     dead_after = timedelta(hours=100)
 
 
 class Group(Seeing, pgqpy.GroupConsumer):
-    consumer_name = "c"
+    consumer = "c"
     lease = timedelta(hours=1)
 
 
@@ -72,7 +72,7 @@ def start(dsn: str, conn: Connection, queue: str) -> Iterator[Start]:
     started: list[Any] = []
 
     def start(kind: type[Any]) -> Any:
-        consumer = kind(dsn, queue_name=queue)
+        consumer = kind(dsn, queue=queue)
         consumer.register()
         started.append(consumer)
         consumer.start()

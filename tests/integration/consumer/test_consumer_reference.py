@@ -14,8 +14,8 @@ def test_a_consumer_reads_a_queue_of_the_original(pgq_reference_dsn: str, connec
     events: list[tuple[str | None, int]] = []
 
     class Reader(Consumer):
-        queue_name = "q"
-        consumer_name = "c"
+        queue = "q"
+        consumer = "c"
         batch_size = None  # next_batch_upto is not PgQ's
 
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:

@@ -33,8 +33,8 @@ def test_events_are_delivered_once_across_restarts_and_crashes(
     trouble: queues.Queue[tuple[Exception, int | None]] = queues.Queue()
 
     class Recording(Consumer):
-        queue_name = "q"
-        consumer_name = "c"
+        queue = "q"
+        consumer = "c"
         reconnect_cap = 0.2
 
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:

@@ -23,11 +23,11 @@ QUEUES = ["one", "two", "three"]
 class Hearing(pgqpy.AsyncConsumer):
     """Knows of events by hearing only: it would poll after hours."""
 
-    consumer_name = "hearing"
+    consumer = "hearing"
     poll_interval = 3600
 
     def __init__(self, dsn: str, queue: str) -> None:
-        super().__init__(dsn, queue_name=queue)
+        super().__init__(dsn, queue=queue)
         self.seen: asyncio.Queue[str | None] = asyncio.Queue()
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
@@ -82,7 +82,7 @@ async def running(dsn: str, conn: Connection) -> AsyncIterator[list[Hearing]]:
 
 async def all_hear(conn: Connection, consumers: list[Hearing], data: str) -> None:
     for consumer in consumers:
-        send(conn, consumer.queue_name, data)
+        send(conn, consumer.queue, data)
     for consumer in consumers:
         assert await consumer.seen.get() == data
 

@@ -19,7 +19,7 @@ LONG = timedelta(hours=1)
 
 
 class Worker(CoopConsumer):
-    consumer_name = "shared"
+    consumer = "shared"
     backoff_first = 0.01
     batch_size = 1
     dead_after = LONG
@@ -67,7 +67,7 @@ def test_workers_at_the_same_time_process_each_event_once(
                 self.met = True
             super().process_batch(conn, batch)
 
-    workers = [Pair(dsn, queue_name=queue) for _ in range(2)]
+    workers = [Pair(dsn, queue=queue) for _ in range(2)]
     threads = [
         threading.Thread(target=worker.run, kwargs={"until_empty": True}) for worker in workers
     ]
@@ -89,7 +89,7 @@ def test_a_worker_registers_when_it_runs_and_leaves_when_it_stops(
         def on_batch(self, stats: pgqpy.BatchStats) -> None:
             at_work.set()
 
-    worker = Told(dsn, queue_name=queue, worker_name="w1")
+    worker = Told(dsn, queue=queue, worker_name="w1")
     thread = background(worker)
     Producer(queue).insert_event(conn, "t", "a")
     tick()
@@ -105,7 +105,7 @@ def test_a_worker_registers_when_it_runs_and_leaves_when_it_stops(
 def test_the_effects_of_a_worker_that_lost_its_batch_are_rolled_back(
     dsn: str, conn: Connection, queue: str
 ) -> None:
-    other = Worker(dsn, queue_name=queue, worker_name="other")
+    other = Worker(dsn, queue=queue, worker_name="other")
 
     class Slow(Worker):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
@@ -115,9 +115,9 @@ def test_the_effects_of_a_worker_that_lost_its_batch_are_rolled_back(
             assert other.run_once()
 
     with pytest.raises(errors.BatchLost, match="is not that of member 'slow'"):
-        Slow(dsn, queue_name=queue, worker_name="slow").run_once()
+        Slow(dsn, queue=queue, worker_name="slow").run_once()
     assert seen_by(conn) == {"00": "other"}
-    Worker(dsn, queue_name=queue).run(until_empty=True)
+    Worker(dsn, queue=queue).run(until_empty=True)
     assert len(seen_by(conn)) == 20
 
 
@@ -136,11 +136,11 @@ def test_a_worker_says_that_it_is_at_work(
                 eventually(
                     other_conn, "select min(sub_active) > '2006-01-01' from pgq.subscription"
                 )
-                taken_over.append(Worker(dsn, queue_name=queue, worker_name="w2").run_once())
+                taken_over.append(Worker(dsn, queue=queue, worker_name="w2").run_once())
             super().process_batch(conn, batch)
             kept.set()
 
-    background(Long(dsn, queue_name=queue, worker_name="w1"))
+    background(Long(dsn, queue=queue, worker_name="w1"))
     Producer(queue).insert_event(conn, "t", "a")
     tick()
     assert kept.wait(PATIENCE)
@@ -165,7 +165,7 @@ def test_an_idle_worker_takes_over_what_a_dead_one_has_left(
     Producer(queue).insert_event(conn, "t", "a")
     tick()
     conn.execute("select pgq_coop.next_batch(%s, 'shared', 'dead')", [queue])
-    background(Heir(dsn, queue_name=queue, worker_name="heir"))
+    background(Heir(dsn, queue=queue, worker_name="heir"))
     assert done.wait(PATIENCE)
     assert seen_by(conn) == {"a": "heir"}
     names = [info.consumer_name for info in Admin(conn).get_consumer_info()]
@@ -176,7 +176,7 @@ def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
     dsn: str, conn: Connection, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A heartbeat would write a row each time, and without a batch none can be lost."""
-    worker = Worker(dsn, queue_name=queue, worker_name="w1")
+    worker = Worker(dsn, queue=queue, worker_name="w1")
     conn.execute("select pgq_coop.register_subconsumer(%s, 'shared', 'w1')", [queue])
     positions = "select array_agg(sub_active order by sub_consumer) from pgq.subscription"
     before = conn.execute(positions).fetchall()
@@ -196,10 +196,10 @@ def test_a_worker_that_stops_with_a_failing_batch_leaves_it_to_the_others(
     Producer(queue).insert_event(conn, "t", "a")
     tick()
     with caplog.at_level(logging.WARNING, "pgqpy"):
-        Failing(dsn, queue_name=queue, worker_name="w1").run()
+        Failing(dsn, queue=queue, worker_name="w1").run()
     assert any("w1 stays registered" in record.getMessage() for record in caplog.records)
     silence(conn)
-    assert Worker(dsn, queue_name=queue, worker_name="w2").run_once()
+    assert Worker(dsn, queue=queue, worker_name="w2").run_once()
     assert seen_by(conn) == {"a": "w2"}
 
 
@@ -209,7 +209,7 @@ def test_a_worker_with_a_name_gets_its_open_batch_back(
     Producer(queue).insert_event(conn, "t", "a")
     tick()
     conn.execute("select pgq_coop.next_batch(%s, 'shared', 'w1')", [queue])
-    assert Worker(dsn, queue_name=queue, worker_name="w1").run_once()
+    assert Worker(dsn, queue=queue, worker_name="w1").run_once()
     assert seen_by(conn) == {"a": "w1"}
 
 
@@ -224,17 +224,17 @@ def test_workers_wait_while_a_plain_consumer_has_a_batch_and_say_what_for(
             assert isinstance(error, errors.ConsumerInUse)
             self.stop()
 
-    Waits(dsn, queue_name=queue).run()
+    Waits(dsn, queue=queue).run()
     assert "consumer shared got no batch: consumer 'shared' has batch" in caplog.text
     assert "lost the database" not in caplog.text
     assert seen_by(conn) == {}
 
 
 def test_workers_have_names_of_their_own_and_time_to_live(dsn: str, queue: str) -> None:
-    names = {Worker(dsn, queue_name=queue).worker_name for _ in range(10)}
+    names = {Worker(dsn, queue=queue).worker_name for _ in range(10)}
     assert len(names) == 10
     with pytest.raises(ValueError, match="dead_after must be positive"):
-        Worker(dsn, queue_name=queue, dead_after=timedelta())
+        Worker(dsn, queue=queue, dead_after=timedelta())
 
 
 @pytest.mark.usefixtures("fill")
@@ -243,7 +243,7 @@ def test_asyncio_workers_share_in_one_event_loop(dsn: str, conn: Connection, que
     all_met = asyncio.Event()
 
     class AsyncWorker(AsyncCoopConsumer):
-        consumer_name = "shared"
+        consumer = "shared"
         batch_size = 1
 
         async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
@@ -254,7 +254,7 @@ def test_asyncio_workers_share_in_one_event_loop(dsn: str, conn: Connection, que
             await all_met.wait()
 
     async def main() -> list[AsyncWorker]:
-        workers = [AsyncWorker(dsn, queue_name=queue) for _ in range(3)]
+        workers = [AsyncWorker(dsn, queue=queue) for _ in range(3)]
         await asyncio.gather(*(worker.run(until_empty=True) for worker in workers))
         return workers
 
@@ -269,7 +269,7 @@ def test_an_asyncio_worker_says_that_it_is_at_work(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
     class Long(AsyncCoopConsumer):
-        consumer_name = "shared"
+        consumer = "shared"
         dead_after = timedelta(seconds=0.2)
 
         async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
@@ -290,4 +290,4 @@ def test_an_asyncio_worker_says_that_it_is_at_work(
 
     Producer(queue).insert_event(conn, "t", "a")
     tick()
-    assert asyncio.run(Long(dsn, queue_name=queue).run_once())
+    assert asyncio.run(Long(dsn, queue=queue).run_once())

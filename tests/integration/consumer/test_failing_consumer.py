@@ -48,7 +48,7 @@ class Fails:
     """The common failure of all consumers of this module."""
 
     broken: Exception | None = None
-    consumer_name = "picky"
+    consumer = "picky"
     backoff_first = 0.01
     poll_interval = 0.05
     retry_policy = None
@@ -120,7 +120,7 @@ Kinds = [Plain, InPieces, ByPolicy, Coop, Group, Remote, Serial, Tracked, Whole]
 def make(dsn: str, target_dsn: str, queue: str) -> Callable[[Any], Any]:
     def make_one(kind: Any) -> Any:
         target = {"target_dsn": target_dsn} if issubclass(kind, (Remote, Serial)) else {}
-        return kind(dsn, queue_name=queue, **target)
+        return kind(dsn, queue=queue, **target)
 
     return make_one
 
@@ -145,8 +145,8 @@ def test_a_failing_consumer_is_seen_with_its_error_until_the_batch_is_done(
     caplog.set_level(logging.ERROR, "pgqpy")
     thread = background(consumer)
     eventually(conn, "select attempts >= 3 from pgq.failing_consumer")
-    [(queue_name, name, batch, event, error, _, in_order)] = conn.execute(NOTED).fetchall()
-    assert queue_name == queue
+    [(queue, name, batch, event, error, _, in_order)] = conn.execute(NOTED).fetchall()
+    assert queue == queue
     assert name == {Coop: "picky.worker", Group: "picky#0"}.get(kind, "picky")
     assert event == {Whole: None, InPieces: events[2]}.get(kind, events[0])
     assert error == "ZeroDivisionError: no \\x00 such \N{SNOWMAN} thing"
@@ -169,7 +169,7 @@ def test_asyncio_with_several_events_at_once_names_the_one_that_raised(
     dsn: str, queue: str, conn: Connection, tick: Tick
 ) -> None:
     class Several(AsyncConsumer):
-        consumer_name = "picky"
+        consumer = "picky"
         concurrency = 4
 
         async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
@@ -177,7 +177,7 @@ def test_asyncio_with_several_events_at_once_names_the_one_that_raised(
                 fails()
             await asyncio.Event().wait()
 
-    consumer = Several(dsn, queue_name=queue)
+    consumer = Several(dsn, queue=queue)
     asyncio.run(consumer.run(until_empty=True))
     events = [Producer(queue).insert_event(conn, "t", str(n)) for n in range(3)]
     tick()
@@ -210,14 +210,14 @@ def test_a_batch_that_costs_the_connection_is_noted_over_the_next_one(
     killer = connect()
 
     class Killed(Consumer):
-        consumer_name = "picky"
+        consumer = "picky"
         reconnect_cap = 0.05
 
         def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
             ops.value(killer, "select pg_terminate_backend(%s, 60000)", conn.info.backend_pid)
             conn.execute("select 1")
 
-    consumer = Killed(dsn, queue_name=queue)
+    consumer = Killed(dsn, queue=queue)
     consumer.register()
     event = Producer(queue).insert_event(conn, "t", "x")
     tick()

@@ -38,7 +38,7 @@ from tests.fixtures.fix_ticker import eventually
 class Copier(RemoteConsumer):
     """Counts events by data, in the target: an effect that shows when it happens twice."""
 
-    consumer_name = "copier"
+    consumer = "copier"
     backoff_first = 0.01
 
     def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
@@ -71,7 +71,7 @@ def seen(target: Connection) -> None:
 
 @pytest.fixture
 def copier(dsn: str, target_dsn: str, queue: str) -> Copier:
-    consumer = Copier(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = Copier(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     return consumer
 
@@ -108,7 +108,7 @@ def test_each_event_after_the_registration_is_applied_once(
 def test_a_batch_that_the_target_has_is_left_out_and_finished(
     dsn: str, target_dsn: str, queue: str, conn: Connection, target: Connection, send: Send
 ) -> None:
-    consumer = DiesBetween(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = DiesBetween(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     send("ab")
     with pytest.raises(Crash):
@@ -132,7 +132,7 @@ def test_a_batch_that_failed_leaves_nothing_in_the_target(
                 self.failed = True
                 raise ZeroDivisionError
 
-    consumer = Fails(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = Fails(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     send("ab")
     with pytest.raises(ZeroDivisionError):
@@ -160,7 +160,7 @@ def test_what_is_to_come_again_comes_again_although_the_process_died_before_the_
             if event.data == "l":
                 event.retry(later)
 
-    consumer = PutsBack(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = PutsBack(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     send("axbrl")
     with pytest.raises(Crash):
@@ -194,7 +194,7 @@ class PutsBack(DiesBetween):
 @pytest.fixture
 def half_done(dsn: str, target_dsn: str, queue: str, send: Send) -> PutsBack:
     """Died when the target had a batch with retries, and the queue did not know."""
-    consumer = PutsBack(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = PutsBack(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     send("ab")
     consumer.died = True
@@ -374,7 +374,7 @@ def test_retries_are_not_passed_over_by_a_process_that_survives_the_loss_of_the_
                 ops.value(connect(), "select pg_terminate_backend(%s, 60000)", pid)
                 conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, end])
 
-    consumer = Loses(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = Loses(dsn, target_dsn=target_dsn, queue=queue)
     consumer.poll_interval = 0.05
     consumer.register()
     send("aB")
@@ -404,7 +404,7 @@ def test_a_consumer_that_was_registered_by_hand_starts_where_it_stands(
 ) -> None:
     ops.register(conn, queue, "copier")
     send("ab")
-    consumer = Copier(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = Copier(dsn, target_dsn=target_dsn, queue=queue)
     assert consumer.run_once()
     assert counts(target) == {"a": 1, "b": 1}
 
@@ -422,7 +422,7 @@ def test_a_second_process_of_the_same_name_applies_nothing_twice(
             inside.set()
             assert go_on.wait(PATIENCE)
 
-    slow = Slow(dsn, target_dsn=target_dsn, queue_name=queue)
+    slow = Slow(dsn, target_dsn=target_dsn, queue=queue)
     send("ab")
     failures: list[Exception] = []
 
@@ -579,13 +579,13 @@ def test_a_consumer_that_was_moved_back_to_the_start_is_noticed_although_the_tic
     cli: Cli,
 ) -> None:
     class Copy(kind):  # type: ignore[misc, valid-type]
-        consumer_name = "copier"
+        consumer = "copier"
         process_remote_event = Copier.process_remote_event
 
     if batches == "many in one":
         # Before the registration: what the target has never had.
         send("0")
-    consumer = Copy(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = Copy(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     for data in "a" if batches == "one" else "ab":
         send(data)
@@ -671,11 +671,11 @@ def test_another_databases_consumer_of_the_same_name_is_noticed_and_applies_noth
             ops.tick(other if ticks == "more" else conn, queue)
 
     class Copy(kind):  # type: ignore[misc, valid-type]
-        consumer_name = "copy"
+        consumer = "copy"
         process_remote_event = Copier.process_remote_event
 
-    first = Copy(dsn, target_dsn=target_dsn, queue_name=queue)
-    second = Copy(empty_dsn, target_dsn=target_dsn, queue_name=queue)
+    first = Copy(dsn, target_dsn=target_dsn, queue=queue)
+    second = Copy(empty_dsn, target_dsn=target_dsn, queue=queue)
     first.run(until_empty=True)
     second.register()
     for source, data in ((other, "theirs"), (conn, "ours")):
@@ -715,17 +715,17 @@ def test_unregistering_makes_the_target_forget(
 def test_a_target_without_the_schema_is_told_how_to_get_it(
     dsn: str, empty_dsn: str, queue: str
 ) -> None:
-    consumer = Copier(dsn, target_dsn=empty_dsn, queue_name=queue)
+    consumer = Copier(dsn, target_dsn=empty_dsn, queue=queue)
     with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
         consumer.run()
 
 
 def test_a_class_must_say_what_to_do(dsn: str, target_dsn: str, queue: str) -> None:
     class Nothing(RemoteConsumer):
-        consumer_name = "nothing"
+        consumer = "nothing"
 
     with pytest.raises(TypeError, match="process_remote_batch or process_remote_event"):
-        Nothing(dsn, target_dsn=target_dsn, queue_name=queue).run()
+        Nothing(dsn, target_dsn=target_dsn, queue=queue).run()
 
 
 def test_the_loss_of_either_database_is_survived(
@@ -766,7 +766,7 @@ def test_a_handler_cannot_end_the_targets_transaction(
         def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
             target.commit()
 
-    consumer = Commits(dsn, target_dsn=target_dsn, queue_name=queue)
+    consumer = Commits(dsn, target_dsn=target_dsn, queue=queue)
     consumer.run(until_empty=True)
     send("a")
     with pytest.raises(psycopg.ProgrammingError, match="commit"):
@@ -777,7 +777,7 @@ def test_the_asyncio_twin_does_the_same(
     dsn: str, target_dsn: str, queue: str, target: Connection, send: Send
 ) -> None:
     class Async(AsyncRemoteConsumer):
-        consumer_name = "copier"
+        consumer = "copier"
 
         async def process_remote_batch(
             self, conn: pgqpy.AsyncConnection, batch: AsyncBatch, target: pgqpy.AsyncConnection
@@ -786,7 +786,7 @@ def test_the_asyncio_twin_does_the_same(
                 await target.execute("insert into seen values (%s, 1)", [event.data])
 
     async def run() -> None:
-        consumer = Async(dsn, target_dsn=target_dsn, queue_name=queue)
+        consumer = Async(dsn, target_dsn=target_dsn, queue=queue)
         await consumer.run(until_empty=True)
         await asyncio.to_thread(send, "ab")
         await consumer.run(until_empty=True)
@@ -802,7 +802,7 @@ def test_a_queue_of_pgq_itself_can_be_the_source(
 ) -> None:
     source = connect(pgq_reference_dsn)
     source.execute("select pgq.create_queue('theirs')")
-    consumer = DiesBetween(pgq_reference_dsn, target_dsn=target_dsn, queue_name="theirs")
+    consumer = DiesBetween(pgq_reference_dsn, target_dsn=target_dsn, queue="theirs")
     consumer.batch_size = None
     consumer.run(until_empty=True)
     for data in "ab":

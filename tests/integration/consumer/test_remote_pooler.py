@@ -14,14 +14,14 @@ pytestmark = pytest.mark.any_pg
 
 
 class Remote(RemoteConsumer):
-    consumer_name = "copy"
+    consumer = "copy"
 
     def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
         target.execute("insert into effect values (%s)", [event.data])
 
 
 class Tracked(TrackedConsumer):
-    consumer_name = "copy"
+    consumer = "copy"
 
     def process_tracked_event(self, target: pgqpy.Connection, event: Event) -> None:
         target.execute("insert into effect values (%s)", [event.data])
@@ -34,7 +34,7 @@ def test_poolers_in_transaction_mode_are_no_obstacle(
     conn.execute("create table effect (data text)")
     # One for each of a transaction of the queue, one of the target, and a COPY.
     pooled = pool("transaction", size=3)
-    consumer = kind(pooled, target_dsn=pooled, queue_name=queue)
+    consumer = kind(pooled, target_dsn=pooled, queue=queue)
     consumer.run(until_empty=True)
     for data in "abc":
         Producer(queue).insert_events(conn, [("t", data)] * 150)

@@ -42,7 +42,7 @@ class Crash(BaseException):
 class Mailer(TrackedConsumer):
     """Sends mails, which cannot be undone; dies after the given events."""
 
-    consumer_name = "mailer"
+    consumer = "mailer"
     backoff_first = 0.01
 
     def __init__(self, dsn: str, dies_after: str = "", **options: Any) -> None:
@@ -61,8 +61,8 @@ class Mailer(TrackedConsumer):
 @pytest.fixture(params=["same database", "another"])
 def options(request: pytest.FixtureRequest, queue: str) -> dict[str, str]:
     if request.param == "another":
-        return {"queue_name": queue, "target_dsn": request.getfixturevalue("target_dsn")}
-    return {"queue_name": queue}
+        return {"queue": queue, "target_dsn": request.getfixturevalue("target_dsn")}
+    return {"queue": queue}
 
 
 def test_events_that_are_done_are_not_done_again_after_a_crash(
@@ -92,7 +92,7 @@ def test_an_event_that_fails_holds_up_no_other_and_is_not_done(
             if event.data == "b" and event.retry_count < 2:
                 raise ValueError("not now")
 
-    mailer = Fails(dsn, queue_name=queue)
+    mailer = Fails(dsn, queue=queue)
     mailer.run(until_empty=True)
     send("abc")
     for _ in range(3):
@@ -114,7 +114,7 @@ def test_an_event_that_was_put_back_before_a_crash_is_not_lost(
                 return
             super().process_tracked_event(target, event)
 
-    mailer = PutsBack(dsn, "b", queue_name=queue)
+    mailer = PutsBack(dsn, "b", queue=queue)
     mailer.run(until_empty=True)
     send("abc")
     with pytest.raises(Crash):
@@ -130,7 +130,7 @@ def test_both_an_event_and_its_retry_are_processed_if_one_batch_has_them(
     dsn: str, queue: str, conn: Connection, tick: Tick, send: Send
 ) -> None:
     """A consumer that was moved back has such batches. Both have the same id."""
-    mailer = Mailer(dsn, queue_name=queue)
+    mailer = Mailer(dsn, queue=queue)
     mailer.run(until_empty=True)
     start = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
     send("a")
@@ -154,7 +154,7 @@ def test_stop_ends_after_the_event_at_hand_and_the_rest_comes_later(
             if event.data == "b":
                 self.stop()
 
-    mailer = Stops(dsn, queue_name=queue)
+    mailer = Stops(dsn, queue=queue)
     mailer.run(until_empty=True)
     send("abcd")
     mailer.run()
@@ -173,7 +173,7 @@ def test_what_is_written_in_the_target_commits_with_the_event(
             target.execute("insert into note values (%s)", [event.data])
             super().process_tracked_event(target, event)
 
-    mailer = Notes(dsn, "b", queue_name=queue, target_dsn=target_dsn)
+    mailer = Notes(dsn, "b", queue=queue, target_dsn=target_dsn)
     mailer.run(until_empty=True)
     send("abc")
     with pytest.raises(Crash):
@@ -187,7 +187,7 @@ def test_large_batches_are_streamed(
     dsn: str, queue: str, conn: Connection, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgqpy.consumer.tracked._READ_AHEAD", 10)
-    mailer = Mailer(dsn, queue_name=queue)
+    mailer = Mailer(dsn, queue=queue)
     mailer.run(until_empty=True)
     with conn.transaction():
         Producer(queue).insert_events(conn, [("t", str(number)) for number in range(300)])
@@ -200,13 +200,13 @@ def test_the_asyncio_twin_does_the_same(dsn: str, queue: str, send: Send) -> Non
     sent = []
 
     class Async(AsyncTrackedConsumer):
-        consumer_name = "mailer"
+        consumer = "mailer"
 
         async def process_tracked_event(self, target: pgqpy.AsyncConnection, event: Event) -> None:
             sent.append(event.data)
 
     async def run() -> None:
-        consumer = Async(dsn, queue_name=queue)
+        consumer = Async(dsn, queue=queue)
         await consumer.run(until_empty=True)
         await asyncio.to_thread(send, "ab")
         await consumer.run(until_empty=True)
@@ -221,7 +221,7 @@ def test_a_serial_consumer_leaves_nothing_for_later(
     target.execute("create table note (data text)")
 
     class Serial(SerialConsumer):
-        consumer_name = "serial"
+        consumer = "serial"
         puts_back = True
 
         def process_remote_batch(
@@ -232,7 +232,7 @@ def test_a_serial_consumer_leaves_nothing_for_later(
                 if self.puts_back:
                     event.retry(60)
 
-    serial = Serial(dsn, queue_name=queue, target_dsn=target_dsn)
+    serial = Serial(dsn, queue=queue, target_dsn=target_dsn)
     serial.run(until_empty=True)
     send("ab")
     with pytest.raises(pgqpy.PgqError, match="keeps the order"):
@@ -277,10 +277,10 @@ def test_new_events_with_the_ids_of_old_ones_are_done_after_the_source_was_resto
     restore: Callable[[], str],
     killed: bool,
 ) -> None:
-    Mailer(dsn, queue_name=queue, target_dsn=target_dsn).run(until_empty=True)
+    Mailer(dsn, queue=queue, target_dsn=target_dsn).run(until_empty=True)
     restored = restore()
     send_to(connect(), queue, "abc")
-    mailer = Mailer(dsn, "c" if killed else "", queue_name=queue, target_dsn=target_dsn)
+    mailer = Mailer(dsn, "c" if killed else "", queue=queue, target_dsn=target_dsn)
     if killed:
         with pytest.raises(Crash):
             mailer.run_once()
@@ -289,7 +289,7 @@ def test_new_events_with_the_ids_of_old_ones_are_done_after_the_source_was_resto
     assert mailer.sent == ["a", "b", "c"]
 
     send_to(connect(restored), queue, "xyz")
-    again = Mailer(restored, "y", queue_name=queue, target_dsn=target_dsn)
+    again = Mailer(restored, "y", queue=queue, target_dsn=target_dsn)
     with pytest.raises(Crash):
         again.run_once()
     again.run(until_empty=True)
@@ -304,7 +304,7 @@ def test_events_that_may_have_been_done_before_the_source_was_restored_are_not_d
     connect: Connect,
     restore: Callable[[], str],
 ) -> None:
-    mailer = Mailer(dsn, queue_name=queue, target_dsn=target_dsn)
+    mailer = Mailer(dsn, queue=queue, target_dsn=target_dsn)
     mailer.run(until_empty=True)
     send_to(connect(), queue, "a")
     restored = restore()
@@ -312,7 +312,7 @@ def test_events_that_may_have_been_done_before_the_source_was_restored_are_not_d
     send_to(connect(), queue, "b")
     mailer.run(until_empty=True)
 
-    again = Mailer(restored, queue_name=queue, target_dsn=target_dsn)
+    again = Mailer(restored, queue=queue, target_dsn=target_dsn)
     again.retry_policy = FixedDelay(0)
     for _ in range(2):
         with pytest.raises(TargetAhead, match="restored from an older backup") as refused:
@@ -357,7 +357,7 @@ def test_a_consumer_that_was_moved_back_repeats_nothing_unasked(
     send: Send,
     cli: Cli,
 ) -> None:
-    mailer = Mailer(dsn, queue_name=queue, target_dsn=target_dsn)
+    mailer = Mailer(dsn, queue=queue, target_dsn=target_dsn)
     mailer.run(until_empty=True)
     start = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
     send("a")
@@ -379,8 +379,8 @@ def test_another_databases_consumer_of_the_same_name_is_noticed(
     with connect(empty_dsn) as other:
         other.execute(schema_sql().encode())
         other.execute("select pgq.create_queue(%s)", [queue])
-    first = Mailer(dsn, queue_name=queue, target_dsn=target_dsn)
-    second = Mailer(empty_dsn, queue_name=queue, target_dsn=target_dsn)
+    first = Mailer(dsn, queue=queue, target_dsn=target_dsn)
+    second = Mailer(empty_dsn, queue=queue, target_dsn=target_dsn)
     for each in (first, second):
         each.run(until_empty=True)
     send("a")
@@ -397,7 +397,7 @@ def test_what_is_not_an_events_fault_is_not_for_the_retry_policy(
     class Careful(Mailer):
         retry_policy = FixedDelay(0)
 
-    mailer = Careful(dsn, queue_name=queue, target_dsn=target_dsn)
+    mailer = Careful(dsn, queue=queue, target_dsn=target_dsn)
     mailer.run(until_empty=True)
     send("a")
     target.execute("drop function pgq_ext.begin_event")
@@ -409,9 +409,9 @@ def test_what_is_not_an_events_fault_is_not_for_the_retry_policy(
 
 def test_a_class_must_say_what_to_do(dsn: str, queue: str) -> None:
     class Nothing(TrackedConsumer):
-        consumer_name = "nothing"
+        consumer = "nothing"
 
     with pytest.raises(TypeError, match="process_tracked_event"):
-        Nothing(dsn, queue_name=queue).run()
+        Nothing(dsn, queue=queue).run()
     with pytest.raises(TypeError, match="target_dsn"):
-        SerialConsumer(dsn, queue_name=queue, consumer_name="nothing", target_dsn="")
+        SerialConsumer(dsn, queue=queue, consumer="nothing", target_dsn="")

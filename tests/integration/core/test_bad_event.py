@@ -34,12 +34,12 @@ from tests.fixtures.fix_db import Connect, Connection, drop_database
 class Picky(Consumer):
     """Writes each event's data down, and then fails for those that begin with "bad"."""
 
-    consumer_name = "picky"
+    consumer = "picky"
     retry_policy: RetryPolicy | None = FixedDelay(0, attempts=1)
     listen = False
 
     def __init__(self, dsn: str, queue: str) -> None:
-        super().__init__(dsn, queue_name=queue)
+        super().__init__(dsn, queue=queue)
         self.calls: list[str] = []
         self.stats: list[BatchStats] = []
         self.failed: list[tuple[str | None, Exception, float | timedelta | None]] = []

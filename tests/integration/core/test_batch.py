@@ -14,7 +14,7 @@ from tests.fixtures.fix_db import Connection
 
 
 class Reading(Consumer):
-    consumer_name = "reader"
+    consumer = "reader"
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ import resource, sys
 import pgqpy
 
 class Measuring(pgqpy.Consumer):
-    consumer_name = "reader"
+    consumer = "reader"
     events = 0
 
     def process_event(self, conn, event):
@@ -37,7 +37,7 @@ class Measuring(pgqpy.Consumer):
         if self.events == 1000:
             self.before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-consumer = Measuring(sys.argv[1], queue_name=sys.argv[2])
+consumer = Measuring(sys.argv[1], queue=sys.argv[2])
 consumer.run_once()
 print(consumer.events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - consumer.before)
 """
@@ -82,7 +82,7 @@ def test_a_batch_that_is_not_read_to_its_end_is_cancelled(
     producer.insert_events(conn, (("type", "x" * 2000) for _ in range(20_000)))
     tick()
     with pytest.raises(LookupError):
-        Impatient(dsn, queue_name=queue).run_once()
+        Impatient(dsn, queue=queue).run_once()
     assert states == ["idle"]
 
 
@@ -97,7 +97,7 @@ def test_a_batch_can_be_read_twice(
 
     producer.insert_events(conn, ((str(number),) for number in range(5000)))
     tick()
-    Twice(dsn, queue_name=queue).run_once()
+    Twice(dsn, queue=queue).run_once()
     first, second = readings
     assert first == second
     assert [event.type for event in first] == [str(number) for number in range(5000)]
@@ -116,7 +116,7 @@ def test_reading_a_batch_inside_a_loop_over_it_is_an_error_and_loses_nothing_sil
     producer.insert_events(conn, (("type", "x" * 2000) for _ in range(5000)))
     tick()
     with pytest.raises(PgqError, match="inside a loop"):
-        Nested(dsn, queue_name=queue).run_once()
+        Nested(dsn, queue=queue).run_once()
 
 
 def test_an_empty_batch_is_read_and_finished(
@@ -131,7 +131,7 @@ def test_an_empty_batch_is_read_and_finished(
     with conn.transaction(force_rollback=True):
         producer.insert_event(conn, "type")
     tick()
-    consumer = Patient(dsn, queue_name=queue)
+    consumer = Patient(dsn, queue=queue)
     assert consumer.run_once()
     assert not consumer.run_once()
     assert events == []
@@ -182,7 +182,7 @@ def test_the_events_of_a_small_batch_come_with_it(
     producer.insert_event(conn, "type", "data")
     producer.insert_events(conn, [("ärger", "", None, "", None, "\n"), ("t",), (None, "d", "1")])
     early_tick()
-    consumer = Keeping(dsn, queue_name=queue)
+    consumer = Keeping(dsn, queue=queue)
     assert consumer.run_once()
     assert len(consumer.events) == 4
     assert [as_row(event) for event in consumer.events] == consumer.rows
@@ -199,7 +199,7 @@ def test_a_few_large_events_are_streamed(
 ) -> None:
     producer.insert_event(conn, "type", "x" * 100_000)
     early_tick()
-    consumer = Keeping(dsn, queue_name=queue)
+    consumer = Keeping(dsn, queue=queue)
     assert consumer.run_once()
     assert [event.data for event in consumer.events] == ["x" * 100_000]
     assert consumer.connections == 2
@@ -222,7 +222,7 @@ def test_a_heartbeat_is_passed_without_a_batch(dsn: str, conn: Connection, queue
 
     heartbeat(conn, queue)
     heartbeat(conn, queue)
-    assert not Ignoring(dsn, queue_name=queue).run_once()
+    assert not Ignoring(dsn, queue=queue).run_once()
     ((at_newest, batches),) = conn.execute(
         "select sub_last_tick = (select max(tick_id) from pgq.tick),"
         " pg_sequence_last_value('pgq.batch_id_seq') from pgq.subscription"
@@ -246,7 +246,7 @@ def test_an_event_that_the_sequence_does_not_tell_of_is_no_heartbeat(
         [queue, *[None] * 4],
     )
     heartbeat(conn, queue)
-    assert Patient(dsn, queue_name=queue).run_once()
+    assert Patient(dsn, queue=queue).run_once()
     assert [event.id for event in events] == [0]
 
 
@@ -268,7 +268,7 @@ def test_the_time_is_that_of_the_transaction_in_utc_and_infinity_is_the_last_mom
             [queue],
         )
     tick()
-    Patient(dsn, queue_name=queue).run_once()
+    Patient(dsn, queue=queue).run_once()
     first, endless = events
     assert (first.time, first.txid) == (now, txid)
     assert str(first.time.tzinfo) == "UTC"
@@ -291,5 +291,5 @@ def test_a_payload_of_200_mb_comes_through_between_small_ones(
     producer.insert_event(conn, "type", "small")
     producer.insert_events(conn, [("type", large), ("type", "small")])
     tick()
-    Sizes(dsn, queue_name=queue).run_once()
+    Sizes(dsn, queue=queue).run_once()
     assert sizes == [5, len(large), 5]

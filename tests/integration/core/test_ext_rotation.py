@@ -261,7 +261,7 @@ def test_consumers_keep_small_what_is_remembered_whatever_their_isolation_level(
         process_tracked_event = process_remote_event
 
     done: list[str | None] = []
-    copy = Copy(dsn, target_dsn=target_dsn, queue_name=queue, consumer_name="copy")
+    copy = Copy(dsn, target_dsn=target_dsn, queue=queue, consumer="copy")
     copy.batch_size = 1
     copy.run(until_empty=True)
     call(target, "set_batch_done('other', 1)")

@@ -34,8 +34,8 @@ BY_HAND = pgqpy.FixedDelay(0, attempts=1)
 class Worker(pgqpy.GroupConsumer):
     """Writes each event into the table ``effect``."""
 
-    queue_name = "test_queue"
-    consumer_name = GROUP
+    queue = "test_queue"
+    consumer = GROUP
     partitions = 4
     poll_interval = 0.01
     backoff_first = 0.01
@@ -572,8 +572,8 @@ def test_the_same_with_asyncio(
     conn: Connection, dsn: str, tick: Tick, effect: Effect, group: pgqpy.GroupAdmin
 ) -> None:
     class AsyncWorker(pgqpy.AsyncGroupConsumer):
-        queue_name = "test_queue"
-        consumer_name = GROUP
+        queue = "test_queue"
+        consumer = GROUP
         poll_interval = 0.01
         retry_policy = AT_ONCE
         done = 0
@@ -652,8 +652,8 @@ def test_asyncio_processes_different_keys_at_once_and_each_in_order(
     done: dict[str | None, list[str | None]] = defaultdict(list)
 
     class Several(pgqpy.AsyncGroupConsumer):
-        queue_name = "test_queue"
-        consumer_name = GROUP
+        queue = "test_queue"
+        consumer = GROUP
         poll_interval = 0.01
         concurrency = 5
         retry_policy = AT_ONCE

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.any_pg
 
 
 class Worker(pgqpy.GroupConsumer):
-    queue_name = "test_queue"
-    consumer_name = "group"
+    queue = "test_queue"
+    consumer = "group"
     partitions = 4
     poll_interval = 0.02
     lease = timedelta(seconds=2)

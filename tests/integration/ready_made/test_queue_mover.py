@@ -63,7 +63,7 @@ def test_events_keep_all_their_fields_their_times_and_their_order(
             return super().convert(event)
 
     kind = Converts if looks else QueueMover
-    mover = kind(dsn, target_dsn=target_dsn, queue_name=queue, consumer_name="mover")
+    mover = kind(dsn, target_dsn=target_dsn, queue=queue, consumer="mover")
     mover.target_queue = target_queue
     mover.run(until_empty=True)
     for _ in range(copies):
@@ -98,7 +98,7 @@ def test_a_batch_that_came_twice_is_written_once(
     make(dsn, target_dsn, queue)
     Producer(queue).insert_events(conn, [("t", str(number)) for number in range(500)])
     tick()
-    dies = Dies(dsn, target_dsn=target_dsn, queue_name=queue, consumer_name="queue_mover")
+    dies = Dies(dsn, target_dsn=target_dsn, queue=queue, consumer="queue_mover")
     dies.target_queue = target_queue
     with pytest.raises(Crash):
         dies.run_once()
@@ -166,7 +166,7 @@ def test_a_subclass_changes_and_leaves_out(
         def convert(self, event: Event) -> NewEvent | None:
             return None if event.data == "b" else NewEvent("upper", str(event.data).upper())
 
-    mover = Upper(dsn, target_dsn=target_dsn, queue_name=queue, consumer_name="mover")
+    mover = Upper(dsn, target_dsn=target_dsn, queue=queue, consumer="mover")
     mover.target_queue = target_queue
     mover.run(until_empty=True)
     Producer(queue).insert_events(conn, [("t", data) for data in "abc"])
@@ -207,7 +207,7 @@ def test_to_another_queue_of_the_same_database(
 def test_a_queue_is_not_moved_into_itself(
     dsn: str, queue: str, conn: Connection, tick: Tick
 ) -> None:
-    mover = QueueMover(dsn, target_dsn=f"{dsn}&application_name=x", queue_name=queue)
+    mover = QueueMover(dsn, target_dsn=f"{dsn}&application_name=x", queue=queue)
     mover.target_queue = queue
     Producer(queue).insert_event(conn, "t", "a")
     tick()

@@ -188,7 +188,7 @@ def test_a_subclass_chooses_otherwise(
             return "long" if len(event.data or "") > 3 else "short"
 
     create(target, "long", "short")
-    splitter = ByLength(dsn, target_dsn=target_dsn, queue_name=queue)
+    splitter = ByLength(dsn, target_dsn=target_dsn, queue=queue)
     splitter.run(until_empty=True)
     send(conn, queue, tick, event("ab", None), event("abcd", None))
     splitter.run(until_empty=True)

@@ -261,7 +261,7 @@ def test_a_batch_that_is_rolled_back_and_comes_again_is_added_once(
             super().process_batch(conn, batch)  # type: ignore[arg-type]
             raise RuntimeError("after the count")
 
-    failing = Failing(each.dsn, queue_name=each.queue_name, consumer_name=each.consumer_name)
+    failing = Failing(each.dsn, queue=each.queue, consumer=each.consumer)
     failing.tables = each.tables
     for _ in range(2):
         with pytest.raises(RuntimeError):
@@ -383,7 +383,7 @@ def test_in_a_restored_dump_the_rows_are_counted_anew(
         restored = connect(server.dsn_of(copy))
         assert counted(restored) == 3
         restored.execute("delete from item where id < 3")
-        ops.tick(restored, each.queue_name)
+        ops.tick(restored, each.queue)
         each.dsn = server.dsn_of(copy)
         each.run(until_empty=True)
         assert counted(restored) == 2

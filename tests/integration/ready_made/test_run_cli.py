@@ -27,8 +27,8 @@ from pgqpy_consumers.ready import setting
 class Plain(pgqpy.Consumer):
     \"\"\"Keeps the events' data.\"\"\"
 
-    queue_name = "test_queue"
-    consumer_name = "plain"
+    queue = "test_queue"
+    consumer = "plain"
     word = ""
 
     def process_event(self, conn, event):
@@ -53,16 +53,16 @@ class Configured(Plain):
 
 
 class Asynchronous(pgqpy.AsyncConsumer):
-    queue_name = "test_queue"
-    consumer_name = "plain"
+    queue = "test_queue"
+    consumer = "plain"
 
     async def process_event(self, conn, event):
         await conn.execute("insert into seen values (%s)", [event.data])
 
 
 class Copy(pgqpy.RemoteConsumer):
-    queue_name = "test_queue"
-    consumer_name = "plain"
+    queue = "test_queue"
+    consumer = "plain"
 
     def process_remote_event(self, target, event):
         target.execute("insert into seen values (%s)", [event.data])

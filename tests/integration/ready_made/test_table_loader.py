@@ -432,7 +432,7 @@ def test_a_batch_is_applied_once_and_foreign_keys_are_respected(
     conn.execute("delete from part where item = 2; delete from item where id = 2")
     tick()
     with pytest.raises(Crash):
-        Dies(dsn, target_dsn=target_dsn, queue_name=queue).run_once()
+        Dies(dsn, target_dsn=target_dsn, queue=queue).run_once()
     load()
     assert [row[0] for row in rows(target)] == [1]
     assert target.execute("select count(*), count(distinct id) from log").fetchone() == (50, 50)

@@ -44,10 +44,10 @@ def archive(spark: SparkSession, dsn: str, queue: str, tmp_path: Path) -> MakeAr
     from pgqpy_consumers.spark.archive import Archive
 
     def make(**attributes: Any) -> Archive:
-        name = attributes.pop("consumer_name", None)
+        name = attributes.pop("consumer", None)
         path = attributes.pop("path", str(tmp_path / "lake"))
         archiver_class: type[Archive] = type("Archiver", (Archive,), attributes)
-        archiver = archiver_class(dsn, path=path, spark=spark, queue_name=queue, consumer_name=name)
+        archiver = archiver_class(dsn, path=path, spark=spark, queue=queue, consumer=name)
         archiver.register()
         return archiver
 
@@ -337,7 +337,7 @@ def test_archivers_of_one_directory_take_turns(
 ) -> None:
     import pgqpy_consumers.spark.archive as module
 
-    one, two = archive(), archive(consumer_name="second")
+    one, two = archive(), archive(consumer="second")
     committed = fill(conn, queue)
     one.run_once()
     committed += fill(conn, queue)
@@ -353,7 +353,7 @@ def test_archivers_of_one_directory_take_turns(
     with pytest.raises(ConsumerInUse, match="another process is archiving"):
         one.run_once()
     # Another directory is another matter.
-    assert archive(path=str(tmp_path / "other"), consumer_name="third").run_once()
+    assert archive(path=str(tmp_path / "other"), consumer="third").run_once()
 
 
 def test_deleted_files_stay_deleted(
@@ -386,7 +386,7 @@ def test_queues_with_odd_names_share_a_directory(
         conn.execute("select pgq.create_queue(%s)", (name,))
     for name in names:
         fill(conn, name, 1)
-        archiver = Archive(dsn, path=str(tmp_path / "lake"), spark=spark, queue_name=name)
+        archiver = Archive(dsn, path=str(tmp_path / "lake"), spark=spark, queue=name)
         archiver.register()
         assert archiver.run_once()
     assert sorted(queues(Directory(spark, str(tmp_path / "lake")))) == sorted(names)

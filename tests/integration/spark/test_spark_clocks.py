@@ -164,14 +164,13 @@ def test_a_consumer_and_a_sink_work_with_odd_settings(
     seen: list[str] = []
 
     class Collecting(SparkConsumer):
-        queue_name = queue
-        consumer_name = "spark"
+        consumer = "spark"
 
         def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
             assert batch.tick_time.tzinfo is not None
             seen.extend(row.ev_data for row in df.collect())
 
-    consumer: SparkConsumer = Collecting(dsn, spark=spark)
+    consumer: SparkConsumer = Collecting(dsn, queue=queue, spark=spark)
     consumer.register()
     # More than travels in a message, so that it is copied.
     rows = spark.range(3_000).selectExpr(

@@ -121,8 +121,8 @@ def consume(spark: SparkSession, dsn: str) -> list[list[str]]:
     seen: list[list[str]] = []
 
     class Collecting(SparkConsumer):
-        queue_name = QUEUE
-        consumer_name = "spark"
+        queue = QUEUE
+        consumer = "spark"
 
         def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
             assert df.count() == df.count()

@@ -32,8 +32,7 @@ def consumer(spark: SparkSession, dsn: str, queue: str) -> MakeConsumer:
 
     def make(method: Method, dsn: str = dsn, **attributes: object) -> SparkConsumer:
         class TestConsumer(SparkConsumer):
-            queue_name = queue
-            consumer_name = "spark"
+            consumer = "spark"
             batch_size = None
 
             def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
@@ -41,7 +40,7 @@ def consumer(spark: SparkSession, dsn: str, queue: str) -> MakeConsumer:
 
         for name, value in attributes.items():
             setattr(TestConsumer, name, value)
-        made = TestConsumer(dsn, spark=spark)
+        made = TestConsumer(dsn, queue=queue, spark=spark)
         made.register()
         return made
 

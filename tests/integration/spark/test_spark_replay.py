@@ -40,7 +40,7 @@ def lake(spark: SparkSession, dsn: str, conn: Connection, queue: str, tmp_path: 
         )
     ops.tick(conn, queue)
     conn.execute("select pgq.create_queue('again')")
-    archiver = Archive(dsn, path=str(tmp_path / "lake"), spark=spark, queue_name=queue)
+    archiver = Archive(dsn, path=str(tmp_path / "lake"), spark=spark, queue=queue)
     archiver.register()
     archiver.run_once()
     return str(tmp_path / "lake")

@@ -33,11 +33,11 @@ def scaled(n):
     return FACTOR * n
 
 class Tenfold(SparkConsumer):
-    queue_name = "test_queue"
-    consumer_name = "tenfold"
+    queue = "test_queue"
+    consumer = "tenfold"
 
     def process_batch(self, spark, batch, df):
-        if self.consumer_name == "clumsy":
+        if self.consumer == "clumsy":
             self.conn.execute("select 1 / 0")
         numbers = df.selectExpr("cast(ev_data as long) as n").mapInPandas(tenfold, "n long")
         rows = [(row.n,) for row in numbers.collect()]

@@ -88,7 +88,7 @@ except Exception as error:
 refuse(-1)
 
 class Counting(SparkConsumer):
-    queue_name, consumer_name = "test_queue", "consumer"
+    queue, consumer = "test_queue", "consumer"
     def process_batch(self, spark, batch, df):
         show(df)
         refuse(0)

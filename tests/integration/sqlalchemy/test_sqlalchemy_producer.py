@@ -320,13 +320,12 @@ def test_a_lost_connection_is_a_connection_that_failed(
 
 def test_a_consumer_takes_the_engines_connection_string(queue: str, url: sa.URL) -> None:
     class Idle(pgqpy.Consumer):
-        queue_name = queue
-        consumer_name = "idle"
+        consumer = "idle"
 
         def process_event(self, conn: Any, event: pgqpy.Event) -> None:
             raise AssertionError
 
-    assert Idle(libpq_dsn(url)).register()
+    assert Idle(libpq_dsn(url), queue=queue).register()
     assert libpq_dsn("postgresql+asyncpg://me:p%40ss@h:1/d") == "postgresql://me:p%40ss@h:1/d"
 
 
