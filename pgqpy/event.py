@@ -37,13 +37,13 @@ class RetryCount(int):
         retry._event = event
         return retry
 
-    def __call__(self, after: float | timedelta | datetime) -> None:
+    def __call__(self, delay: float | timedelta | datetime) -> None:
         """Retry the event after seconds, after an interval, or at a time (with a zone).
 
         Raises PgqError if the event is not of an open batch, ValueError for a time without a
         zone or for a negative delay.
         """
-        self._event._of_batch().add(self._event.id, after)
+        self._event._of_batch().add(self._event.id, delay)
 
 
 @dataclass(frozen=True, slots=True)

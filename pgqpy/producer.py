@@ -29,7 +29,7 @@ class Producer:
     It has no connection of its own: each call takes one, and the events are part of its
     transaction. They are delivered after it commits, and never if it rolls back.
 
-    Events with a time (``at``) or a delay (``after``, in seconds or as a timedelta) are delivered
+    Events with a time (``at``) or a ``delay`` (in seconds or as a timedelta) are delivered
     when they are due, to the consumers that are registered then; a time in the past means at once.
     An event with a ``key`` is inserted unless one with this key was, within the queue's key_window:
     then the first one's id is returned. While another transaction inserts one with this key, the
@@ -55,12 +55,12 @@ class Producer:
         extra3: str | None = None,
         extra4: str | None = None,
         at: datetime | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts((type, data, extra1, extra2, extra3, extra4))
-        delivery = Delivery(at=at, after=after, key=key)
+        delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             statement, arguments = _INSERT_EVENT, [self.queue, *fields]
         else:
@@ -86,7 +86,7 @@ class Producer:
         events: Iterable[EventFields],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
         """Write any number of events by COPY; returns their number.
@@ -95,10 +95,10 @@ class Producer:
         their number. All are written or, after an error, none. While it runs, the iterator of the
         events must not use the same connection.
 
-        With ``at``, ``after`` or ``key``, of which the first and the last may be functions of an
+        With ``at``, ``delay`` or ``key``, of which the first and the last may be functions of an
         event, they go in statements of 10,000 events each.
         """
-        delivery = Delivery(at=at, after=after, key=key)
+        delivery = Delivery(at=at, delay=delay, key=key)
         with translate_errors():
             if not conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
                 # Begin the caller's transaction: without it, ours would be one, and commit.
@@ -114,7 +114,7 @@ class Producer:
         events: Iterable[EventFields],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> list[int]:
         """Write some events in one statement (pgq.insert_events, .._at, .._once); returns their
@@ -122,7 +122,7 @@ class Producer:
 
         They are held in memory; for large numbers use `insert_events`.
         """
-        delivery = Delivery(at=at, after=after, key=key)
+        delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             statement, arguments = _INSERT_EVENTS, [self.queue, *event_arrays(events)]
         else:

@@ -22,10 +22,10 @@ class Retry(Exception):
     Writes for the event are rolled back; calling `Event.retry` keeps them.
     """
 
-    def __init__(self, after: float | timedelta) -> None:
-        """``after`` in seconds or as an interval."""
+    def __init__(self, delay: float | timedelta) -> None:
+        """``delay`` is in seconds or an interval."""
         super().__init__("put back on purpose")
-        self.after = after
+        self.delay = delay
 
 
 class DeadLetter(Exception):

@@ -58,9 +58,9 @@ class WordCounter(TaskWorker):
             Tasks(conn, self.name).push(self.job.result, total)
             return None
         if len(parts) < 2:
-            raise Retry(after=0.1)
+            raise Retry(delay=0.1)
         Tasks(conn, self.name).push(shuffle, total)
-        return Retry(after=0.1)
+        return Retry(delay=0.1)
 
 
 if __name__ == "__main__":

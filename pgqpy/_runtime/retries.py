@@ -58,17 +58,17 @@ class Retries:
         """The number of events that are given up."""
         return len(self._letters)
 
-    def add(self, event_id: int, after: float | timedelta | datetime) -> None:
+    def add(self, event_id: int, delay: float | timedelta | datetime) -> None:
         """Add a retry of an event; of several calls for one event the last wins."""
-        if isinstance(after, datetime):
-            if after.tzinfo is None:
+        if isinstance(delay, datetime):
+            if delay.tzinfo is None:
                 raise ValueError("the time to retry at needs a time zone")
         else:
-            after = interval(after, "the delay to retry after")
-            if after < timedelta():
+            delay = interval(delay, "the delay to retry after")
+            if delay < timedelta():
                 raise ValueError("the delay to retry after is negative")
         self.forget([event_id])
-        self._after[event_id] = after
+        self._after[event_id] = delay
 
     def bury(self, event_id: int, reason: str, error: BaseException | None = None) -> None:
         """Add a dead letter, with the traceback of an error; the last call wins."""
@@ -122,8 +122,8 @@ class Retries:
         """Return all entries as JSON, for a database of that encoding."""
         return {
             "retries": [
-                (event_id, after.isoformat() if isinstance(after, datetime) else after / SECOND)
-                for event_id, after in self._after.items()
+                (event_id, delay.isoformat() if isinstance(delay, datetime) else delay / SECOND)
+                for event_id, delay in self._after.items()
             ],
             "letters": [
                 letter for piece in self.letters(encoding) for letter in zip(*piece, strict=True)
@@ -133,8 +133,8 @@ class Retries:
     def load(self, dumped: dict[str, Any]) -> None:
         """Replace all entries by dumped ones."""
         self.clear()
-        for event_id, after in dumped.get("retries", ()):
-            self.add(event_id, datetime.fromisoformat(after) if isinstance(after, str) else after)
+        for event_id, delay in dumped.get("retries", ()):
+            self.add(event_id, datetime.fromisoformat(delay) if isinstance(delay, str) else delay)
         for event_id, reason, where in dumped.get("letters", ()):
             self._letters[event_id] = (reason, where)
 

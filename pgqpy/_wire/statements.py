@@ -27,8 +27,8 @@ _COPY_IN = "copy {table} ({columns}) from stdin (format binary)"
 
 EVENT_RETRY_MANY = b"""
 select pgq.event_retry_many(
-           %s, array_agg(event_id), array_agg(coalesce(at, clock_timestamp() + after)))
-  from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, after)
+           %s, array_agg(event_id), array_agg(coalesce(at, clock_timestamp() + delay)))
+  from unnest(%s::bigint[], %s::timestamptz[], %s::interval[]) as retry (event_id, at, delay)
 """
 
 EVENT_DEAD_LETTER_MANY = b"""

@@ -45,7 +45,7 @@ select pgq.insert_events_once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """Options of delivery: ``at`` a time or ``after`` a delay by the server's clock; with ``key``,
+    """Options of delivery: ``at`` a time or after a ``delay`` by the server's clock; with ``key``,
     only if no event with this key exists. For many events, ``at`` and ``key`` may be functions of
     one.
 
@@ -53,30 +53,30 @@ class Delivery:
     """
 
     at: datetime | Callable[[EventFields], datetime] | None = None
-    after: float | timedelta | None = None
+    delay: float | timedelta | None = None
     key: str | Callable[[EventFields], str | None] | None = None
 
     def __post_init__(self) -> None:
-        if self.at is not None and self.after is not None:
+        if self.at is not None and self.delay is not None:
             raise ValueError("an event is delivered at a time or after a delay, not both")
         if self.at is not None and not callable(self.at):
             _zoned(self.at)
-        if self.after is not None:
-            after = interval(self.after, "the delay to deliver after")
-            if after < timedelta():
+        if self.delay is not None:
+            delay = interval(self.delay, "the delay to deliver after")
+            if delay < timedelta():
                 raise ValueError("the delay to deliver after is negative")
-            object.__setattr__(self, "after", after)
+            object.__setattr__(self, "delay", delay)
 
     @property
     def plain(self) -> bool:
         """Whether all events are delivered at once."""
-        return self.at is None and self.after is None and self.key is None
+        return self.at is None and self.delay is None and self.key is None
 
     def event(self, queue: str, fields: EventFields) -> tuple[bytes, list[Any]]:
         """Return the statement that inserts one event of six fields, and its parameters."""
         if self.key is None:
-            return _INSERT_EVENT_AT, [queue, self.at, self.after, *fields]
-        return _INSERT_EVENT_ONCE, [queue, _text(self.key), *fields, self.at, self.after]
+            return _INSERT_EVENT_AT, [queue, self.at, self.delay, *fields]
+        return _INSERT_EVENT_ONCE, [queue, _text(self.key), *fields, self.at, self.delay]
 
     def events(self, queue: str, events: Sequence[EventFields]) -> tuple[bytes, list[Any]]:
         """Return the statement that inserts many events, and its parameters."""
@@ -88,11 +88,11 @@ class Delivery:
         elif at is not None:
             times = [_zoned(at(event)) for event in events]
         if key is None:
-            return _INSERT_EVENTS_AT, [queue, times, self.after, len(events), *arrays]
+            return _INSERT_EVENTS_AT, [queue, times, self.delay, len(events), *arrays]
         if isinstance(key, str):
             raise TypeError("many events have no single key: give a function of an event")
         keys = [_text(key(event)) for event in events]
-        return _INSERT_EVENTS_ONCE, [queue, keys, *arrays, times, self.after, len(events)]
+        return _INSERT_EVENTS_ONCE, [queue, keys, *arrays, times, self.delay, len(events)]
 
 
 def _text(key: object) -> str | None:

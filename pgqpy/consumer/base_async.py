@@ -177,9 +177,9 @@ class AsyncConsumer:
         """
 
     async def on_event_failed(
-        self, event: Event, error: Exception, after: float | timedelta | None
+        self, event: Event, error: Exception, delay: float | timedelta | None
     ) -> None:
-        """Called when an event failed; it is retried after ``after``, None: it is a dead letter.
+        """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
 
         Both happen when the batch is finished. The error is logged already. Raise here to retry the
         whole batch instead.
@@ -253,20 +253,20 @@ class AsyncConsumer:
         single events itself, and rolls back their writes. Raises ``error`` if there is no policy,
         or if it is an outage.
         """
-        after: float | timedelta | None
+        delay: float | timedelta | None
         if isinstance(error, Retry):
-            after = error.after
+            delay = error.delay
         elif isinstance(error, DeadLetter):
-            after = None
+            delay = None
         elif self.retry_policy is None or not self._is_for_policy(error):
             blame(event.id, error)
             raise error
         else:
-            after = self.retry_policy(event.retry_count + 1, error)
+            delay = self.retry_policy(event.retry_count + 1, error)
         attempt = event.retry_count + 1
         fields = self._fields(batch) | {"event_id": event.id, "attempt": attempt}
         reason = in_short(error)
-        if after is None:
+        if delay is None:
             # A deliberate DeadLetter may name a cause; only that has a traceback of interest.
             cause = error.__cause__ if isinstance(error, DeadLetter) else error
             batch.retries.bury(event.id, reason, cause)
@@ -279,8 +279,8 @@ class AsyncConsumer:
                 extra=fields,
             )
         else:
-            batch.retries.add(event.id, after)
-            pause = after.total_seconds() if isinstance(after, timedelta) else after
+            batch.retries.add(event.id, delay)
+            pause = delay.total_seconds() if isinstance(delay, timedelta) else delay
             logger.warning(
                 "event %s failed in attempt %s, again in %.1f s: %s",
                 event.id,
@@ -289,7 +289,7 @@ class AsyncConsumer:
                 reason,
                 extra=fields | {"pause": pause},
             )
-        await self.on_event_failed(event, error, after)
+        await self.on_event_failed(event, error, delay)
 
     def stop(self) -> None:
         """Make `run` return after the current batch, or now if it waits.

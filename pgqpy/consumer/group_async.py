@@ -398,9 +398,9 @@ class AsyncGroupConsumer(AsyncConsumer):
         if batch.is_parked(event):
             return
         await self.process_event(conn, event)
-        after = batch.retries.take(event.id)
-        if after is not None:
-            raise Retry(after - datetime.now(UTC) if isinstance(after, datetime) else after)
+        delay = batch.retries.take(event.id)
+        if delay is not None:
+            raise Retry(delay - datetime.now(UTC) if isinstance(delay, datetime) else delay)
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
         """Park an event's key, or give the event up, by the error and ``retry_policy``."""
@@ -413,30 +413,30 @@ class AsyncGroupConsumer(AsyncConsumer):
             batch.order.end(event.id)
 
     async def _park(self, batch: AsyncGroupBatch, event: Event, error: Exception) -> None:
-        after: float | timedelta | None
+        delay: float | timedelta | None
         if isinstance(error, Retry):
-            after = error.after
+            delay = error.delay
         elif self.retry_policy is None or not self._is_for_policy(error):
             raise error
         else:
-            after = self.retry_policy(event.retry_count + 1, error)
+            delay = self.retry_policy(event.retry_count + 1, error)
         if batch.keys is None and not isinstance(batch, AsyncParkedBatch):
             # On a separate connection: this is not one of the event's effects.
             async with await async_connect(self.dsn, prepare_threshold=None) as conn:
                 batch.keys = await self._keys(conn, batch)
-        delay = timedelta(seconds=after) if isinstance(after, int | float) else after
+        pause = timedelta(seconds=delay) if isinstance(delay, int | float) else delay
         reason = in_short(error)
-        batch.park(event, storable(reason, self._encoding), delay)
+        batch.park(event, storable(reason, self._encoding), pause)
         logger.warning(
             "event %s failed in attempt %s, its key is parked, %s: %s",
             event.id,
             event.retry_count + 1,
-            "until it is unparked" if delay is None else f"again after {delay}",
+            "until it is unparked" if pause is None else f"again after {pause}",
             reason,
             exc_info=None if isinstance(error, Retry) else error,
             extra=self._fields(batch) | {"event_id": event.id, "attempt": event.retry_count + 1},
         )
-        await self.on_event_failed(event, error, after)
+        await self.on_event_failed(event, error, delay)
 
     async def _keys(self, conn: AsyncConnection, batch: AsyncGroupBatch) -> dict[int, str]:
         """Return the keys of a batch's events."""

@@ -50,9 +50,9 @@ class GroupBatch(Batch):
     #: Set if several events are processed at once.
     order: KeyOrder | None = field(default=None, init=False, repr=False)
 
-    def park(self, event: Event, reason: str, after: timedelta | None) -> None:
+    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
         """Park an event that failed, and those of its key behind it; `keys` are known."""
-        self.parks[event.id] = reason, after
+        self.parks[event.id] = reason, delay
         self._parked_keys.add(self.key_of(event))
 
     def key_of(self, event: Event) -> str:
@@ -77,7 +77,7 @@ class GroupBatch(Batch):
                 self.generation,
                 list(self.parks),
                 [reason for reason, _ in self.parks.values()],
-                [after for _, after in self.parks.values()],
+                [delay for _, delay in self.parks.values()],
                 None if self.types is None else list(self.types),
             ]
         )
@@ -98,9 +98,9 @@ class ParkedBatch(GroupBatch):
         """Return the common key."""
         return ""
 
-    def park(self, event: Event, reason: str, after: timedelta | None) -> None:
+    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
         """Park an event that failed, and those behind it."""
-        self.parks[event.id] = reason, after
+        self.parks[event.id] = reason, delay
 
     def is_parked(self, event: Event) -> bool:
         """Whether an event before this one has failed."""
@@ -111,9 +111,9 @@ class ParkedBatch(GroupBatch):
         self.close()
         place = dict(zip(self.event_ids, self.parked_ids, strict=True))
         done = list(self.parked_ids)
-        reason, after = None, None
+        reason, delay = None, None
         for event_id, park in self.parks.items():
-            reason, after = park
+            reason, delay = park
             done = done[: done.index(place[event_id])]
         encoding = conn.info.parameter_status("server_encoding") or ""
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
@@ -127,7 +127,7 @@ class ParkedBatch(GroupBatch):
                         done,
                         bool(self.parks),
                         reason,
-                        after,
+                        delay,
                         [place[event_id] for event_id in ids],
                         reasons,
                         where,

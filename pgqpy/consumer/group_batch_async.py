@@ -47,9 +47,9 @@ class AsyncGroupBatch(AsyncBatch):
     #: Set if several events are processed at once.
     order: AsyncKeyOrder | None = field(default=None, init=False, repr=False)
 
-    def park(self, event: Event, reason: str, after: timedelta | None) -> None:
+    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
         """Park an event that failed, and those of its key behind it; `keys` are known."""
-        self.parks[event.id] = reason, after
+        self.parks[event.id] = reason, delay
         self._parked_keys.add(self.key_of(event))
 
     def key_of(self, event: Event) -> str:
@@ -74,7 +74,7 @@ class AsyncGroupBatch(AsyncBatch):
                 self.generation,
                 list(self.parks),
                 [reason for reason, _ in self.parks.values()],
-                [after for _, after in self.parks.values()],
+                [delay for _, delay in self.parks.values()],
                 None if self.types is None else list(self.types),
             ]
         )
@@ -95,9 +95,9 @@ class AsyncParkedBatch(AsyncGroupBatch):
         """Return the common key."""
         return ""
 
-    def park(self, event: Event, reason: str, after: timedelta | None) -> None:
+    def park(self, event: Event, reason: str, delay: timedelta | None) -> None:
         """Park an event that failed, and those behind it."""
-        self.parks[event.id] = reason, after
+        self.parks[event.id] = reason, delay
 
     def is_parked(self, event: Event) -> bool:
         """Whether an event before this one has failed."""
@@ -108,9 +108,9 @@ class AsyncParkedBatch(AsyncGroupBatch):
         await self.close()
         place = dict(zip(self.event_ids, self.parked_ids, strict=True))
         done = list(self.parked_ids)
-        reason, after = None, None
+        reason, delay = None, None
         for event_id, park in self.parks.items():
-            reason, after = park
+            reason, delay = park
             done = done[: done.index(place[event_id])]
         encoding = conn.info.parameter_status("server_encoding") or ""
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
@@ -125,7 +125,7 @@ class AsyncParkedBatch(AsyncGroupBatch):
                             done,
                             bool(self.parks),
                             reason,
-                            after,
+                            delay,
                             [place[event_id] for event_id in ids],
                             reasons,
                             where,

@@ -32,7 +32,7 @@ class Producer:
     it, or their savepoint, is rolled back. If a session has several databases, it cannot know which
     one is meant: pass ``session.connection(...)``.
 
-    ``at``, ``after`` and ``key``, and the errors raised, are those of `pgqpy.Producer`.
+    ``at``, ``delay`` and ``key``, and the errors raised, are those of `pgqpy.Producer`.
     """
 
     def __init__(self, queue: str) -> None:
@@ -49,12 +49,12 @@ class Producer:
         extra3: str | None = None,
         extra4: str | None = None,
         at: datetime | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         fields = texts((type, data, extra1, extra2, extra3, extra4))
-        delivery = Delivery(at=at, after=after, key=key)
+        delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return int(_execute(session, _INSERT_EVENT, [self.queue, *fields])[0])
         return int(_execute(session, *delivery.event(self.queue, fields))[0])
@@ -69,7 +69,7 @@ class Producer:
         events: Iterable[EventFields],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
         """Write any number of events; returns their number.
@@ -80,7 +80,7 @@ class Producer:
         count = 0
         with translate_errors(), _checked(session).begin_nested():
             for some in _sliced(events):
-                self.insert_events_returning(session, some, at=at, after=after, key=key)
+                self.insert_events_returning(session, some, at=at, delay=delay, key=key)
                 count += len(some)
         return count
 
@@ -90,14 +90,14 @@ class Producer:
         events: Iterable[EventFields],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order.
 
         They are held in memory; for large numbers use `insert_events`.
         """
-        delivery = Delivery(at=at, after=after, key=key)
+        delivery = Delivery(at=at, delay=delay, key=key)
         if delivery.plain:
             return _execute(session, _INSERT_EVENTS, [self.queue, *event_arrays(events)])
         return _execute(session, *delivery.events(self.queue, list(events)))
@@ -121,7 +121,7 @@ class AsyncProducer:
         extra3: str | None = None,
         extra4: str | None = None,
         at: datetime | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: str | None = None,
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
@@ -134,7 +134,7 @@ class AsyncProducer:
             extra3=extra3,
             extra4=extra4,
             at=at,
-            after=after,
+            delay=delay,
             key=key,
         )
 
@@ -148,7 +148,7 @@ class AsyncProducer:
         events: Iterable[EventFields] | AsyncIterable[EventFields],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> int:
         """Write any number of events; returns their number. See `Producer.insert_events`."""
@@ -161,9 +161,9 @@ class AsyncProducer:
                     count += 1
                     if piece.add(event):
                         await self.insert_events_returning(
-                            real, piece.taken(), at=at, after=after, key=key
+                            real, piece.taken(), at=at, delay=delay, key=key
                         )
-                await self.insert_events_returning(real, piece.taken(), at=at, after=after, key=key)
+                await self.insert_events_returning(real, piece.taken(), at=at, delay=delay, key=key)
         return count
 
     async def insert_events_returning(
@@ -172,12 +172,12 @@ class AsyncProducer:
         events: Iterable[EventFields],
         *,
         at: datetime | Callable[[EventFields], datetime] | None = None,
-        after: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
         key: Callable[[EventFields], str | None] | None = None,
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order."""
         return await _real(session).run_sync(
-            self._producer.insert_events_returning, events, at=at, after=after, key=key
+            self._producer.insert_events_returning, events, at=at, delay=delay, key=key
         )
 
 

@@ -87,8 +87,8 @@ def test_retries_without_delay_end_as_dead_letters(scratch: ScratchDatabase, kin
 
 def test_delayed_events_come_when_they_are_due(scratch: ScratchDatabase) -> None:
     consumer = Alone(scratch.dsn)
-    scratch.insert_event("q", "t", "1", after=timedelta())
-    scratch.insert_event("q", "t", "2", after=timedelta(hours=1))
+    scratch.insert_event("q", "t", "1", delay=timedelta())
+    scratch.insert_event("q", "t", "2", delay=timedelta(hours=1))
     scratch.drain(consumer)
     assert consumer.seen == [1]
 

@@ -149,14 +149,14 @@ def test_a_retry_is_a_delay_in_seconds_or_a_time_and_the_last_one_counts() -> No
 
 
 @pytest.mark.parametrize(
-    "after",
+    "delay",
     [-1, timedelta(seconds=-1), datetime(2026, 1, 1)],  # noqa: DTZ001
 )
 def test_a_retry_in_the_past_or_at_a_time_without_a_zone_is_refused(
-    after: float | timedelta | datetime,
+    delay: float | timedelta | datetime,
 ) -> None:
     with pytest.raises(ValueError, match=r"delay|time zone"):
-        event(retries=Retries()).retry(after)
+        event(retries=Retries()).retry(delay)
 
 
 def test_an_event_can_be_written_again() -> None:

@@ -92,38 +92,38 @@ class TableHandler:
         """Return the outcome of a row for which this error was raised."""
         if isinstance(error, Retry):
             try:
-                return RowOutcome(row.key, None, _delay(error.after))
+                return RowOutcome(row.key, None, _delay(error.delay))
             except ValueError as worse:
                 error = worse
-        after, error = self._after(row, error)
+        delay, error = self._after(row, error)
         reason = in_short(error)
         fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
-        if after is None:
+        if delay is None:
             logger.error("row %s failed for good: %s", row.key, reason, extra=fields)
         else:
-            logger.warning("row %s failed, again in %s: %s", row.key, after, reason, extra=fields)
+            logger.warning("row %s failed, again in %s: %s", row.key, delay, reason, extra=fields)
         cause = error.__cause__ if isinstance(error, DeadLetter) else error
         if cause is not None:
             text = "".join(traceback.format_exception(cause)).rstrip()
             reason = f"{reason}\n\n{text[-MAX_TRACEBACK:]}"
         encoding = conn.info.parameter_status("server_encoding") or ""
-        told = (row.values, error, after)
-        return RowOutcome(row.key, "failed", after, storable(reason, encoding), told)
+        told = (row.values, error, delay)
+        return RowOutcome(row.key, "failed", delay, storable(reason, encoding), told)
 
     def lost(self, row: TableRow) -> RowOutcome:
         """Return the outcome of a row that was left, in case this attempt, too, does not end."""
         lost = RowLost.after(row.values.get(self._worker.columns.last_error))
-        after, error = self._after(row, lost)
+        delay, error = self._after(row, lost)
         if lost.times >= RowLost.MOST:
-            after = None
+            delay = None
         fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
-        if after is None:
+        if delay is None:
             logger.warning(
                 "row %s was left too often: this is its last attempt", row.key, extra=fields
             )
         else:
             logger.info("row %s was left: it is worked on alone", row.key, extra=fields)
-        return RowOutcome(row.key, "failed", after, in_short(error))
+        return RowOutcome(row.key, "failed", delay, in_short(error))
 
     # --- helpers
 
@@ -168,7 +168,7 @@ class TableHandler:
 
     def _outcome(self, conn: RowConnection, row: TableRow, value: Any) -> RowOutcome:
         if isinstance(value, Retry):
-            return RowOutcome(row.key, None, _delay(value.after))
+            return RowOutcome(row.key, None, _delay(value.delay))
         if isinstance(value, DeadLetter):
             return self.failed(conn, row, value)
         return RowOutcome(row.key, "succeeded")
@@ -230,7 +230,7 @@ def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
 def _check_outcomes(values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, Retry):
-            _delay(value.after)
+            _delay(value.delay)
         elif inspect.iscoroutine(value):
             value.close()
             raise DeadLetter("a coroutine was returned, which was not awaited")
@@ -244,8 +244,8 @@ def _check_transaction(conn: RowConnection) -> None:
         raise _ended()
 
 
-def _delay(after: float | timedelta) -> timedelta:
-    delay = interval(after, "the delay to retry after")
+def _delay(delay: float | timedelta) -> timedelta:
+    delay = interval(delay, "the delay to retry after")
     if not timedelta() <= delay <= timedelta(days=36500):
         raise ValueError("the delay to retry after is negative, or more than a hundred years")
     return delay

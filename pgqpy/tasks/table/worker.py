@@ -151,8 +151,8 @@ class TableWorker:
         """
         raise NotImplementedError
 
-    def on_row_failed(self, row: dict[str, Any], error: Exception, after: timedelta | None) -> None:
-        """Called when a row failed; it is retried after ``after``, None: it is given up.
+    def on_row_failed(self, row: dict[str, Any], error: Exception, delay: timedelta | None) -> None:
+        """Called when a row failed; it is retried after ``delay``, None: it is given up.
 
         The error is logged already.
         """

@@ -182,9 +182,9 @@ class AsyncTaskWorker:
         """
 
     async def on_task_failed(
-        self, task: Task, error: Exception, after: float | timedelta | None
+        self, task: Task, error: Exception, delay: float | timedelta | None
     ) -> None:
-        """Called when a task failed; it is retried after ``after``, None: it is in the error queue.
+        """Called when a task failed; it is retried after ``delay``, None: it is in the error queue.
 
         That is its outcome on the server, whatever the retry policy had said: a note of ``error``
         names the error queue, and the reason if it was the queue's max_attempts or a cancellation.
@@ -257,10 +257,10 @@ class AsyncTaskWorker:
     def outcome_of(self, value: Any) -> Outcome:
         """Return the outcome for a task's value. Raises DeadLetter, ValueError."""
         if isinstance(value, Retry):
-            after = interval(value.after, "the delay to retry after")
-            if after < timedelta():
+            delay = interval(value.delay, "the delay to retry after")
+            if delay < timedelta():
                 raise ValueError("the delay to retry after is negative")
-            return Released(after)
+            return Released(delay)
         if isinstance(value, DeadLetter):
             return Failed(_described(value.reason, value.__cause__), None, value)
         if isinstance(value, Move):
@@ -278,8 +278,8 @@ class AsyncTaskWorker:
         try:
             if isinstance(error, Retry | DeadLetter | Move):
                 return self.outcome_of(error)
-            after = self.policy_of(task)(task.attempts, error)
-            delay = None if after is None else interval(after, "the delay of the retry_policy")
+            chosen = self.policy_of(task)(task.attempts, error)
+            delay = None if chosen is None else interval(chosen, "the delay of the retry_policy")
             if delay is not None and delay < timedelta():
                 raise ValueError("the delay of the retry_policy is negative")
         except Exception as worse:

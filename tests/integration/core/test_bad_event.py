@@ -58,9 +58,9 @@ class Picky(Consumer):
         self.stats.append(stats)
 
     def on_event_failed(
-        self, event: Event, error: Exception, after: float | timedelta | None
+        self, event: Event, error: Exception, delay: float | timedelta | None
     ) -> None:
-        self.failed.append((event.data, error, after))
+        self.failed.append((event.data, error, delay))
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +98,8 @@ def test_the_others_take_effect_once_and_the_bad_one_is_a_dead_letter(
     assert dead(conn) == {"bad one": "ValueError: no good: bad one"}
     (stats,) = consumer.stats
     assert (stats.events, stats.retried, stats.dead_letters) == (601, 0, 1)
-    ((failed, error, after),) = consumer.failed
-    assert (failed, type(error), after) == ("bad one", ValueError, None)
+    ((failed, error, delay),) = consumer.failed
+    assert (failed, type(error), delay) == ("bad one", ValueError, None)
     assert not consumer.run_once()
 
 
@@ -154,7 +154,7 @@ class Deliberate(Picky):
 
     def fail(self, conn: pgqpy.Connection, event: Event) -> None:
         if event.data == "bad later" and event.retry == 0:
-            raise Retry(after=0)
+            raise Retry(delay=0)
         if event.data == "bad for good":
             try:
                 raise ZeroDivisionError("cause")
@@ -172,7 +172,7 @@ def test_an_event_is_put_back_or_given_up_on_purpose_also_without_a_policy(
     assert dead(conn) == {"bad for good": "cannot be divided"}
     (traceback,) = conn.execute("select dl_traceback from pgq.dead_letter").fetchone() or ()
     assert "ZeroDivisionError: cause" in traceback
-    assert [(data, after) for data, _, after in consumer.failed] == [
+    assert [(data, delay) for data, _, delay in consumer.failed] == [
         ("bad later", 0),
         ("bad for good", None),
     ]
@@ -407,7 +407,7 @@ def test_attempts_are_counted_and_the_last_one_makes_a_dead_letter(
         Admin(conn).maint_retry_events()
         tick()
     assert asked == [(attempt, "no good: bad") for attempt in (1, 2, 3)]
-    assert [after for _, _, after in consumer.failed] == [0, 0, None]
+    assert [delay for _, _, delay in consumer.failed] == [0, 0, None]
     assert conn.execute("select dl_attempts, ev_retry from pgq.dead_letter").fetchall() == [(3, 2)]
 
 
@@ -523,7 +523,7 @@ def test_on_event_failed_can_have_the_whole_batch_again(
 ) -> None:
     class Alarmed(Picky):
         def on_event_failed(
-            self, event: Event, error: Exception, after: float | timedelta | None
+            self, event: Event, error: Exception, delay: float | timedelta | None
         ) -> None:
             raise error
 

@@ -32,7 +32,7 @@ def test_one_event_at_a_time_or_after_a_delay(
     conn: Connection, queue: str, producer: Producer
 ) -> None:
     producer.insert_event(conn, "t", "past", at=PAST)
-    producer.insert_event(conn, "t", "soon", after=0.03, extra4="x")
+    producer.insert_event(conn, "t", "soon", delay=0.03, extra4="x")
     later = producer.insert_event(conn, "t", "later", at=datetime.now(UTC) + HOUR)
     eventually(conn, "select pgq.maint_retry_events() = 0 and count(*) = 1 from pgq.waiting_event")
     ops.tick(conn, queue)
@@ -48,9 +48,9 @@ def test_many_events_at_one_time_or_each_at_its_own(
 ) -> None:
     events = [("t", "a"), ("t", "b", "x")]
     assert producer.insert_events(conn, events, at=PAST) == 2
-    assert producer.insert_events(conn, iter(events), after=HOUR) == 2
-    assert len(producer.insert_events_returning(conn, events, after=HOUR)) == 2
-    assert producer.insert_events_returning(conn, [], after=HOUR) == []
+    assert producer.insert_events(conn, iter(events), delay=HOUR) == 2
+    assert len(producer.insert_events_returning(conn, events, delay=HOUR)) == 2
+    assert producer.insert_events_returning(conn, [], delay=HOUR) == []
 
     def by_data(event: EventFields) -> datetime:
         return PAST if event[1] == "a" else datetime.now(UTC) + HOUR
@@ -68,7 +68,7 @@ def test_any_number_is_streamed_in_pieces(conn: Connection, queue: str, producer
         for number in range(count):
             yield ("t", str(number))
 
-    assert producer.insert_events(conn, events(), after=HOUR) == count
+    assert producer.insert_events(conn, events(), delay=HOUR) == count
     assert waiting(conn, queue) == [str(number) for number in range(count)]
 
 
@@ -77,7 +77,7 @@ def test_a_key_makes_a_repeated_insert_a_no_op(
 ) -> None:
     first = producer.insert_event(conn, "t", "first", key="k")
     assert producer.insert_event(conn, "t", "again", key="k") == first
-    assert producer.insert_event(conn, "t", "later", key="k", after=HOUR) == first
+    assert producer.insert_event(conn, "t", "later", key="k", delay=HOUR) == first
     events = [("t", "k"), ("t", "l"), ("t", "l")]
     ids = producer.insert_events_returning(conn, events, key=lambda event: event[1])
     assert ids[0] == first
@@ -91,7 +91,7 @@ def test_it_is_in_the_callers_transaction(
     conn: Connection, connect: Connect, queue: str, producer: Producer
 ) -> None:
     caller = connect(autocommit=False)
-    event = producer.insert_event(conn, "t", "cancelled", after=HOUR)
+    event = producer.insert_event(conn, "t", "cancelled", delay=HOUR)
     for kept in (False, True):
         producer.insert_event(caller, "t", "one", at=PAST)
         producer.insert_events(caller, [("t", "many")], at=PAST)
@@ -110,14 +110,14 @@ def test_what_makes_no_sense_is_refused_before_anything_is_sent(
     with pytest.raises(ValueError, match="time zone"):
         producer.insert_events(conn, [("t",)], at=lambda _: datetime(2020, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="negative"):
-        producer.insert_event(conn, "t", after=-HOUR)
+        producer.insert_event(conn, "t", delay=-HOUR)
     with pytest.raises(ValueError, match="not both"):
-        producer.insert_event(conn, "t", after=HOUR, at=PAST)
+        producer.insert_event(conn, "t", delay=HOUR, at=PAST)
     with pytest.raises(TypeError, match="function"):
         producer.insert_events(conn, [("t",)], key="k")  # type: ignore[arg-type]
-    for after in ("2 hours", float("inf"), float("nan")):
+    for delay in ("2 hours", float("inf"), float("nan")):
         with pytest.raises(ValueError, match="a number of seconds, or a timedelta"):
-            producer.insert_event(conn, "t", after=after)  # type: ignore[arg-type]
+            producer.insert_event(conn, "t", delay=delay)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="is a datetime, not None"):
         producer.insert_events(conn, [("t",)], at=lambda _: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="key is str or None, not 81"):
@@ -136,10 +136,10 @@ def test_errors_are_classes(conn: Connection, queue: str, producer: Producer) ->
     calls: list[tuple[type[errors.PgqError], Callable[[], object]]] = [
         (errors.NoKeyWindow, lambda: without.insert_event(conn, "t", key="k")),
         (errors.InvalidKey, lambda: producer.insert_event(conn, "t", key="")),
-        (errors.QueueNotFound, lambda: nope.insert_event(conn, "t", after=HOUR)),
-        (errors.QueueNotFound, lambda: nope.insert_events(conn, [], after=HOUR)),
+        (errors.QueueNotFound, lambda: nope.insert_event(conn, "t", delay=HOUR)),
+        (errors.QueueNotFound, lambda: nope.insert_events(conn, [], delay=HOUR)),
         (errors.QueueNotFound, lambda: nope.cancel_event(conn, 1)),
-        (errors.InvalidPayload, lambda: producer.insert_event(conn, "t", "a\0b", after=HOUR)),
+        (errors.InvalidPayload, lambda: producer.insert_event(conn, "t", "a\0b", delay=HOUR)),
     ]
     for error, call in calls:
         with pytest.raises(error):
@@ -150,7 +150,7 @@ def test_the_same_with_asyncio(conn: Connection, dsn: str, queue: str, producer:
     async def main() -> None:
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as aconn:
             writer = AsyncProducer(queue)
-            event = await writer.insert_event(aconn, "t", "delayed", after=HOUR)
+            event = await writer.insert_event(aconn, "t", "delayed", delay=HOUR)
             assert await writer.cancel_event(aconn, event)
             await writer.insert_events(aconn, [("t", "k")], key=lambda fields: fields[1])
             await writer.insert_event(aconn, "t", "k", key="k")

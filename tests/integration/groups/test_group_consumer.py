@@ -709,7 +709,7 @@ def test_isolation_levels_make_no_difference(
         isolation_level = pgqpy.IsolationLevel.SERIALIZABLE
         bad = frozenset({"k1-1"})
 
-        def on_event_failed(self, event: pgqpy.Event, error: Exception, after: Any) -> None:
+        def on_event_failed(self, event: pgqpy.Event, error: Exception, delay: Any) -> None:
             self.bad = frozenset()
 
     expected = fill(conn, tick, keys=10, rounds=3)

@@ -244,11 +244,11 @@ def test_delayed_events_and_keys(conn: Connection, queue: str, url: sa.URL) -> N
             assert await producer.insert_events(session, events, key=lambda event: event[0]) == 3
             waiting = await producer.insert_event(session, "later", at=later)
             assert await producer.cancel_event(session, waiting)
-            await producer.insert_event(session, "later", after=hour)
-            await producer.insert_event(session, "later", after=hour, key="c")
+            await producer.insert_event(session, "later", delay=hour)
+            await producer.insert_event(session, "later", delay=hour, key="c")
             await producer.insert_events(session, [("later",), ("later",)], at=later)
             await producer.insert_events(session, [("later",)], at=lambda _: later)
-            await producer.insert_events(session, [("later",)], after=hour)
+            await producer.insert_events(session, [("later",)], delay=hour)
             with pytest.raises(ValueError, match="time zone"):
                 await producer.insert_event(session, "t", at=later.replace(tzinfo=None))
 

@@ -230,9 +230,9 @@ def test_what_fails_comes_again_as_the_policy_says_with_the_traceback_until_its_
             return 0.001 if attempt < 3 else None
 
         def on_task_failed(
-            self, task: Task, error: Exception, after: float | timedelta | None
+            self, task: Task, error: Exception, delay: float | timedelta | None
         ) -> None:
-            heard.append((task.attempts, after))
+            heard.append((task.attempts, delay))
 
     tasks.push("work", 1)
     worker = Failing(dsn)
@@ -300,10 +300,10 @@ def test_log_and_hook_say_what_became_of_a_task_that_failed(
     def fail(*_: Any) -> None:
         raise ValueError("no luck")
 
-    def hear(worker: object, task: Task, error: Exception, after: Any) -> None:
+    def hear(worker: object, task: Task, error: Exception, delay: Any) -> None:
         # Its result is committed.
         [(queue, *_)] = left(conn)
-        heard.append((task.attempts, after, getattr(error, "__notes__", []), queue))
+        heard.append((task.attempts, delay, getattr(error, "__notes__", []), queue))
 
     tasks.set_config("work", "max_attempts", 2)
     if error_queue is not None:
@@ -337,8 +337,8 @@ def test_a_task_that_is_given_up_is_told_of_however_that_is_said(
                 raise DeadLetter("hopeless")
             return DeadLetter("hopeless")
 
-        def on_task_failed(self, task: Task, error: Exception, after: Any) -> None:
-            heard.append((str(error), after))
+        def on_task_failed(self, task: Task, error: Exception, delay: Any) -> None:
+            heard.append((str(error), delay))
 
     tasks.push("work", 1)
     GivingUp(dsn, "work").run(until_empty=True)
@@ -356,7 +356,7 @@ def test_a_task_that_was_lost_meanwhile_is_not_told_to_have_failed(
             conn.execute(STEAL, [task.id])
             raise ValueError("no luck")
 
-        def on_task_failed(self, task: Task, error: Exception, after: Any) -> None:
+        def on_task_failed(self, task: Task, error: Exception, delay: Any) -> None:
             heard.append("failed")
 
         def on_task_lost(self, task: Task) -> None:

@@ -132,10 +132,10 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
         conn.execute("select pg_notify('pgq_task', 'work')")
         before = turns
         time.sleep(0.5)
-        after = turns
+        delay = turns
         go_on.set()
         eventually(conn, "select count(*) = 0 from pgq_task.tasks")
-    assert after - before < 50
+    assert delay - before < 50
 
 
 def test_a_hook_that_raises_ends_the_worker_and_what_it_has_is_given_back(
@@ -150,7 +150,7 @@ def test_a_hook_that_raises_ends_the_worker_and_what_it_has_is_given_back(
                 raise ValueError
 
         def on_task_failed(
-            self, task: Task, error: Exception, after: float | timedelta | None
+            self, task: Task, error: Exception, delay: float | timedelta | None
         ) -> None:
             raise KeyError("enough")
 

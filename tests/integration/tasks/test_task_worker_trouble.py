@@ -201,7 +201,7 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = threading.Event()
-    after: list[int] = []
+    delay: list[int] = []
     meanwhile: list[int] = []
 
     class Slower(TaskWorker):
@@ -216,11 +216,11 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
                 monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", -1.0)
                 monkeypatch.setattr("pgqpy.tasks.worker.shift._SLOW", -1.0)
                 end = time.monotonic() + PATIENCE
-                while len(after) < 5 and time.monotonic() < end:
+                while len(delay) < 5 and time.monotonic() < end:
                     time.sleep(0.01)
-                meanwhile.append(len(after))
+                meanwhile.append(len(delay))
             elif held.is_set():
-                after.append(len(tasks))
+                delay.append(len(tasks))
 
     monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
     tasks.push_many("work", range(600))
@@ -405,7 +405,7 @@ def test_a_hook_that_raises_after_the_commit_ends_the_worker_and_fails_no_task(
                 raise ValueError("the metrics are away")
 
         def on_task_failed(
-            self, task: Task, error: Exception, after: float | timedelta | None
+            self, task: Task, error: Exception, delay: float | timedelta | None
         ) -> None:
             told.append("failed")
 
