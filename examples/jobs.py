@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import pgqpy
 from pgqpy.retry import ExponentialBackoff
-from pgqpy.tasks.app import TaskApp, current_job
+from pgqpy.tasks import TaskApp, current_job
 
 app = TaskApp("mails", retry_policy=ExponentialBackoff(attempts=5))
 

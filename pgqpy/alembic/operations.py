@@ -13,7 +13,7 @@ from pgqpy.sqlalchemy import statements
 from pgqpy.sqlalchemy.capture import Capture
 from pgqpy.sqlalchemy.create import execute
 from pgqpy.sqlalchemy.errors import translate_errors
-from pgqpy.tasks.table.columns import TaskColumnNames
+from pgqpy.tasks._rows.columns import TaskColumnNames
 
 
 @Operations.register_operation("create_queue")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapper
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidConsumer
 from pgqpy.sqlalchemy.joined import AsyncSession, async_joined_session
-from pgqpy.tasks.table.worker_async import AsyncTableWorker
+from pgqpy.tasks._rows.worker_async import AsyncTableWorker
 
 
 class AsyncModelWorker(AsyncTableWorker):

@@ -6,8 +6,7 @@ import shlex
 
 import pytest
 
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks import TaskApp, Tasks
 from tests.acceptance.test_tasks_page import ROOT, blocks
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection

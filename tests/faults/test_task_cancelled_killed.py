@@ -14,7 +14,7 @@ from tests.fixtures.fix_ticker import PATIENCE, eventually
 WORKER = """
 import sys, time
 from pgqpy.tasks import TaskWorker
-from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks import TaskApp
 
 dsn, kind = sys.argv[1:]
 

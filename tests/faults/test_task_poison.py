@@ -17,7 +17,7 @@ WORKER = """
 import asyncio, os, signal, sys, time
 from pgqpy import FixedDelay
 from pgqpy.tasks import AsyncTaskWorker, Pipeline, PipelineWorker, TaskWorker
-from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks import TaskApp
 
 dsn, way, policy, concurrency, pause = sys.argv[1:]
 options = {"concurrency": int(concurrency)}

@@ -43,7 +43,7 @@ class Base(TaskWorker):
     poll_interval = 0.1
     retry_policy = FixedDelay(0, attempts=None)
 
-    def on_settled(self, stats):
+    def on_completed(self, stats):
         step("settled")
 
     def on_task_lost(self, task):

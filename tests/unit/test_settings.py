@@ -20,9 +20,9 @@ from pgqpy.tasks import (
     Pipeline,
     PipelineWorker,
     TableWorker,
+    TaskApp,
     TaskWorker,
 )
-from pgqpy.tasks.app import TaskApp
 from pgqpy_consumers.email_sender.consumer import EmailSender
 from pgqpy_consumers.events_to_tasks import EventsToTasks
 from pgqpy_consumers.queue_mover import QueueMover

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 import pgqpy
 from pgqpy.errors import InvalidParameter
-from pgqpy.tasks.queues import TaskQueues
+from pgqpy.tasks._queues import TaskQueues
 from pgqpy_consumers.spark.options import InvalidOption, Options, _count, _one_of, _text
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_column
 from pgqpy_consumers.spark.ranges import check_condition, conninfo

@@ -12,7 +12,7 @@ import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli._base.database import refuse_planted
 from pgqpy.cli._events.queue_config import PARAMETERS
-from pgqpy.tasks.queues import TaskQueues
+from pgqpy.tasks._queues import TaskQueues
 
 #: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
 COMPLETION_TIMEOUT = 2

@@ -18,8 +18,8 @@ from pgqpy.cli._base.position import Moment
 from pgqpy.cli._base.wording import plural
 from pgqpy.cli._tasks.choice import Choice, choice_options, choose, claimed_option
 from pgqpy.cli._tasks.push import JSON
-from pgqpy.tasks import statements as sql
-from pgqpy.tasks.queues import TaskQueues
+from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._queues import TaskQueues
 
 
 def _do(

@@ -16,7 +16,7 @@ from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.names import COUNT, PRIORITY, TASK_ID, TEXT
 from pgqpy.cli._base.wording import brief
 from pgqpy.cli._tasks.push import JSON
-from pgqpy.tasks.queues import TaskQueues
+from pgqpy.tasks._queues import TaskQueues
 
 STATUSES = ("available", "claimed", "scheduled", "held", "stopped")
 

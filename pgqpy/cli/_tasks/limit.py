@@ -12,8 +12,7 @@ from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.names import TASK_QUEUE, TEXT
 from pgqpy.cli._base.output import print_json, print_table, say
 from pgqpy.cli._base.wording import duration
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.progress import TaskLimits
+from pgqpy.tasks import TaskLimits, Tasks
 
 #: The parameters of pgq_task.set_limits(), in words.
 LIMITS = {

@@ -16,9 +16,8 @@ from pgqpy.cli._base.output import print_json_line, print_pairs, print_table, sa
 from pgqpy.cli._base.wording import printable
 from pgqpy.cli._tasks.choice import distance, filter_options, no_such_task, read_filter
 from pgqpy.cli._tasks.progress import how_far
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.progress import TaskProgress
-from pgqpy.tasks.queues import TaskQueues
+from pgqpy.tasks import TaskProgress, Tasks
+from pgqpy.tasks._queues import TaskQueues
 
 count_option = click.option(
     "-n",

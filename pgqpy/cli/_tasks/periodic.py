@@ -15,8 +15,7 @@ from pgqpy.cli._base.names import TEXT
 from pgqpy.cli._base.output import print_json, print_table, say
 from pgqpy.cli._tasks.choice import distance
 from pgqpy.errors import InvalidTask
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.progress import PeriodicInfo
+from pgqpy.tasks import PeriodicInfo, Tasks
 
 
 @click.group("periodic", cls=Group)
@@ -71,7 +70,7 @@ def _next(task: PeriodicInfo) -> datetime | None:
     if task.paused:
         return None
     try:
-        from pgqpy.tasks.cron import Cron
+        from pgqpy.tasks._jobs.cron import Cron
 
         return next(Cron(task.cron, task.time_zone).after(task.last_due), None)
     except (ImportError, InvalidTask):

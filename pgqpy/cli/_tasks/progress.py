@@ -25,8 +25,7 @@ from pgqpy.cli._base.output import (
 from pgqpy.cli._base.wording import plural
 from pgqpy.cli._tasks.choice import choice_options, choose, distance, no_such_task
 from pgqpy.errors import TaskConflict
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.progress import TaskProgress
+from pgqpy.tasks import TaskProgress, Tasks
 
 COLUMNS = ("Id", "Queue", "Worker", "Done", "Note", "Said", "Cancelled")
 

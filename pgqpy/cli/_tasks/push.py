@@ -17,7 +17,7 @@ from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.names import PRIORITY, TASK_QUEUE, TEXT, is_unicode
 from pgqpy.cli._base.output import say
 from pgqpy.cli._base.position import Moment
-from pgqpy.tasks import statements as sql
+from pgqpy.tasks import _statements as sql
 
 #: A payload is JSON, and the quotes are easily forgotten.
 HINT = """payloads are JSON: '{"to": "ann"}', 12, or '"a text"' with its quotes"""

@@ -26,8 +26,8 @@ from pgqpy.cli._tasks import (
     push,
     work,
 )
-from pgqpy.tasks.queues import TaskQueues
-from pgqpy.tasks.task import TaskQueueInfo
+from pgqpy.tasks import TaskQueueInfo
+from pgqpy.tasks._queues import TaskQueues
 
 #: The parameters of pgq_task.set_queue_config(), in the order of their display.
 PARAMETERS = {

@@ -83,7 +83,7 @@ def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[
     except ImportError as error:
         raise CliError(f"{where} cannot be imported: {first_line(str(error))}") from error
     # Its dependencies may not be installed; then no app can exist.
-    jobs: Any = sys.modules.get("pgqpy.tasks.app")
+    jobs: Any = sys.modules.get("pgqpy.tasks._jobs.app")
     given = {key: value for key, value in settings.items() if value is not None}
     try:
         if jobs is not None and isinstance(found, jobs.TaskApp):

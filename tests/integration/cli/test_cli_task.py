@@ -512,7 +512,7 @@ def test_queues_are_restricted_to_granted_roles(cli: Cli, conn: Connection, mail
 
 CODE = """
 from pgqpy.tasks import TaskWorker
-from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks import TaskApp
 
 app = TaskApp("jobs")
 

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgqpy.tasks import Task, Tasks, TaskWorker
-from pgqpy.tasks.worker.shift import Shift
+from pgqpy.tasks._worker.loop import Loop
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
@@ -284,7 +284,7 @@ def waiting(dsn: str, conn: Connection) -> Iterator[Waiting]:
 @pytest.fixture
 def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Waiting:
     """A waiting worker that looks again only after signals."""
-    monkeypatch.setattr("pgqpy.tasks.worker.shift._FIRST_LOOK", 3600.0)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop._FIRST_LOOK", 3600.0)
     worker: Waiting = request.getfixturevalue("waiting")
     wait_until_asleep(worker)
     return worker
@@ -293,10 +293,10 @@ def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 def wait_until_asleep(worker: Waiting) -> None:
     deadline = monotonic() + PATIENCE
     while not (
-        (shift := worker._shift)
-        and (signal := shift._signal)
+        (loop := worker._loop)
+        and (signal := loop._notifier)
         and signal.listening
-        and shift._look_at > monotonic() + 1000
+        and loop._look_at > monotonic() + 1000
     ):
         assert monotonic() < deadline
         sleep(0.01)
@@ -323,19 +323,19 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     counts: Counter[str] = Counter()
 
     def count(name: str) -> None:
-        method = getattr(Shift, name)
+        method = getattr(Loop, name)
 
-        def counted(shift: Shift, *args: Any) -> Any:
+        def counted(shift: Loop, *args: Any) -> Any:
             counts[name] += 1
             counts[f"{name}, with tasks"] += shift._found > 0
             return method(shift, *args)
 
-        monkeypatch.setattr(Shift, name, counted)
+        monkeypatch.setattr(Loop, name, counted)
 
     count("_answered")
     count("_turn")
     # Claims grow, however long each of them takes.
-    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
     listening.fold_interval = fold = 1.0
     began = monotonic()
     Tasks(conn).push(QUEUE, 0)

@@ -14,8 +14,7 @@ import pytest
 
 from pgqpy.errors import InvalidTask, TaskConflict
 from pgqpy.retry import Retry
-from pgqpy.tasks import Tasks, TaskWorker
-from pgqpy.tasks.app import TaskApp, current_job
+from pgqpy.tasks import TaskApp, Tasks, TaskWorker, current_job
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection

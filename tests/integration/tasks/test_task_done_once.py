@@ -23,10 +23,10 @@ from pgqpy.tasks import (
     PipelineWorker,
     TableWorker,
     Task,
+    TaskApp,
     Tasks,
     TaskWorker,
 )
-from pgqpy.tasks.app import TaskApp
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import left

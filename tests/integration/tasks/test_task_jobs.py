@@ -19,8 +19,7 @@ from pydantic import BaseModel
 
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
-from pgqpy.tasks import Tasks
-from pgqpy.tasks.app import TaskApp, current_job
+from pgqpy.tasks import TaskApp, Tasks, current_job
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import Run

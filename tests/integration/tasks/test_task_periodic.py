@@ -18,11 +18,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgqpy.errors import InvalidTask, PermissionDenied, TaskQueueNotFound
-from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
-from pgqpy.tasks.app import TaskApp, current_job
-from pgqpy.tasks.cron import Cron
-from pgqpy.tasks.due import push_due
-from pgqpy.tasks.periodic import PeriodicTask, set_periodic
+from pgqpy.tasks import AsyncTaskWorker, Task, TaskApp, Tasks, TaskWorker, current_job
+from pgqpy.tasks._jobs.cron import Cron
+from pgqpy.tasks._jobs.due import push_due
+from pgqpy.tasks._jobs.periodic import PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
@@ -35,7 +34,7 @@ PUSHED = "select headers ->> 'due' as due from pgq_task.tasks where queue = 'rep
 PUSHER = """
 import sys
 from pgqpy import connect
-from pgqpy.tasks.due import push_due
+from pgqpy.tasks._jobs.due import push_due
 with connect(sys.argv[1], autocommit=True) as conn:
     print("ready", flush=True)
     while push_due(conn) == 0:
@@ -375,7 +374,7 @@ def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) ->
 def test_a_worker_that_waits_pushes_what_is_due(
     tasks: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy.tasks.worker.shift.LOOK", 0.2)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop.LOOK", 0.2)
     done = threading.Event()
     worker = TaskWorker(dsn, QUEUE, lambda task: done.set())
     worker.poll_interval = 3600.0
@@ -406,7 +405,7 @@ def test_a_worker_leaves_to_others_what_it_may_not_push(
 def test_a_worker_needs_cron_expressions_only_for_periodic_tasks(
     tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pgqpy.tasks.cron", None)
+    monkeypatch.setitem(sys.modules, "pgqpy.tasks._jobs.cron", None)
     TaskWorker(dsn, QUEUE, print).run(until_empty=True)
     assert "periodic" not in caplog.text
     make(tasks)

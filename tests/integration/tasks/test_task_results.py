@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from pgqpy.errors import InvalidTask, TaskFailed
-from pgqpy.tasks import AsyncTasks, Tasks
-from pgqpy.tasks.app import TaskApp
+from pgqpy.tasks import AsyncTasks, TaskApp, Tasks
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection

@@ -19,7 +19,7 @@ import pgqpy
 from pgqpy.errors import InvalidConsumer, InvalidTaskTable
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
 from pgqpy.tasks import AsyncTableWorker, TableWorker, TaskColumnNames
-from pgqpy.tasks.table.lane import TableLane
+from pgqpy.tasks._rows.executor import RowExecutor
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -332,9 +332,9 @@ def test_a_worker_knows_when_a_row_is_due(dsn: str, mail: Connection) -> None:
 def test_a_row_that_becomes_due_after_the_look_does_not_wait_for_the_next(
     dsn: str, mail: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = TableLane._look
+    look = RowExecutor._look
 
-    def look_early(lane: TableLane, conn: Any, table: Any) -> Any:
+    def look_early(lane: RowExecutor, conn: Any, table: Any) -> Any:
         rows = look(lane, conn, table)
         if not rows:
             mail.execute(
@@ -343,7 +343,7 @@ def test_a_row_that_becomes_due_after_the_look_does_not_wait_for_the_next(
             conn.execute("select pg_sleep(0.2)")
         return rows
 
-    monkeypatch.setattr(TableLane, "_look", look_early)
+    monkeypatch.setattr(RowExecutor, "_look", look_early)
     mail.execute("insert into mail (id, next_attempt) values (1, now() + interval '1 hour')")
     with running(Patient(dsn)):
         wait_until(lambda: sent(mail) == [1])

@@ -14,7 +14,7 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
-from pgqpy.tasks.worker.shift import Shift
+from pgqpy.tasks._worker.loop import Loop
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
@@ -40,13 +40,13 @@ def test_a_worker_with_batches_of_one_asks_once_for_each_task(
     asked: Counter[str] = Counter()
 
     def count(name: str) -> None:
-        method = getattr(Shift, name)
+        method = getattr(Loop, name)
 
         def counted(*args: Any) -> Any:
             asked[name] += 1
             return method(*args)
 
-        monkeypatch.setattr(Shift, name, counted)
+        monkeypatch.setattr(Loop, name, counted)
 
     count("_ask")
     count("_finish_and_claim")
@@ -90,7 +90,7 @@ def test_a_batch_is_one_transaction_and_each_alone_if_one_fails(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Batches grow, however long they take.
-    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
     tasks.create_queue("next")
     tasks.push_many("work", ["good"] * 90 + ["move"])
     tasks.push("work", "bad", priority=-1)

@@ -107,7 +107,7 @@ def test_a_worker_that_lost_a_task_cannot_commit(dsn: str, conn: Connection, tas
         def on_task_lost(self, task: Task) -> None:
             lost.append(task.payload)
 
-        def on_settled(self, settled: TaskStats) -> None:
+        def on_completed(self, settled: TaskStats) -> None:
             stats.append(settled)
 
     thief = conn
@@ -183,7 +183,7 @@ def test_what_has_not_begun_by_half_of_its_lease_is_given_back(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More are claimed at once, however long they take.
-    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
     waiting: list[int] = []
 
     def handle(task: Task) -> None:
@@ -288,8 +288,8 @@ def test_a_renewal_whose_answer_was_lost_does_not_cost_the_task(
 
         def handle_task(self, task: Task) -> None:
             renewal_waits(conn)
-            assert self._shift is not None
-            renewing = self._shift.held._conn
+            assert self._loop is not None
+            renewing = self._loop.leases._conn
             assert renewing is not None
             with socket.fromfd(renewing.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as its:
                 its.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,7 @@ import pytest
 
 from pgqpy import FixedDelay, errors
 from pgqpy.tasks import AsyncTaskWorker, Task, Tasks, TaskWorker
-from pgqpy.tasks.worker.shift import Shift
+from pgqpy.tasks._worker.loop import Loop
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
@@ -91,7 +91,7 @@ def test_a_worker_that_waits_gets_what_is_pushed_and_what_becomes_due(
     Waiting.listen = listen
     if listen:
         # It is LISTEN that wakes it, or the time at which a task is due.
-        monkeypatch.setattr("pgqpy.tasks.worker.shift._FIRST_LOOK", 3600.0)
+        monkeypatch.setattr("pgqpy.tasks._worker.loop._FIRST_LOOK", 3600.0)
     tasks.create_queue("other")
     with running(Waiting(dsn)):
         for number in range(10):
@@ -105,9 +105,9 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = 0
-    turn = Shift._turn
+    turn = Loop._turn
 
-    def counted(shift: Shift) -> bool:
+    def counted(shift: Loop) -> bool:
         nonlocal turns
         turns += 1
         return turn(shift)
@@ -116,13 +116,13 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
         busy.release()
         assert go_on.wait(PATIENCE)
 
-    monkeypatch.setattr(Shift, "_turn", counted)
+    monkeypatch.setattr(Loop, "_turn", counted)
     busy = threading.Semaphore(0)
     go_on = threading.Event()
     worker = TaskWorker(dsn, "work", handle, concurrency=2, batch_size=2)
     with running(worker):
         end = time.monotonic() + PATIENCE
-        while not (worker._shift and worker._shift._signal and worker._shift._signal.listening):
+        while not (worker._loop and worker._loop._notifier and worker._loop._notifier.listening):
             assert time.monotonic() < end
             time.sleep(0.01)
         for number in range(2):

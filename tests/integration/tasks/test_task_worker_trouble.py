@@ -75,8 +75,8 @@ def test_a_handler_that_ends_the_worker_has_the_rest_given_back_at_once(
         if gone.is_set():
             late.append(args[-1].payload)
             # Other threads go on until the worker has noticed; nothing else wakes it for that.
-            assert worker._shift is not None
-            while not worker._shift._attempts.halted and time.monotonic() < end:
+            assert worker._loop is not None
+            while not worker._loop._executor.halted and time.monotonic() < end:
                 time.sleep(0.01)
         if args[-1].payload == 150:
             gone.set()
@@ -213,8 +213,8 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
             if not held.is_set() and len(tasks) >= 32:
                 held.set()
                 # From here on all batches are too slow.
-                monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", -1.0)
-                monkeypatch.setattr("pgqpy.tasks.worker.shift._SLOW", -1.0)
+                monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", -1.0)
+                monkeypatch.setattr("pgqpy.tasks._worker.loop._SLOW", -1.0)
                 end = time.monotonic() + PATIENCE
                 while len(delay) < 5 and time.monotonic() < end:
                     time.sleep(0.01)
@@ -222,7 +222,7 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
             elif held.is_set():
                 delay.append(len(tasks))
 
-    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
     tasks.push_many("work", range(600))
     Slower(dsn).run(until_empty=True)
     assert meanwhile[0] >= 5
@@ -249,7 +249,7 @@ def test_waiting_tasks_are_finished_by_a_worker_that_takes_one_at_a_time_and_los
         def on_task_lost(self, task: Task) -> None:
             lost.append(task.payload)
 
-        def on_settled(self, settled: TaskStats) -> None:
+        def on_completed(self, settled: TaskStats) -> None:
             stats.append(settled)
 
     tasks.set_config("work", "keep", "1 hour")
@@ -399,7 +399,7 @@ def test_a_hook_that_raises_after_the_commit_ends_the_worker_and_fails_no_task(
     told: list[str] = []
 
     class Raising(Writer):
-        def on_settled(self, stats: TaskStats) -> None:
+        def on_completed(self, stats: TaskStats) -> None:
             if not told:
                 told.append("settled")
                 raise ValueError("the metrics are away")
@@ -428,7 +428,7 @@ def test_an_outage_costs_all_tasks_that_it_met_the_same_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Batches grow, however long they take.
-    monkeypatch.setattr("pgqpy.tasks.worker.shift._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
 
     class Away(TaskWorker):
         queues = "work"
@@ -548,8 +548,8 @@ def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_wa
 
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
             super().process_task(conn, task)
-            assert self._shift is not None
-            renewing = self._shift.held.renewing
+            assert self._loop is not None
+            renewing = self._loop.leases.renewing
             end = time.monotonic() + PATIENCE
             while not renewing.locked():
                 assert time.monotonic() < end

@@ -1,0 +1,1 @@
+"""Functions as jobs, by which a program pushes and runs tasks."""

@@ -1,0 +1,149 @@
+"""The running job, as its function sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pgqpy.errors import InvalidTask
+from pgqpy.retry import DeadLetter
+from pgqpy.tasks._values import Task
+
+#: Done, total, and a note.
+Progress: TypeAlias = tuple[float, float | None, str | None]
+
+
+class TaskCancelled(DeadLetter):
+    """The task was cancelled while it ran: it goes to the error queue, with the reason."""
+
+
+@dataclass(eq=False, slots=True)
+class CurrentJob:
+    """The task of a job, as `current_job` returns it."""
+
+    task: Task
+    _conn: Any = None
+    #: Progress that the server does not know yet.
+    _progress: Progress | None = None
+    _cancelled: str | None = None
+    _cancel: Callable[[], object] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def conn(self) -> Any:
+        """The connection in whose transaction the task is finished: an AsyncConnection in an async
+        worker. Raises InvalidTask unless the job was made with ``transaction=True``."""
+        if self._conn is None:
+            raise InvalidTask(
+                "the job has no transaction", hint="Make it with @app.task(transaction=True)."
+            )
+        return self._conn
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the task was cancelled."""
+        return self._cancelled is not None
+
+    def check_cancelled(self) -> None:
+        """Raise TaskCancelled if the task was cancelled. Async jobs need not call it: they are
+        cancelled like asyncio tasks."""
+        if self._cancelled is not None:
+            raise TaskCancelled(self._cancelled)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Report the job's progress: ``progress(40, 100, "pages")``.
+
+        It is sent to the server about once a second, outside of the job's transaction. Raises
+        TaskCancelled like `check_cancelled`, InvalidTask for invalid numbers.
+        """
+        try:
+            numbers = [None if number is None else float(number) for number in (done, total)]
+        except (TypeError, ValueError, OverflowError):
+            numbers = [-1]
+        if not all(number is None or 0 <= number < float("inf") for number in numbers):
+            raise InvalidTask(
+                f"a progress of {done!r:.40} of {total!r:.40}", hint="Give numbers from 0 on."
+            )
+        # Text that the server cannot store must not block the reports of other jobs.
+        text = (
+            None if note is None else str(note).replace("\0", "").encode(errors="replace").decode()
+        )
+        with self._lock:
+            self._progress = (float(done), None if total is None else float(total), text)
+        self.check_cancelled()
+
+    def take_progress(self) -> Progress | None:
+        """Return the progress that the server does not know yet."""
+        with self._lock:
+            progress, self._progress = self._progress, None
+        return progress
+
+    def keep_progress(self, progress: Progress) -> None:
+        """Keep progress that could not be sent."""
+        with self._lock:
+            self._progress = self._progress or progress
+
+    def cancel(self, reason: str) -> None:
+        """Cancel the task."""
+        if self._cancelled is None:
+            self._cancelled = f"cancelled: {reason}"
+            cancel = self._cancel
+            if cancel is not None:
+                cancel()
+
+
+_current: ContextVar[CurrentJob | None] = ContextVar("pgqpy_current_job", default=None)
+
+
+def current_job() -> CurrentJob:
+    """Return the running job. Raises InvalidTask outside of one."""
+    job = _current.get()
+    if job is None:
+        raise InvalidTask("no job is running here", hint="Call it in a job that a worker runs.")
+    return job
+
+
+def has_current_job() -> bool:
+    """Whether a worker runs this; False if the function was called directly."""
+    return _current.get() is not None
+
+
+def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a job's function here; an async one in an event loop of its own."""
+    if asyncio.iscoroutinefunction(function):
+        return asyncio.run(async_call(job, function, *args, **kwargs))
+    _current.set(job)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        _current.set(None)
+
+
+async def async_call(
+    job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Run a job's function in the event loop; a sync one in a thread."""
+    if not asyncio.iscoroutinefunction(function):
+        return await asyncio.to_thread(call, job, function, *args, **kwargs)
+    _current.set(job)
+    running = asyncio.create_task(function(*args, **kwargs))
+    loop = asyncio.get_running_loop()
+    job._cancel = lambda: loop.call_soon_threadsafe(running.cancel)
+    if job.cancelled:
+        running.cancel()
+    try:
+        return await running
+    except asyncio.CancelledError:
+        # Otherwise the worker's own task is cancelled.
+        if job.cancelled and not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            job.check_cancelled()
+        running.cancel()
+        await asyncio.wait([running])
+        raise
+    finally:
+        job._cancel = None
+        _current.set(None)

@@ -1,0 +1,92 @@
+# WARNING: generated from pgqpy/tasks/_jobs/due_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Pushing due periodic tasks."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from psycopg.rows import namedtuple_row
+
+from pgqpy._runtime.log import logger
+from pgqpy.connection import Connection
+from pgqpy.errors import PermissionDenied, PgqError, translate_errors
+
+#: Seconds until changes of periodic tasks by other sessions are noticed.
+LOOK = 30.0
+#: A run that is pushed later than this counts as missed.
+_LATE = timedelta(minutes=1)
+#: The maximum missed runs that are pushed at once.
+_AT_ONCE = 100
+
+_LIST = b"select * from pgq_task.get_periodic_info() where paused is null"
+_PUSH = b"select pgq_task.push_periodic(%s, %s, %s, %s::timestamptz[])"
+_NOW = b"select pgq_task.server_time()"
+
+
+def push_due(conn: Connection) -> float | None:
+    """Push the periodic tasks that are due; return the seconds until the next one, None if none.
+
+    The connection is in autocommit. The first worker pushes a run: the server pushes it only if it
+    is still the next one, in the transaction that advances the schedule. Raises ImportError if
+    there are schedules, and no library for cron expressions is installed.
+    """
+    with translate_errors():
+        cursor = conn.cursor(row_factory=namedtuple_row)
+        cursor.execute(_LIST)
+        known: list[Any] = cursor.fetchall()
+        if not known:
+            return None
+        cursor.execute(_NOW)
+        now = (cursor.fetchone()).server_time  # type: ignore[union-attr]
+    next_due = None
+    for row in known:
+        try:
+            due = _push_one(conn, row, now)
+        except PgqError as error:
+            if conn.closed:
+                raise
+            if isinstance(error, PermissionDenied):
+                logger.debug("periodic task %s is for others to push: %s", row.name, error)
+            else:
+                logger.error("periodic task %s cannot be pushed: %s", row.name, error)
+            continue
+        if due is not None:
+            next_due = due if next_due is None else min(next_due, due)
+    return None if next_due is None else max((next_due - now).total_seconds(), 0)
+
+
+def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
+    """Push the due runs of one schedule; return the time of the next run."""
+    # It is an optional dependency.
+    from pgqpy.tasks._jobs.cron import Cron
+
+    due: list[datetime] = []
+    passed = 0
+    after = None
+    for run in Cron(row.cron, row.time_zone).after(row.last_due):
+        after = run
+        if run > now or (row.missed == "all" and len(due) == _AT_ONCE):
+            break
+        passed += 1
+        if row.missed != "all":
+            due.clear()
+        due.append(run)
+    if not due:
+        return after
+    last = due[-1]
+    if row.missed == "skip" and last < now - _LATE:
+        due.clear()
+    with translate_errors():
+        pushes = conn.execute(_PUSH, [row.name, row.last_due, last, due])
+        ((pushed,),) = pushes.fetchall()
+    if pushed and passed > len(due):
+        logger.warning(
+            "periodic task %s: %s runs since %s were missed",
+            row.name,
+            passed - len(due),
+            row.last_due,
+        )
+    return after

@@ -1,0 +1,132 @@
+# WARNING: generated from pgqpy/tasks/_jobs/worker_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""The workers of a `TaskApp`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from pgqpy._runtime.retries import interval
+from pgqpy.connection import Connection
+from pgqpy.errors import InvalidPayload, InvalidTask
+from pgqpy.retry import DeadLetter, RetryPolicy
+from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._jobs.app import OTHER_KIND, Job, TaskApp
+from pgqpy.tasks._jobs.current import CurrentJob, call
+from pgqpy.tasks._jobs.heartbeat import Heartbeat
+from pgqpy.tasks._jobs.payload import encode_result
+from pgqpy.tasks._values import Task
+from pgqpy.tasks._worker.worker import TaskWorker
+
+
+class AppWorker(TaskWorker):
+    """Runs the jobs of an app; `TaskApp.worker` makes it."""
+
+    def __init__(
+        self,
+        app: TaskApp,
+        dsn: str | None = None,
+        queues: str | Iterable[str] | None = None,
+        *,
+        periodic: bool = True,
+        **settings: Any,
+    ) -> None:
+        names = app.queues if queues is None else sql.queue_names(queues)
+        if not app.jobs:
+            raise InvalidTask("the app has no jobs", hint="Make functions jobs with @app.task.")
+        jobs = [job for job in app.jobs.values() if job.default.queue in names]
+        awaited = inspect.iscoroutinefunction(type(self).run)
+        for job in jobs:
+            if job.transaction and inspect.iscoroutinefunction(job.function) is not awaited:
+                raise InvalidTask(
+                    f"the connection of this worker is not for the job {job.name}",
+                    hint=OTHER_KIND,
+                )
+        leases = [interval(job.lease, "lease") for job in jobs if job.lease is not None]
+        settings = {"lease": max(leases, default=None)} | settings
+        if app.retry_policy is not None:
+            settings = {"retry_policy": app.retry_policy} | settings
+        super().__init__(dsn, names, **settings)
+        self.app = app
+        self.periodic = periodic
+        self._heartbeat: Heartbeat | None = None
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        for job in self.app.jobs.values():
+            job.arguments.check()
+        periodics = self.app.periodic_tasks() if self.periodic else []
+        with Heartbeat(self.dsn, self.name, periodics) as self._heartbeat:
+            super().run(until_empty=until_empty, handle_signals=handle_signals)
+
+    def policy_of(self, task: Task) -> RetryPolicy:
+        job = self.app.jobs.get(_name(task))
+        if job is None or job.retry_policy is None:
+            return super().policy_of(task)
+        return job.retry_policy
+
+    def encode_result(self, value: Any) -> str | None:
+        return None if value is None else encode_result(value)
+
+    def pushes_periodic(self) -> bool:
+        # The heartbeat of an app with schedules does it, even while jobs take long.
+        return self.periodic and not self.app.periodics
+
+    def _run_job(self, task: Task, conn: Connection | None) -> Any:
+        job = self._job(task)
+        try:
+            bound = job.arguments.decode(task.payload["args"])
+        except InvalidPayload as error:
+            # A newer program may have pushed it, and know its arguments: then it is retried.
+            if not job.arguments.knows(task.payload["args"]):
+                raise
+            raise DeadLetter(str(error)) from None
+        current = CurrentJob(task, conn if job.transaction else None)
+        assert self._heartbeat is not None
+        with self._heartbeat.watching(current):
+            return call(current, job.function, *bound.args, **bound.kwargs)
+
+    def _job(self, task: Task) -> Job[Any, Any]:
+        name = _name(task)
+        if not name:
+            raise DeadLetter('the payload is no job\'s: that is {"task": name, "args": {...}}')
+        job = self.app.jobs.get(name)
+        if job is None:
+            # A newer program may know it, so it is retried.
+            raise InvalidTask(
+                f"there is no job called {name}",
+                hint=f"This worker's app has {', '.join(sorted(self.app.jobs))}.",
+            )
+        return job
+
+
+class HandlingAppWorker(AppWorker):
+    """A worker without transactions: many tasks are finished at once."""
+
+    def handle_task(self, task: Task) -> Any:
+        return self._run_job(task, None)
+
+
+class TransactionAppWorker(AppWorker):
+    """A worker with a transaction for each job, which begins when the job uses it."""
+
+    def process_task(self, conn: Connection, task: Task) -> Any:
+        return self._run_job(task, conn)
+
+
+def make_worker(
+    app: TaskApp, dsn: str | None, queues: str | Iterable[str] | None, **settings: Any
+) -> AppWorker:
+    """Make the kind of worker that the jobs of the app need."""
+    transaction = any(job.transaction for job in app.jobs.values())
+    kind = TransactionAppWorker if transaction else HandlingAppWorker
+    return kind(app, dsn, queues, **settings)
+
+
+def _name(task: Task) -> str:
+    """Return the name of the job, or an empty one if the payload has none."""
+    payload = task.payload
+    named = isinstance(payload, dict) and {"task", "args"} <= payload.keys()
+    return payload["task"] if named and isinstance(payload["task"], str) else ""

@@ -1,0 +1,129 @@
+"""The outcomes of tasks that were worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from pgqpy.errors import InvalidTask
+from pgqpy.retry import in_short
+from pgqpy.tasks._statements import Duration, headers_json, jsonb, smallint, when
+
+#: Keeps the payload.
+KEEP: Any = object()
+
+
+class TaskLost(Exception):
+    """The last attempt at the task ended without a result, for instance because its worker was
+    killed."""
+
+
+class Move(Exception):
+    """Return it to move the task to another queue, with another payload if one is given.
+
+    Both happen in the transaction in which the task would be finished: it is always in exactly one
+    of the queues. It begins there with no attempts. Raise it to also roll back the writes for the
+    task.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        payload: Any = KEEP,
+        *,
+        at: datetime | None = None,
+        delay: Duration | None = None,
+        priority: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> None:
+        """For the options see `pgqpy.tasks.Tasks.push`; None keeps a value. Raises InvalidPayload,
+        InvalidTask."""
+        if not isinstance(queue, str):
+            raise InvalidTask(
+                f"a task is moved to {queue!r:.80}", hint="Give the name of a task queue."
+            )
+        super().__init__(f"moved to {queue}")
+        at, delay = when(at, delay)
+        if priority is not None:
+            smallint(priority)
+        # Checked here, so that the error is the caller's, not the worker's that sends it.
+        headers_json(headers)
+        given = {"at": at, "delay": delay, "priority": priority, "headers": headers}
+        # Always set, since it may be the task's own queue.
+        self.change: dict[str, Any] = {"queue": queue, "attempts": 0, "error": None} | {
+            key: value for key, value in given.items() if value is not None
+        }
+        if payload is not KEEP:
+            jsonb(payload)
+            self.change["payload"] = payload
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The task is done; ``result`` as JSON. ``note`` tells why there is none, if it was not
+    kept."""
+
+    result: str | None
+    note: str | None = None
+
+
+def without_result(error: Exception) -> Finished:
+    """Finish without the result: its error is no reason to repeat the work."""
+    return Finished(None, f"the result is not kept: {in_short(error)}")
+
+
+def outcomes_in(values: object) -> list[Any] | None:
+    """Return the values for a batch as a list of outcomes; None if they are not a list."""
+    if isinstance(values, str | bytes | bytearray):
+        return None
+    return [*values] if isinstance(values, Sequence | Iterator) else None
+
+
+def no_outcomes(values: object) -> TypeError:
+    """Return the error for the invalid values of a batch."""
+    return TypeError(
+        f"process_batch returned {type(values).__name__}; it must be None, or a list of outcomes"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed with ``error``; the task is retried after ``delay``, or never, if None.
+
+    ``raised`` is the error that was raised, or returned.
+    """
+
+    error: str
+    delay: timedelta | None
+    raised: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The task is given back, the attempt does not count."""
+
+    delay: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The task moves: ``change`` is JSON for `pgq_task.modify`."""
+
+    change: Mapping[str, Any]
+
+
+Outcome: TypeAlias = Finished | Failed | Released | Moved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStats:
+    """The latest outcomes of tasks: how many were ``finished``, ``failed``, ``moved``, given back
+    (``released``), and ``lost`` to another worker after their leases ended."""
+
+    finished: int = 0
+    failed: int = 0
+    moved: int = 0
+    released: int = 0
+    lost: int = 0

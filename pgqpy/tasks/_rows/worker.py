@@ -1,0 +1,286 @@
+# WARNING: generated from pgqpy/tasks/_rows/worker_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Workers for the rows of an application's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import Crew, Waker, on_stop_signals
+from pgqpy._runtime.log import logger
+from pgqpy.connection import Connection
+from pgqpy.retry import ExponentialBackoff, RetryPolicy
+from pgqpy.tasks._outcome import TaskStats
+from pgqpy.tasks._rows.check import check_table_worker, whole_batches
+from pgqpy.tasks._rows.columns import TaskColumnNames
+from pgqpy.tasks._rows.executor import RowExecutor
+from pgqpy.tasks._rows.marks import TableMarks
+from pgqpy.tasks._rows.notifier import RowNotifier
+
+
+class TableWorker:
+    """Works on the rows of a table that are due; any number may do so at once.
+
+    The table has the columns of `pgq_task.add_columns`. Give a handler, or override `process_row`::
+
+        def send(conn, row):
+            mail(row["to"])
+
+        TableWorker(dsn, "mail", send).run()
+
+    A row is locked while it is worked on, others skip it; the lock ends with the connection. Writes
+    on ``conn`` commit in the transaction that writes the row's outcome into its columns: effects in
+    this database happen *exactly once*. Other effects happen at least once, and again for all rows
+    of a transaction that does not commit; a transaction has one row, or up to ``batch_size``.
+
+    Rows are processed in the order of their next_attempt. When one is done its status is
+    ``succeeded`` and next_attempt null, or it is deleted. If an error is raised, the row's writes
+    are rolled back; its status is ``failed``, last_error is the error, and ``retry_policy`` gives
+    the next attempt. A `Retry` or a `DeadLetter` may be raised, or returned; if returned, writes
+    stay. A row whose transaction did not end, because its process was killed, is next worked on
+    alone, and its attempt is counted before.
+    """
+
+    table: str = ""
+    """The table, with its schema if that is not on the search_path, quoted if needed."""
+    columns: TaskColumnNames = TaskColumnNames()
+    """The names of its columns."""
+
+    batch_size: int = 1
+    """The maximum rows of one transaction."""
+    concurrency: int = 1
+    """The number of concurrent transactions: in threads, or in asyncio tasks."""
+    delete_done: bool = False
+    """Whether to delete finished rows."""
+    time_limit: float | None = None
+    """With asyncio: the seconds after which a row, or batch, has failed. Without, the server frees
+    rows for others if the session was idle for a second longer."""
+
+    retry_policy: RetryPolicy = ExponentialBackoff()
+    """The delay of a row for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
+    any function of the attempt (1 for the first) and the error that returns the seconds, or None
+    for never; in a class, a method or a staticmethod."""
+    outages: tuple[type[Exception], ...] = ()
+    """Errors that are not the row's fault: its transaction is rolled back and repeated, the attempt
+    does not count. Lost connections, deadlocks, serialization failures, unavailable locks and full
+    disks of PostgreSQL always count as such."""
+
+    listen: bool = True
+    """Whether to listen, if the table has the triggers of `pgq_task.notify_workers`."""
+    poll_interval: float = 1.0
+    """The maximum seconds between polls for rows: some are not notified."""
+    backoff_first: float = 0.1
+    """Seconds of the first pause after an outage."""
+    backoff_cap: float = 10.0
+    """The maximum seconds of such a pause."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        table: str | None = None,
+        handler: Callable[[Connection, dict[str, Any]], Any] | None = None,
+        *,
+        columns: TaskColumnNames | None = None,
+        batch_size: int | None = None,
+        concurrency: int | None = None,
+        delete_done: bool | None = None,
+        time_limit: float | None = None,
+        retry_policy: RetryPolicy | None = None,
+        outages: tuple[type[Exception], ...] | None = None,
+        listen: bool | None = None,
+        poll_interval: float | None = None,
+        backoff_first: float | None = None,
+        backoff_cap: float | None = None,
+        listen_dsn: str | None = None,
+        prepare_threshold: int | None = 5,
+    ) -> None:
+        """``dsn`` is read by `pgqpy.dsn.resolve`; the arguments here win over the class's.
+
+        Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
+        ``prepare_threshold=None`` if it does not support prepared statements.
+        """
+        self.dsn = dsns.resolve(dsn)
+        self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        self.prepare_threshold = prepare_threshold
+        self.handler: Callable[..., Any] | None = handler
+        given = {
+            "table": table,
+            "columns": columns,
+            "batch_size": batch_size,
+            "concurrency": concurrency,
+            "delete_done": delete_done,
+            "time_limit": time_limit,
+            "retry_policy": retry_policy,
+            "outages": outages,
+            "listen": listen,
+            "poll_interval": poll_interval,
+            "backoff_first": backoff_first,
+            "backoff_cap": backoff_cap,
+        }
+        for setting, value in given.items():
+            if value is not None:
+                setattr(self, setting, value)
+        self.stopping = False
+        #: Whether an outage ends `run`.
+        self.strict = False
+        self._waker: Waker | None = None
+        self._notifier: RowNotifier | None = None
+
+    # --- to be overridden
+
+    def process_row(self, conn: Connection, row: dict[str, Any]) -> Any:
+        """Work on a row, by column; the default calls the handler.
+
+        Leave the transaction open; ``conn.transaction()`` gives savepoints.
+        """
+        if self.handler is None:
+            raise NotImplementedError
+        return self.handler(conn, row)
+
+    def process_batch(self, conn: Connection, rows: list[dict[str, Any]]) -> Sequence[Any] | None:
+        """Work on all rows of a transaction at once.
+
+        Returns None if all are done, else for each row a result like `process_row`'s. If it raises,
+        its writes are rolled back, and it is called again for each row alone.
+        """
+        raise NotImplementedError
+
+    def on_row_failed(self, row: dict[str, Any], error: Exception, delay: timedelta | None) -> None:
+        """Called when a row failed; it is retried after ``delay``, None: it is given up.
+
+        The error is logged already.
+        """
+
+    def on_completed(self, stats: TaskStats) -> None:
+        """Called when outcomes of rows are committed: the place for metrics. ``released`` are those
+        that were retried on purpose."""
+
+    def on_error(self, error: Exception) -> None:
+        """Called when the database is away, or for another error that is no row's fault. Raise here
+        to leave `run`, which otherwise retries. The error is logged already."""
+
+    # --- the life of a worker
+
+    def run_once(self) -> bool:
+        """Run one transaction; False if nothing was due. Raises errors that are no row's fault."""
+        check_table_worker(self)
+        executor = RowExecutor(self, TableMarks())
+        try:
+            worked = executor.step()
+            while executor.unfinished:
+                executor.step()
+            return worked
+        finally:
+            executor.close()
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Work until `stop`, or with ``until_empty`` until nothing is due.
+
+        Survives errors of rows and the loss of the database. Raises InvalidTaskTable if the table
+        has no primary key or lacks the columns, ConnectionFailed if it cannot connect at the start,
+        and later only errors that waiting does not cure; with ``until_empty`` any outage.
+
+        In the main thread SIGTERM and SIGINT stop it after the current rows (a second one, at
+        once), unless ``handle_signals`` is false; handlers are as before when it returns.
+        """
+        check_table_worker(self)
+        self.strict = until_empty
+        marks = TableMarks()
+        executors = [RowExecutor(self, marks) for _ in range(self.concurrency)]
+        self._waker = Waker()
+        crew = Crew(self.concurrency, self._waker.wake)
+        signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
+        try:
+            with signals:
+                table = executors[0].table()
+                if self.listen and table.signal is not None and not until_empty:
+                    self._notifier = RowNotifier(self.listen_dsn, table.name, table.signal)
+                logger.info("worker for table %s started", table.name, extra=self.fields)
+                self._work(executors, crew, until_empty=until_empty)
+                for executor in executors:
+                    executor.leave()
+                logger.info("worker for table %s stopped", table.name, extra=self.fields)
+        finally:
+            self.stopping = True
+            crew.close()
+            for executor in executors:
+                executor.close()
+            self.stopping = self.strict = False
+            signal, self._notifier = self._notifier, None
+            if signal is not None:
+                signal.close()
+            waker, self._waker = self._waker, None
+            waker.close()
+
+    def stop(self) -> None:
+        """Make `run` return after the current rows, or now if it waits.
+
+        Call it from any thread (asyncio: the event loop's), also before `run`.
+        """
+        self.stopping = True
+        if self._waker is not None:
+            self._waker.wake()
+
+    def work_on_row(self, conn: Connection, row: dict[str, Any]) -> Any:
+        """Called for each row, in a savepoint."""
+        return self.process_row(conn, row)
+
+    def work_on_batch(self, conn: Connection, rows: list[dict[str, Any]]) -> Sequence[Any] | None:
+        """Called for the rows of a transaction, in a savepoint, if `whole_batches`."""
+        return self.process_batch(conn, rows)
+
+    @property
+    def whole_batches(self) -> bool:
+        """Whether the rows of a transaction are worked on together."""
+        return whole_batches(self)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of every log line."""
+        return {"table": self.table}
+
+    # --- helpers
+
+    def _work(self, executors: list[RowExecutor], crew: Crew, *, until_empty: bool) -> None:
+        while not self.stopping:
+            crew.check()
+            heard = self._notifier is not None and self._notifier.heard
+            if self._notifier is not None:
+                self._notifier.heard = False
+            for executor in executors:
+                if executor.free and (heard or until_empty or monotonic() >= executor.look_at):
+                    executor.free = False
+                    if self.concurrency == 1:
+                        executor.work()
+                    else:
+                        crew.start(executor.work)
+            if not until_empty:
+                looks = (executor.look_at for executor in executors if executor.free)
+                self._wait(min(looks, default=monotonic() + 60) - monotonic())
+                continue
+            self._all_done(crew)
+            if not any(executor.worked for executor in executors):
+                break
+        self._all_done(crew)
+
+    def _wait(self, seconds: float) -> None:
+        assert self._waker is not None
+        if self._notifier is None:
+            self._waker.wait(max(seconds, 0))
+        # Rows before the first LISTEN were not notified: poll once more.
+        elif self._notifier.open():
+            self._notifier.heard = True
+        else:
+            self._notifier.wait(self._waker, max(seconds, 0))
+
+    def _all_done(self, crew: Crew) -> None:
+        assert self._waker is not None
+        while crew:
+            self._waker.wait(1)
+        crew.check()

@@ -1,0 +1,260 @@
+"""The statements for tasks; arguments are converted for PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from numbers import Integral
+from typing import Any, TypeAlias
+
+from pgqpy._runtime.retries import interval
+from pgqpy._wire.statements import checked
+from pgqpy.errors import InvalidPayload, InvalidTask
+from pgqpy.tasks._values import Modified, Task, TaskInfo
+
+#: Seconds, or an interval.
+Duration: TypeAlias = float | timedelta
+
+# With explicit types: otherwise the server finds no function for a value of another type.
+PUSH = b"""
+select pgq_task.push(%s::text, %s::jsonb, %s::timestamptz, %s::interval, %s::int4, %s::jsonb,
+                     %s::text, %s::text)
+"""
+PUSH_UNIQUE = b"""
+select id, inserted
+  from pgq_task.push_unique(%s::text, %s::jsonb, %s::text, %s::text, %s::interval, %s::boolean,
+                            %s::timestamptz, %s::interval, %s::int4, %s::jsonb, %s::text)
+"""
+PUSH_MANY = b"""
+select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, %s::int4,
+                          %s::jsonb, %s::text[])
+"""
+#: The error of a task whose last attempt ended without a result: pgq_task._lost_error().
+LOST = "the worker was lost"
+CLAIM = b"""
+select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
+       order_key
+  from pgq_task.claim(%s::text[], %s::text, %s::interval, %s::int4, %s)
+"""
+#: Returns the seconds until the lease ends, because clocks differ.
+CLAIM_FOR_WORKER = b"""
+select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
+       order_key, extract(epoch from lease - clock_timestamp())::float8
+  from pgq_task.claim(%s::text[], %s::text, %s::interval, %s::int4, %s)
+"""
+FINISH_AND_CLAIM = b"""
+select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
+       order_key
+  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text, %s::jsonb, %s::interval, %s)
+ where id is not null
+"""
+FINISH_AND_CLAIM_FOR_WORKER = b"""
+select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
+       order_key, extract(epoch from lease - clock_timestamp())::float8
+  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text, %s::jsonb, %s::interval, %s)
+ where id is not null
+"""
+POP = b"""
+select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
+       order_key
+  from pgq_task.pop(%s::text, %s::int4, %s::text)
+"""
+RENEW = b"select id, version from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
+#: With the ends of the leases.
+RENEW_FOR_CLIENT = b"select * from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
+HELD = b"select * from pgq_task.get_leases(%s, %s::bigint[], %s)"
+RELEASE = b"""
+select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[])
+"""
+FINISH = b"select pgq_task.finish(%s, %s, %s::int4, %s::jsonb)"
+FINISH_MANY = b"""
+select * from pgq_task.finish_many(%s, %s::bigint[], %s::int4[], %s::jsonb[], %s::text[])
+"""
+FAIL = b"select pgq_task.fail(%s, %s, %s::int4, %s, %s::interval, %s)"
+FAIL_MANY = b"""
+select * from pgq_task.fail_many(%s, %s::bigint[], %s::int4[], %s::text[], %s::interval[],
+                                 %s::boolean[])
+"""
+MODIFY = b"""
+select * from pgq_task.modify(%s, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s, %s)
+"""
+RESERVE_IDS = b"select * from pgq_task.reserve_ids(%s::int4)"
+CREATE_QUEUE = b"select pgq_task.create_queue(%s::text)"
+DROP_QUEUE = b"select pgq_task.drop_queue(%s::text, %s)"
+SET_QUEUE_CONFIG = b"select pgq_task.set_queue_config(%s, %s, %s)"
+QUEUE_INFO = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
+QUEUE_IS_EMPTY = b"select pgq_task.queue_is_empty(%s::text[])"
+SERVER_TIME = b"select pgq_task.server_time()"
+NEXT_TIME = b"select pgq_task.next_time(%s::text[])"
+#: Python has no infinite time, which a stopped task has.
+LIST = b"""
+select id, version, queue, priority, status, nullif(at, 'infinity') as at, claimant, attempts,
+       last_attempt, created, payload, headers, error, unique_key, order_key
+  from pgq_task.list_tasks(%s::text, %s::jsonb, %s::int4)
+"""
+CHANGE = b"select pgq_task.change_tasks(%s::text, %s::jsonb, %s::jsonb, %s::int4, %s)"
+REMOVE = b"select pgq_task.remove_tasks(%s::text, %s::jsonb, %s::int4, %s)"
+REQUEUE = b"select pgq_task.requeue(%s::text, %s::jsonb, %s::int4)"
+STOP = b"select pgq_task.stop(%s, %s::int4)"
+START = b"select pgq_task.start(%s, %s::int4)"
+PAUSE_QUEUE = b"select pgq_task.pause_queue(%s)"
+RESUME_QUEUE = b"select pgq_task.resume_queue(%s)"
+SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
+#: Returns those of a claimant's tasks that were cancelled.
+CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"
+QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
+SWEEP = b"select pgq_task.sweep()"
+
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def jsonb(value: object) -> str:
+    """Return a payload, or a result, as JSON. Raises InvalidPayload if it is not JSON."""
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(
+            f"a payload is no JSON: {error}",
+            hint="Payloads are what json.dumps takes, without NaN and infinity; dates as texts.",
+        ) from None
+    checked([text])
+    if "\\u0000" in text and _NUL.search(text):
+        raise InvalidPayload("a text of a payload holds a NUL character")
+    return text
+
+
+def jsonb_or_null(value: object) -> str | None:
+    """Return a value as JSON; None stays None."""
+    return None if value is None else jsonb(value)
+
+
+def headers_json(headers: object) -> str | None:
+    """Return headers as JSON. Raises InvalidTask unless they are a mapping with texts as keys."""
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping) or not all(isinstance(key, str) for key in headers):
+        raise InvalidTask(
+            f"headers are {headers!r:.80}", hint="Give a dict whose keys are texts, or None."
+        )
+    return jsonb(dict(headers))
+
+
+def smallint(priority: object) -> int:
+    """Return a priority. Raises InvalidTask if it is invalid."""
+    if not isinstance(priority, int) or not -(2**15) <= priority < 2**15:
+        raise InvalidTask(
+            f"priority {priority!r:.80}", hint="Give a whole number between -32768 and 32767."
+        )
+    return priority
+
+
+def whole(value: object, what: str, bits: int = 32) -> Any:
+    """Return an integer of at most ``bits`` bits; None is left to the server. Raises InvalidTask if
+    it is invalid."""
+    end = 2 ** (bits - 1)
+    if value is None:
+        return None
+    if not (isinstance(value, Integral) and -end <= int(value) < end):
+        raise InvalidTask(
+            f"{what} is {value!r:.80}", hint=f"Give a whole number between {-end} and {end - 1}."
+        )
+    return int(value)
+
+
+def task_id(value: object) -> Any:
+    """Return the id of a task. Raises InvalidTask if it is invalid."""
+    return whole(value, "the id of a task", 64)
+
+
+def task_ids(values: Iterable[object] | None) -> list[Any] | None:
+    """Return ids of tasks as a list, if there are any. Raises InvalidTask if one is invalid."""
+    return None if values is None else [task_id(value) for value in values]
+
+
+def queue_names(queues: object) -> list[str]:
+    """Return one name, or several, as a list. Raises InvalidTask for other values, or no name."""
+    names: list[Any] = [queues]
+    if isinstance(queues, Iterable) and not isinstance(queues, str):
+        names = list(queues)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidTask(
+            f"queues are {queues!r:.80}", hint="Give the name of a task queue, or several."
+        )
+    return checked(names)
+
+
+def duration(value: Duration | None, what: str) -> timedelta | None:
+    """Return seconds or an interval as an interval; ``what`` names it in the ValueError."""
+    return None if value is None else interval(value, what)
+
+
+def when(at: datetime | None, delay: Duration | None) -> tuple[datetime | None, timedelta | None]:
+    """Return the time or the delay of a push. Raises InvalidTask for a time without zone."""
+    if at is not None and getattr(at, "tzinfo", None) is None:
+        raise InvalidTask(
+            f"the time {at!r:.80} has no time zone",
+            hint="Give an aware datetime, for instance datetime.now(UTC) + timedelta(hours=1).",
+        )
+    return at, duration(delay, "delay")
+
+
+def changes_json(changes: object, kind: str = "insert") -> str:
+    """Return inserts, changes, deletes or dependencies of `modify` as a JSON array of objects.
+
+    Raises InvalidTask for values that are not mappings or, if allowed, tasks.
+    """
+    given = changes if isinstance(changes, Iterable) else [changes]
+    return json.dumps([_modification(kind, one) for one in given])
+
+
+def _modification(kind: str, given: object) -> dict[str, Any]:
+    if isinstance(given, Mapping):
+        return _plain_object(given)
+    if kind in ("delete", "depend") and isinstance(given, Task | TaskInfo | Modified):
+        return {"id": given.id, "version": given.version}
+    example = '{"queue": "mails"}' if kind == "insert" else '{"id": task.id, "version": 2}'
+    raise InvalidTask(
+        f"{kind} {given!r:.80} is no dict", hint=f"Give a list of dicts, such as [{example}]."
+    )
+
+
+def filter_json(conditions: object) -> str | None:
+    """Return the conditions of a filter, or a change, as a JSON object."""
+    if conditions is None:
+        return None
+    if not isinstance(conditions, Mapping):
+        raise InvalidTask(
+            f"{conditions!r:.80} is no dict", hint='Give one such as {"status": "scheduled"}.'
+        )
+    return json.dumps(_plain_object(conditions))
+
+
+def _plain_object(given: Mapping[str, Any]) -> dict[str, Any]:
+    if not all(isinstance(key, str) for key in given):
+        raise InvalidTask(
+            f"{given!r:.80} has keys that are no texts", hint='Give a dict such as {"delay": 60}.'
+        )
+    return {key: _plain(key, value) for key, value in given.items()}
+
+
+def _plain(key: str, value: Any) -> Any:
+    is_json = key in ("payload", "headers")
+    if isinstance(value, datetime) and not is_json:
+        when(value, None)
+        return value.isoformat()
+    if isinstance(value, timedelta) and not is_json:
+        return f"{value / timedelta(microseconds=1):.0f} microseconds"
+    if key == "delay" and isinstance(value, int | float):
+        return f"{value} seconds"
+    jsonb(value)
+    return value
+
+
+def versions(tasks: Iterable[Any]) -> tuple[list[int], list[int]]:
+    """Return ids and versions of tasks, as two lists."""
+    known: Sequence[Any] = list(tasks)
+    return [task.id for task in known], [task.version for task in known]

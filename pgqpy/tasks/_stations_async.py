@@ -1,0 +1,63 @@
+"""Workers that serve the stations of a pipeline."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
+from pgqpy.tasks._client_async import AsyncTasks
+from pgqpy.tasks._pipeline import Pipeline
+from pgqpy.tasks._values import Task
+from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
+
+
+class AsyncPipelineWorker(AsyncTaskWorker):
+    """Works on the tasks at a pipeline's stations; any number may serve the same ones.
+
+    A task goes to the next station, with its new payload, in one transaction with the writes of the
+    station's function on its connection: after any crash it is at one station, once. So are the
+    tasks of a fork.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None,
+        pipeline: Pipeline,
+        *,
+        stations: Iterable[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Serve all stations, or these. For ``options`` see `AsyncTaskWorker`.
+
+        Raises InvalidPipeline, see `Pipeline.check`.
+        """
+        pipeline.check()
+        self.pipeline = pipeline
+        if isinstance(stations, str):
+            stations = [stations]
+        served = list(pipeline.stations) if stations is None else list(stations)
+        for name in served:
+            pipeline.check_function(name, awaited=inspect.iscoroutinefunction(self.run))
+        super().__init__(dsn, [pipeline.queue(name) for name in served], **options)
+
+    async def process_task(self, conn: AsyncConnection, task: Task) -> Any:
+        """Call the station's function."""
+        station = self.pipeline.station_of(task)
+        value = await station.function(conn, task)
+        try:
+            if station.kind != "fork" or isinstance(value, Retry | DeadLetter):
+                return self.pipeline.outcome(station, value)
+            branches = self.pipeline.branches(station, value, task)
+        except Exception as error:
+            # It would be repeated, with the same result.
+            raise DeadLetter(error) from error
+        # Rolled back with the rest of the transaction if another worker has taken the task over.
+        pushed = await AsyncTasks(conn, self.name).modify(inserts=branches)
+        return [task.id for task in pushed]
+
+    def policy_of(self, task: Task) -> RetryPolicy:
+        """Return the station's policy, or else the worker's."""
+        return self.pipeline.station_of(task).retry_policy or super().policy_of(task)

@@ -1,0 +1,211 @@
+"""Tasks, queues and reports, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as it was claimed.
+
+    ``id`` is given when it is pushed; ``version`` counts its changes, claims and renewals included.
+    ``queue``, ``priority`` (higher ones come first), ``attempts`` (claims so far, this one
+    included), ``lease`` (the end of its claim), ``created``. ``payload`` is JSON, decoded;
+    ``headers`` a dict of further data, or None. ``error`` is that of the previous attempt, if it
+    failed. At most one waiting task of a queue has a ``unique_key``; tasks of a queue with the
+    same ``order_key`` are worked on in the order of their ids.
+    """
+
+    id: int
+    version: int
+    queue: str
+    priority: int
+    attempts: int
+    lease: datetime
+    created: datetime
+    payload: Any
+    headers: dict[str, Any] | None
+    error: str | None
+    unique_key: str | None
+    order_key: str | None
+
+
+class Pushed(NamedTuple):
+    """A push with a unique key: the task's ``id`` if it was ``inserted``, or the id of the one that
+    stands for it."""
+
+    id: int
+    inserted: bool
+
+
+class Modified(NamedTuple):
+    """A modified task: ``kind`` is insert, skip, change or delete; ``number`` its place, from 1,
+    among the arguments of its kind; ``version`` its new one, None if it is gone."""
+
+    kind: str
+    number: int
+    id: int
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskInfo:
+    """A task as it is listed. ``status`` is available, claimed, scheduled, held (back by an earlier
+    one with the same ``order_key``) or stopped; ``at`` the time from which it is available, or when
+    its lease ends; None if it is held back or stopped. The rest is described at `Task`."""
+
+    id: int
+    version: int
+    queue: str
+    priority: int
+    status: str
+    at: datetime | None
+    claimant: str | None
+    attempts: int
+    last_attempt: datetime | None
+    created: datetime
+    payload: Any
+    headers: dict[str, Any] | None
+    error: str | None
+    unique_key: str | None
+    order_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskQueueInfo:
+    """Settings and sizes of a task queue.
+
+    ``paused`` is the time of its pause. Unless ``exact``, ``total`` is an estimate and the other
+    sizes are lower bounds; they are None if the caller may not read the queue. ``oldest`` is the
+    time since which the longest waiting task is available, ``next_time`` the time when the next
+    scheduled one is due.
+    """
+
+    queue_name: str
+    created: datetime
+    paused: datetime | None
+    restricted: bool
+    lease: timedelta
+    max_attempts: int | None
+    error_queue: str | None
+    keep: timedelta
+    total: int | None
+    exact: bool | None
+    available: int | None
+    claimed: int | None
+    scheduled: int | None
+    held: int | None
+    stopped: int | None
+    highest_attempts: int | None
+    oldest: datetime | None
+    next_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTask:
+    """A task at its end.
+
+    ``outcome`` is finished, popped or deleted; ``result`` is JSON, decoded; ``error`` is that of
+    the last failed attempt, if any, or why the result is not kept; ``last_attempt`` is the start of
+    the last attempt. The rest is described at `pgqpy.tasks.Task`.
+    """
+
+    id: int
+    queue: str
+    outcome: str
+    finished: datetime
+    claimant: str | None
+    attempts: int
+    last_attempt: datetime | None
+    created: datetime
+    result: Any
+    error: str | None
+    payload: Any
+    headers: dict[str, Any] | None
+    priority: int
+    unique_key: str | None
+    order_key: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStatistics:
+    """The number of times each operation was done on tasks of a queue since it was created.
+
+    ``claimed`` counts attempts, popped tasks included, ``failed`` failed attempts, ``buried``
+    tasks that went to the error queue, ``released`` those given back untried, ``moved`` those that
+    left for another queue. Rolled-back operations are counted, too, and a crash of the server lets
+    the counters jump ahead a little.
+    """
+
+    queue: str
+    pushed: int
+    claimed: int
+    finished: int
+    popped: int
+    failed: int
+    buried: int
+    released: int
+    moved: int
+    deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """The progress of a claimed task.
+
+    ``done`` of ``total``, with a ``note``, as reported ``at`` a time; None without a report.
+    ``cancelled`` is the reason of a cancellation, None if there is none.
+    """
+
+    id: int
+    queue: str
+    claimant: str
+    lease: datetime
+    done: float | None
+    total: float | None
+    note: str | None
+    at: datetime | None
+    cancelled: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLimits:
+    """The limits of a queue; None is no limit.
+
+    ``running`` is the number of claimed tasks, None if it is not limited; ``recent`` the number of
+    claims in the last ``rate_period``.
+    """
+
+    queue: str
+    max_running: int | None
+    max_running_per_key: int | None
+    rate: int | None
+    rate_per_key: int | None
+    rate_period: timedelta
+    running: int | None
+    recent: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicInfo:
+    """A periodic task as the server knows it.
+
+    ``last_due`` is the last run that was pushed, or skipped; ``paused`` the time of its pause, or
+    None. Payload, headers and keys are None if the caller may not read the restricted queue.
+    """
+
+    name: str
+    queue: str
+    cron: str
+    time_zone: str
+    payload: Any
+    priority: int
+    missed: str
+    last_due: datetime
+    paused: datetime | None
+    headers: dict[str, Any] | None
+    unique_key: str | None
+    order_key: str | None

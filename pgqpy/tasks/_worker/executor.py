@@ -1,0 +1,302 @@
+# WARNING: generated from pgqpy/tasks/_worker/executor_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Working on claimed tasks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from psycopg.pq import TransactionStatus
+
+from pgqpy._runtime.acompat import INTERRUPTIONS, Interruptible, Waker, holding
+from pgqpy._runtime.batch_connection import BatchConnection
+from pgqpy._runtime.log import logger
+from pgqpy.connection import connect_as
+from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_circumstance
+from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._outcome import (
+    Finished,
+    Outcome,
+    Released,
+    no_outcomes,
+    outcomes_in,
+    without_result,
+)
+from pgqpy.tasks._worker.check import way_of
+from pgqpy.tasks._worker.completer import Completer, send
+from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
+from pgqpy.tasks._worker.leases import Claim
+
+if TYPE_CHECKING:
+    from pgqpy.tasks._worker.worker import TaskWorker
+
+
+#: The seconds for which an answer counts as new: a look costs a tenth of that.
+_NEWS = 0.002
+#: The same for a worker that claims one task and begins it at once: nothing happens in between,
+#: and on a busy machine a processor is longer away than that.
+_NEWS_OF_ONE = 0.05
+
+
+class Lost(Exception):
+    """Roll back: another worker has these tasks now."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        super().__init__()
+        self.ids = ids
+
+
+class Executor:
+    """Executor at tasks, in the worker's way; `work` may be called concurrently."""
+
+    def __init__(self, worker: TaskWorker, completer: Completer, waker: Waker) -> None:
+        self._worker = worker
+        self._completer = completer
+        self._leases = completer.leases
+        self._waker = waker
+        self._way = way_of(worker)
+        self._idle: list[BatchConnection] = []
+        self._asking = Lock()
+        #: Outcomes that the server must be told.
+        self.ended: deque[Completion] = deque()
+        #: The number of tasks that `process_batch` gets at once.
+        self.batch_size = 1
+        #: Whether to begin no more tasks.
+        self.halted = False
+
+    def work(self, until: float | None = None) -> None:
+        """Work on waiting tasks, until there are none, or outcomes must be sent."""
+        waiting = self._leases.waiting
+        with suppress(IndexError):
+            while not (self._worker.stopping or self.halted):
+                self._attempt(waiting.popleft())
+                if until is not None and self.ended and monotonic() > until:
+                    return
+
+    def close(self) -> None:
+        """Close the connections."""
+        for conn in self._idle:
+            conn.close()
+
+    def _attempt(self, claim: Claim) -> None:
+        claims = [claim]
+        if self._way == "process_batch":
+            with suppress(IndexError):
+                while len(claims) < self.batch_size:
+                    claims.append(self._leases.waiting.popleft())
+        try:
+            begun = self._begin(claims)
+        except INTERRUPTIONS:
+            self._give_back(claims)
+            raise
+        if begun and self._way == "handle_task":
+            self._handle(claim)
+        elif begun:
+            self._process(begun)
+
+    def _begin(self, claims: list[Claim]) -> list[Claim]:
+        """Return the tasks to be done. Not those whose leases have ended before they begin, for
+        instance after an outage, that were cancelled, or that have lost too many workers."""
+        self._hear_of_cancelled(claims)
+        now = monotonic()
+        begun = []
+        for claim in claims:
+            if claim.cancelled or claim.end <= now:
+                self._end(Completion(claim, Released(None)))
+            elif claim.suspect and (outcome := self._completer.outcome_of_lost(claim)):
+                self._end(Completion(claim, outcome))
+            else:
+                begun.append(claim)
+        return begun
+
+    def _hear_of_cancelled(self, claims: list[Claim]) -> None:
+        """Ask which tasks were cancelled, unless that was done just now."""
+
+        alone = self._worker.batch_size == self._worker.concurrency == 1
+        age = _NEWS_OF_ONE if alone else _NEWS
+
+        def is_news() -> bool:
+            return min(claim.asked for claim in claims) >= monotonic() - age
+
+        if is_news():
+            return
+        with holding(self._asking):
+            if is_news():
+                return
+            asked = monotonic()
+            held = self._leases.claims()
+            try:
+                conn = self._connection()
+                try:
+                    call: Call = (sql.CANCELLED, [self._worker.name, [*held]])
+                    (rows,) = send(conn, [call])
+                finally:
+                    self._put_back(conn)
+            except PgqError as error:
+                # The task will meet the same error.
+                logger.debug("it is not known whether tasks were cancelled: %s", error)
+                return
+        for claim in held.values():
+            claim.asked = asked
+        for task_id, reason in rows:
+            if not held[task_id].cancelled:
+                held[task_id].cancelled = True
+                logger.info("task %s is cancelled: %s", task_id, reason)
+
+    def _end(self, completed: Completion) -> None:
+        # A single worker runs in the loop itself.
+        first = self._worker.concurrency > 1 and not self.ended
+        self.ended.append(completed)
+        if first:
+            self._waker.wake()
+
+    def _handle(self, claim: Claim) -> None:
+        """Work on a task outside of any transaction."""
+        outcome = None
+        try:
+            with Interruptible() as block:
+                claim.interrupt = block.interrupt
+                value = self._worker.handle_task(claim.task)
+                outcome = self._worker.outcome_of(value)
+                self._completer.outage_is_over()
+        except Exception as error:
+            if not claim.lost:
+                outcome = self._completer.outcome_of_error(claim, error)
+        except INTERRUPTIONS:
+            self._give_back([claim])
+            raise
+        claim.interrupt = None
+        if outcome is not None and not claim.lost:
+            self._end(Completion(claim, outcome))
+
+    def _process(self, claims: list[Claim]) -> None:
+        """Work on tasks in one transaction; if that fails, on each in one of its own."""
+        done = None
+        try:
+            with Interruptible() as block:
+                for claim in claims:
+                    claim.interrupt = block.interrupt
+                done = self._transact(claims)
+        except Lost as error:
+            for claim in claims:
+                if claim.task.id in error.ids:
+                    self._completer.lost(claim)
+        except Exception as error:
+            if len(claims) == 1 or is_circumstance(error):
+                for claim in claims:
+                    if not claim.lost:
+                        outcome = self._completer.outcome_of_error(claim, error)
+                        self._end(Completion(claim, outcome))
+                return
+        except INTERRUPTIONS:
+            self._give_back(claims)
+            raise
+        finally:
+            for claim in claims:
+                claim.interrupt = None
+        if done is not None:
+            self._completer.outage_is_over()
+            self._completer.report(*done)
+            return
+        left = [claim for claim in claims if not claim.lost]
+        self._leases.keep(left)
+        while left and not (self._worker.stopping or self.halted):
+            self._process([left.pop(0)])
+        self._give_back(left)
+
+    def _give_back(self, claims: list[Claim]) -> None:
+        for claim in claims:
+            if not claim.lost:
+                self._end(Completion(claim, Released(None)))
+
+    def _transact(self, claims: list[Claim]) -> tuple[Completions, list[list[Any]]]:
+        """Process and finish; return the completions and the answers. Raises Lost, and any other
+        error; then nothing was written."""
+        conn = self._connection()
+        try:
+            with conn.batch():
+                outcomes = self._call(conn, claims)
+                completed = [Completion(*pair) for pair in zip(claims, outcomes, strict=True)]
+                completions = self._completer.prepare(conn, completed)
+                if len(completions.calls()) == 1:
+                    conn.forgo_transaction()
+                answers = self._finish(conn, completions)
+                lost = [each.claim.task.id for each in completions.lost(answers)]
+                if lost and not conn.autocommit:
+                    raise Lost(lost)
+        except Exception as error:
+            if conn.closed and not conn.broken:
+                raise RuntimeError(f"{self._way} closed its connection") from error
+            if conn.closed:
+                # The task is not the one that has to wait.
+                self._completer.wait_for_database()
+            raise
+        finally:
+            self._put_back(conn)
+        return completions, answers
+
+    def _call(self, conn: BatchConnection, claims: list[Claim]) -> list[Outcome]:
+        worker = self._worker
+        if self._way == "process_task":
+            return [worker.outcome_of(worker.process_task(conn, claims[0].task))]
+        values = worker.process_batch(conn, [claim.task for claim in claims])
+        if values is None:
+            return [Finished(None)] * len(claims)
+        outcomes = outcomes_in(values)
+        if outcomes is None:
+            outcome = worker.outcome_of(values)
+            if isinstance(outcome, Finished):
+                outcome = without_result(no_outcomes(values))
+            return [outcome] * len(claims)
+        if len(outcomes) != len(claims):
+            raise ValueError(
+                f"process_batch returned {len(outcomes)} outcomes of {len(claims)} tasks"
+            )
+        return [worker.outcome_of(value) for value in outcomes]
+
+    def _finish(self, conn: BatchConnection, completions: Completions) -> list[list[Any]]:
+        """Finish the tasks. Raises Lost, if some of them are."""
+        if completions.may_be_refused():
+            try:
+                with conn.transaction():
+                    return self._send(conn, completions.calls())
+            except (Lost, TaskConflict):
+                raise
+            except Exception as error:
+                if conn.closed or is_circumstance(error):
+                    raise
+                completions.drop_results(error)
+        return self._send(conn, completions.calls())
+
+    def _send(self, conn: BatchConnection, calls: list[Call]) -> list[list[Any]]:
+        try:
+            return send(conn, calls)
+        except TaskConflict as error:
+            if ids := lost_ids(error):
+                raise Lost(ids) from error
+            raise
+
+    def _put_back(self, conn: BatchConnection) -> None:
+        if conn.autocommit and conn.info.transaction_status == TransactionStatus.IDLE:
+            self._idle.append(conn)
+        else:
+            # The interruption was quicker than the rollback.
+            conn.close()
+
+    def _connection(self) -> BatchConnection:
+        with suppress(IndexError):
+            while True:
+                conn = self._idle.pop()
+                if not conn.closed:
+                    return conn
+        try:
+            return connect_as(BatchConnection, self._worker.dsn, **self._completer.connecting)
+        except ConnectionFailed:
+            self._completer.wait_for_database()
+            raise

@@ -1,0 +1,261 @@
+"""The tasks that a worker has claimed, and the renewal of their leases.
+
+A thread renews them, with a connection of its own, also with asyncio: a handler that keeps its
+thread or the event loop busy must not cost the lease.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from psycopg.rows import tuple_row
+
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.log import logger
+from pgqpy.connection import Connection, connect
+from pgqpy.errors import PgqError, translate_errors
+from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._values import Task
+
+
+@dataclass(eq=False, slots=True)
+class Claim:
+    """A task of the worker, from the claim until its outcome is reported."""
+
+    task: Task
+    #: The newest version, which counts.
+    version: int
+    #: Seconds from a renewal to the end of the lease.
+    lease: float
+    #: The end of the lease, by this machine's clock.
+    end: float
+    #: When the task was last known not to be cancelled.
+    asked: float
+    #: The task was cancelled meanwhile.
+    cancelled: bool = False
+    #: Its version may have changed without this worker's knowledge.
+    doubtful: bool = False
+    #: Another worker may have it.
+    lost: bool = False
+    #: Interrupts the work on it.
+    interrupt: Callable[[], None] | None = field(default=None, repr=False)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether the last attempt ended without an outcome: it may have ended its worker, or have
+        waited beside one that has."""
+        return self.task.error == sql.LOST
+
+    @property
+    def dangerous(self) -> bool:
+        """Whether it is suspect, and this is not its first retry."""
+        return self.suspect and self.task.attempts > 2
+
+    @property
+    def renew_at(self) -> float:
+        return self.end - self.lease / 2
+
+
+class Leases:
+    """The claims of a worker, renewed at half of their leases.
+
+    Those in `waiting` have not begun. The code that takes a claim out of there owns it: to work on
+    it, or to give it back, which happens if it still waits after half of its lease.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        claimant: str,
+        lease: timedelta | None,
+        on_lost: Callable[[Claim], None],
+        *,
+        application_name: str,
+        prepare_threshold: int | None,
+    ) -> None:
+        """``on_lost`` is called in the thread, for a claim whose lease was lost."""
+        self.waiting: deque[Claim] = deque()
+        #: Held while a renewal is under way: the versions are unknown until its answer.
+        self.renewing = threading.Lock()
+        self._claims: dict[int, Claim] = {}
+        self._claimant = claimant
+        self._lease = lease
+        self._on_lost = on_lost
+        self._connect: Callable[[], Connection] = lambda: connect(
+            dsn,
+            autocommit=True,
+            application_name=application_name,
+            prepare_threshold=prepare_threshold,
+        )
+        self._conn: Connection | None = None
+        self._backoff = Backoff(0.05, 2)
+        self._changed = threading.Condition()
+        self._next = 0.0
+        self._not_before = 0.0
+        self._shortest = 60.0
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def __contains__(self, task: Task) -> bool:
+        claim = self._claims.get(task.id)
+        return claim is not None and claim.task.version == task.version
+
+    def add(self, claims: list[Claim]) -> list[Claim]:
+        """Add new claims, which wait. Returns earlier claims of the same tasks, which are lost."""
+        lost = []
+        first, shortest = math.inf, self._shortest
+        for claim in claims:
+            if (before := self._claims.get(claim.task.id)) is not None:
+                lost.append(before)
+            self._claims[claim.task.id] = claim
+            first, shortest = min(first, claim.renew_at), min(shortest, claim.lease)
+        self.waiting.extend(claims)
+        with self._changed:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pgqpy renew", daemon=True)
+                self._thread.start()
+            self._shortest = shortest
+            if first < self._next:
+                self._changed.notify()
+        return lost
+
+    def claims(self) -> dict[int, Claim]:
+        """Return all claims, by the ids of their tasks."""
+        return self._claims.copy()
+
+    def drop(self, claims: Iterable[Claim]) -> None:
+        """Stop renewing claims; call it while `renewing` is held."""
+        for claim in claims:
+            if self._claims.get(claim.task.id) is claim:
+                del self._claims[claim.task.id]
+
+    def keep(self, claims: Iterable[Claim]) -> None:
+        """Renew claims again."""
+        for claim in claims:
+            self._claims.setdefault(claim.task.id, claim)
+
+    def take_waiting(self) -> list[Claim]:
+        """Take all claims that have not begun."""
+        taken = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self.waiting.popleft())
+        return taken
+
+    def close(self) -> None:
+        """Stop all renewals."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    # --- in the thread
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._renew_due()
+        finally:
+            self._disconnect()
+
+    def _wait(self) -> bool:
+        """Wait until something is due. False if closed."""
+        with self._changed:
+            while not self._closed:
+                now = monotonic()
+                due = [claim.renew_at for claim in [*self._claims.values()]]
+                # A later claim has no shorter lease, or else it notifies.
+                self._next = max(min(due, default=now + self._shortest / 2), self._not_before)
+                if self._next <= now:
+                    return True
+                self._changed.wait(self._next - now)
+        return False
+
+    def _renew_due(self) -> None:
+        with self.renewing:
+            now = monotonic()
+            # Some are renewed a little early, together with others.
+            due = [c for c in [*self._claims.values()] if c.renew_at <= now + c.lease / 8]
+            unbegun = [claim for claim in due if self._take_back(claim)]
+            begun = [claim for claim in due if claim not in unbegun]
+            self.drop(unbegun)
+            try:
+                with translate_errors():
+                    if unbegun:
+                        self._ask(sql.RELEASE, *_versions(unbegun), [None] * len(unbegun))
+                    lost = self._renew(begun) if begun else []
+            except PgqError as error:
+                for claim in begun:
+                    claim.doubtful = True
+                self._disconnect()
+                pause = self._backoff.pause()
+                self._not_before = monotonic() + pause
+                logger.warning(
+                    "leases of %s tasks could not be renewed: %s; again in %.1f s",
+                    len(begun),
+                    str(error).partition("\n")[0],
+                    pause,
+                    extra={"claimant": self._claimant, "pause": pause},
+                )
+                return
+            self._backoff.reset()
+            # Some may have been reported to the server meanwhile.
+            lost = [claim for claim in lost if claim.task in self]
+            self.drop(lost)
+        for claim in lost:
+            self._on_lost(claim)
+
+    def _take_back(self, claim: Claim) -> bool:
+        try:
+            self.waiting.remove(claim)
+        except ValueError:
+            return False
+        return True
+
+    def _renew(self, claims: list[Claim]) -> list[Claim]:
+        """Renew claims; return the lost ones."""
+        if any(claim.doubtful for claim in claims):
+            ids = [claim.task.id for claim in claims]
+            know_versions(claims, self._ask(sql.HELD, ids, False))
+        asked = monotonic()
+        versions = dict(self._ask(sql.RENEW, *_versions(claims), self._lease))
+        for claim in claims:
+            claim.version = versions.get(claim.task.id, claim.version)
+            claim.end = asked + claim.lease
+        return [claim for claim in claims if claim.task.id not in versions]
+
+    def _ask(self, statement: bytes, *arguments: Any) -> list[tuple[Any, ...]]:
+        if self._conn is None:
+            self._conn = self._connect()
+        cursor = self._conn.cursor(row_factory=tuple_row)
+        return cursor.execute(statement, [self._claimant, *arguments]).fetchall()
+
+    def _disconnect(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
+
+
+def know_versions(claims: Iterable[Claim], held: Iterable[tuple[int, int]]) -> None:
+    """Give doubtful claims the versions that the server returned."""
+    versions = dict(held)
+    for claim in claims:
+        claim.version = versions.get(claim.task.id, claim.version)
+        claim.doubtful = False
+
+
+def _versions(claims: Iterable[Claim]) -> tuple[list[int], list[int]]:
+    known = list(claims)
+    return [claim.task.id for claim in known], [claim.version for claim in known]

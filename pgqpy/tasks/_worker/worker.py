@@ -1,0 +1,302 @@
+# WARNING: generated from pgqpy/tasks/_worker/worker_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Workers: claim tasks, work on them, and report their outcomes."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+from pgqpy import dsn as dsns
+from pgqpy._runtime.acompat import Waker, on_stop_signals
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.retries import MAX_TRACEBACK, interval
+from pgqpy.connection import Connection
+from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
+from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._client import claimant_name
+from pgqpy.tasks._outcome import (
+    Failed,
+    Finished,
+    Move,
+    Moved,
+    Outcome,
+    Released,
+    TaskStats,
+    without_result,
+)
+from pgqpy.tasks._statements import Duration
+from pgqpy.tasks._values import Task
+from pgqpy.tasks._worker.check import check_worker
+from pgqpy.tasks._worker.loop import Loop
+
+
+class TaskWorker:
+    """Claims tasks, works on them, and finishes them; any number may serve the same queues.
+
+    There are three ways to work. Give a handler, or override `handle_task`: it is called outside
+    of any transaction, and the task is finished afterwards, so its effects happen *at least once*.
+    Or override `process_task`: its writes on ``conn`` commit in the transaction in which the task
+    is finished, so effects in this database happen *exactly once*. Or override `process_batch`,
+    for many tasks in one such transaction::
+
+        def send(task):
+            mail(task.payload["to"])
+
+        TaskWorker(dsn, "mails", send).run()
+
+    A task belongs to the worker for its lease, which is renewed in the background while the worker
+    works. If that fails, because the machine slept or the network was down, and another worker has
+    taken the task over, this one cannot finish it any more: in a transaction its writes are rolled
+    back; a handler of asyncio is cancelled, and `on_task_lost` is called.
+
+    The value returned for a task is its result, which is kept if the queue keeps finished tasks. If
+    it is not JSON the task is finished without it: that is no reason to repeat the work. A `Retry`,
+    a `DeadLetter` or a `Move` may be returned or raised; if returned, the task's writes in its
+    transaction commit with it, if raised, they are rolled back. After any other error
+    ``retry_policy`` gives the delay of the next attempt; if that or the queue allows no more
+    attempts, the task goes to the error queue with the reason.
+    """
+
+    queues: str | Sequence[str] = ()
+    """The queues to serve; higher priorities first, else at random among them."""
+
+    lease: Duration | None = None
+    """Seconds for which a task is claimed and renewed. None: the queue's setting."""
+    batch_size: int = 100
+    """The maximum number of tasks to claim at once: fewer while they take long."""
+    concurrency: int = 1
+    """The number of tasks to work on at once: in threads, or in asyncio tasks."""
+    random: bool = True
+    """Begin with any of the tasks that have waited longest, so that tasks that crash workers do
+    not block the others. False: in the order in which they became available."""
+
+    retry_policy: RetryPolicy = ExponentialBackoff()
+    """The delay of a task for which an error is raised: a `FixedDelay`, an `ExponentialBackoff`, or
+    any function of the attempt (1 for the first) and the error that returns the seconds, or None
+    for never; in a class, a method or a staticmethod."""
+    outages: tuple[type[Exception], ...] = ()
+    """Errors that are not the task's fault: it is given back, the attempt does not count. Lost
+    connections, deadlocks, serialization failures, unavailable locks and full disks of PostgreSQL,
+    and conflicts with others that change the same tasks, always count as such."""
+
+    periodic: bool = True
+    """Push periodic tasks when they are due, whatever their queues. It needs ``pgqpy[jobs]``."""
+
+    listen: bool = True
+    """Whether to be notified of new tasks by LISTEN, if that is possible."""
+    fold_interval: float = 0.005
+    """The seconds between wake-ups while tasks keep coming, each for all tasks that came meanwhile.
+    The first tasks after a pause wake the worker at once. With 0 each does; 0.05 costs much less
+    than the default, and tasks of a stream wait up to that long."""
+    poll_interval: float = 1.0
+    """The maximum seconds between polls for tasks: some are not notified."""
+    reconnect_cap: float = 5.0
+    """The maximum seconds between attempts to reconnect."""
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        queues: str | Sequence[str] | None = None,
+        handler: Callable[[Task], Any] | None = None,
+        *,
+        name: str | None = None,
+        lease: Duration | None = None,
+        batch_size: int | None = None,
+        concurrency: int | None = None,
+        random: bool | None = None,
+        retry_policy: RetryPolicy | None = None,
+        outages: tuple[type[Exception], ...] | None = None,
+        periodic: bool | None = None,
+        listen: bool | None = None,
+        fold_interval: float | None = None,
+        poll_interval: float | None = None,
+        reconnect_cap: float | None = None,
+        listen_dsn: str | None = None,
+        prepare_threshold: int | None = 5,
+    ) -> None:
+        """``dsn`` is read by `pgqpy.dsn.resolve`; the arguments here win over the class's.
+
+        ``name`` is the name of the claims, by default a unique one. Behind a PgBouncer in
+        transaction mode, ``listen_dsn`` goes around it, and ``prepare_threshold=None`` if it does
+        not support prepared statements.
+        """
+        self.dsn = dsns.resolve(dsn)
+        self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        self.prepare_threshold = prepare_threshold
+        self.name = name or claimant_name()
+        self.handler = handler
+        given = {
+            "queues": queues,
+            "lease": lease,
+            "batch_size": batch_size,
+            "concurrency": concurrency,
+            "random": random,
+            "retry_policy": retry_policy,
+            "outages": outages,
+            "periodic": periodic,
+            "listen": listen,
+            "fold_interval": fold_interval,
+            "poll_interval": poll_interval,
+            "reconnect_cap": reconnect_cap,
+        }
+        for setting, value in given.items():
+            if value is not None:
+                setattr(self, setting, value)
+        self.stopping = False
+        self._waker: Waker | None = None
+        self._loop: Loop | None = None
+
+    # --- to be overridden
+
+    def handle_task(self, task: Task) -> Any:
+        """Work on a task, outside of any transaction. The default calls the handler."""
+        if self.handler is None:
+            raise NotImplementedError
+        return self.handler(task)
+
+    def process_task(self, conn: Connection, task: Task) -> Any:
+        """Work on a task inside the transaction in which it is finished.
+
+        It begins when ``conn`` is first used. Leave it open; ``conn.transaction()`` gives
+        savepoints.
+        """
+        raise NotImplementedError
+
+    def process_batch(self, conn: Connection, tasks: list[Task]) -> Sequence[Any] | None:
+        """Work on tasks inside the one transaction in which they are finished.
+
+        Returns None if they all are, else for each task a result like `process_task`'s. If it
+        raises, or if the worker has lost one of the tasks meanwhile, all is rolled back, and it is
+        called again for each task alone.
+        """
+        raise NotImplementedError
+
+    def on_task_lost(self, task: Task) -> None:
+        """Called when another worker may have the task now; further work on it is in vain.
+
+        Called in another thread, while the task is worked on, or when it cannot be finished. The
+        loss is logged already.
+        """
+
+    def on_task_failed(self, task: Task, error: Exception, delay: float | timedelta | None) -> None:
+        """Called when a task failed; it is retried after ``delay``, None: it is in the error queue.
+
+        That is its outcome on the server, whatever the retry policy had said: a note of ``error``
+        names the error queue, and the reason if it was the queue's max_attempts or a cancellation.
+        The error is logged already.
+        """
+
+    def on_completed(self, stats: TaskStats) -> None:
+        """Called when outcomes of tasks are committed: the place for metrics."""
+
+    def on_error(self, error: Exception) -> None:
+        """Called when the database is away. The worker will reconnect; raise here to leave `run`
+        instead. The error is logged already."""
+
+    # --- the life of a worker
+
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Work until `stop`, or with ``until_empty`` until no task is available.
+
+        Survives errors of tasks, the loss of the database, and of some of its queues, on which it
+        works again when they are back. Raises TaskQueueNotFound, ConnectionFailed if it cannot
+        connect at the start, and later only errors that waiting does not cure; with ``until_empty``
+        any error of the database.
+
+        In the main thread SIGTERM and SIGINT stop it (a second one, at once), unless
+        ``handle_signals`` is false; handlers are as before when it returns.
+        """
+        check_worker(self)
+        self._waker = Waker()
+        self._loop = Loop(self, self._waker, until_empty=until_empty)
+        signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
+        try:
+            with signals:
+                self._loop.run()
+        finally:
+            self.stopping = False
+            self._loop = None
+            waker, self._waker = self._waker, None
+            waker.close()
+
+    def stop(self) -> None:
+        """Make `run` return when the running tasks are done.
+
+        Tasks that were claimed and have not begun are given back. Call it from any thread (asyncio:
+        the event loop's), also before `run`.
+        """
+        self.stopping = True
+        if self._waker is not None:
+            self._waker.wake()
+
+    def has(self, task: Task) -> bool:
+        """Whether the lease of a running task is not known to be lost. Call it from any thread: for
+        handlers that take long."""
+        loop = self._loop
+        return loop is not None and task in loop.leases
+
+    # --- decisions
+
+    def policy_of(self, task: Task) -> RetryPolicy:
+        """Return the retry policy for a task."""
+        return self.retry_policy
+
+    def pushes_periodic(self) -> bool:
+        """Whether it pushes periodic tasks, between the others."""
+        return self.periodic
+
+    def encode_result(self, value: Any) -> str | None:
+        """Return the value for a task as JSON; None for none."""
+        return sql.jsonb_or_null(value)
+
+    def outcome_of(self, value: Any) -> Outcome:
+        """Return the outcome for a task's value. Raises DeadLetter, ValueError."""
+        if isinstance(value, Retry):
+            delay = interval(value.delay, "the delay to retry after")
+            if delay < timedelta():
+                raise ValueError("the delay to retry after is negative")
+            return Released(delay)
+        if isinstance(value, DeadLetter):
+            return Failed(_described(value.reason, value.__cause__), None, value)
+        if isinstance(value, Move):
+            return Moved(value.change)
+        if inspect.iscoroutine(value):
+            value.close()
+            raise DeadLetter("a coroutine was returned, which was not awaited")
+        try:
+            return Finished(self.encode_result(value))
+        except Exception as error:
+            return without_result(error)
+
+    def outcome_of_error(self, task: Task, error: Exception) -> Outcome:
+        """Return the outcome of a task for which an error was raised that is no outage."""
+        try:
+            if isinstance(error, Retry | DeadLetter | Move):
+                return self.outcome_of(error)
+            chosen = self.policy_of(task)(task.attempts, error)
+            delay = None if chosen is None else interval(chosen, "the delay of the retry_policy")
+            if delay is not None and delay < timedelta():
+                raise ValueError("the delay of the retry_policy is negative")
+        except Exception as worse:
+            logger.exception("task %s failed, and the retry policy, too", task.id)
+            return Failed(_described(in_short(worse), worse), timedelta(minutes=1), error)
+        return Failed(_described(in_short(error), error), delay, error)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of every log line."""
+        return {"queues": sql.queue_names(self.queues), "claimant": self.name}
+
+
+def _described(reason: str, error: BaseException | None) -> str:
+    """Join a reason and the traceback, whose end is most informative."""
+    if error is None:
+        return reason
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return f"{reason}\n\n{text[-MAX_TRACEBACK:]}"
