@@ -47,7 +47,8 @@ FUNCTION = re.compile(
     r"^as (?P<quote>\$\w*\$)\n(?P<body>.*?)(?P=quote);",
     re.MULTILINE | re.DOTALL,
 )
-HEADER = re.compile(r"^-- -+\n(?P<text>(?:--.*\n)+?)-- -+\n", re.MULTILINE)
+HEADER = re.compile(r"(?:--.*\n)+")
+HEADING = re.compile(r" (Parameters|Trigger arguments|Returns|Errors|Returns, Errors|Notes):(.*)")
 
 
 @dataclass(frozen=True)
@@ -73,23 +74,23 @@ class Function:
 def functions(sql: str) -> Iterator[Function]:
     """Yield the public functions of a file: those whose names begin without an underscore."""
     for match in FUNCTION.finditer(sql):
-        header = HEADER.search(match["body"])
+        header = HEADER.match(match["body"])
         if header is None:
             raise PluginError(f"{match['name']} has no header")
-        lines = [line[2:].rstrip() for line in header["text"].splitlines()]
+        lines = [line[2:].rstrip() for line in header[0].splitlines()]
         returns = re.sub(r"\s+", " ", match["returns"] or "").replace("( ", "(")
-        yield Function(match["name"], match["arguments"], returns, _text(lines[1:]))
+        yield Function(match["name"], match["arguments"], returns, _text(lines))
 
 
 def _text(lines: list[str]) -> str:
     """Return a header as Markdown: prose unchanged, columns as code."""
     blocks: list[tuple[str, list[str]]] = [("", [])]
     for line in lines:
-        heading = re.fullmatch(r" ([A-Z][\w, ]*):", line)
+        heading = HEADING.fullmatch(line)
         if heading:
-            blocks.append((heading[1], []))
+            blocks.append((heading[1], [heading[2].strip()]))
         else:
-            blocks[-1][1].append(line.removeprefix("      "))
+            blocks[-1][1].append(line.removeprefix("      " if blocks[-1][0] else " "))
     return "\n\n".join(
         _block(heading, "\n".join(text).strip("\n")) for heading, text in blocks if any(text)
     )
@@ -99,7 +100,7 @@ def _block(heading: str, text: str) -> str:
     if not heading:
         return text
     in_columns = any(re.search(r"\S {2,}-? ?\S| - ", line) for line in text.splitlines())
-    return f"**{heading}**\n\n" + (f"```\n{text}\n```" if in_columns else text)
+    return f"**{heading}**\n\n```\n{text}\n```" if in_columns else f"**{heading}:** {text}"
 
 
 def on_config(config: MkDocsConfig) -> None:

@@ -5,16 +5,8 @@ create or replace function pgq_coop._take_over(
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop._take_over(4)
---
---      Hands a member that has no batch the batch of another member that has sent no heartbeat for this long, if there
---      is one, and removes dead members. A member that is just finishing its batch or sending a heartbeat is left
---      alone. Internal.
---
--- Tables:
---      locks, updates and deletes from pgq.registration; deletes from pgq.consumer; appends a position
--- ----------------------------------------------------------------------
+-- Hands a member that has no batch the batch of another member that has sent no heartbeat for this long, if there is
+-- one, and removes dead members. A member that is just finishing its batch or sending a heartbeat is left alone.
 declare
     member  pgq.registration;
     dead    pgq.registration;
@@ -83,28 +75,17 @@ create or replace function pgq_coop.open_next_batch(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.open_next_batch(9)
---
---      Opens the next batch for a member of a consumer's group. It registers the member if necessary. pgqpy's consumers
---      call it, and so do the other functions of this page that open batches.
---
+-- Opens the next batch for a member of a consumer's group. It registers the member if necessary. pgqpy's consumers call
+-- it, and so do the other functions of this page that open batches.
 -- Parameters:
---      i_queue_name, i_consumer_name           - the consumer
 --      i_subconsumer_name                      - the member
 --      i_dead_interval                         - take over the batch of a member that has not asked for a batch or sent
 --                                                a heartbeat for this long; null for never
 --      others                                  - as for pgq.open_next_batch()
--- Returns:
---      The columns of pgq.open_next_batch(). Afterwards the consumer's position is after the batch, and the member's
---      before it.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 the position is gone, PQ011 i_max_count is not positive,
---      PQ016 a consumer outside the group has the consumer's batch open, or has the member's name
--- Tables:
---      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends positions; for a member that is new, or
---      dead, pgq.registration and pgq.consumer
--- ----------------------------------------------------------------------
+-- Returns: the columns of pgq.open_next_batch(). Afterwards the consumer's position is after the batch, and the
+--      member's before it.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 the position is gone, PQ011 i_max_count is not
+--      positive, PQ016 a consumer outside the group has the consumer's batch open, or has the member's name
 declare
     main    pgq.registration;
     p       pgq.position_0;
@@ -139,14 +120,8 @@ create or replace function pgq_coop._heartbeat(i_member pgq.registration, i_batc
 returns boolean
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop._heartbeat(2)
---
---      Sends a member's heartbeat, if it still has this batch, or none. Internal.
---
--- Returns:
---      True if it still has the batch.
--- ----------------------------------------------------------------------
+-- Sends a member's heartbeat, if it still has this batch, or none.
+-- Returns: true if it still has the batch.
 declare
     p   constant pgq.position_0 := pgq_coop._lock_member(i_member);
 begin
@@ -164,20 +139,12 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.keep_batch(4)
---
---      Sends a member's heartbeat while it works on its batch, so that no other member takes the batch over. Call it in
---      a transaction of its own: other members wait for the end of that transaction.
---
+-- Sends a member's heartbeat while it works on its batch, so that no other member takes the batch over. Call it in a
+-- transaction of its own: other members wait for the end of that transaction.
 -- Parameters:
 --      i_queue_name, i_consumer_name, i_subconsumer_name   - the member
 --      i_batch_id                                          - its batch
--- Returns:
---      False if the member does not have the batch (any more).
--- Tables:
---      locks pgq.registration; appends a position
--- ----------------------------------------------------------------------
+-- Returns: false if the member does not have the batch (any more).
 begin
     return pgq_coop._heartbeat(
         pgq._find_member(pgq._find_registration(i_queue_name, i_consumer_name), i_consumer_name, i_subconsumer_name), i_batch_id);
@@ -191,14 +158,9 @@ returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.next_batch_custom(7)
---
---      Opens the next batch for a member of a consumer's group. Until the batch is finished, each call returns it
---      again. Read its events with pgq.get_batch_events(), and finish it with pgq_coop.finish_batch().
---
+-- Opens the next batch for a member of a consumer's group. Until the batch is finished, each call returns it again.
+-- Read its events with pgq.get_batch_events(), and finish it with pgq_coop.finish_batch().
 -- Parameters:
---      i_queue_name        - name of the queue
 --      i_consumer_name     - name of the consumer whose position the members share
 --      i_subconsumer_name  - name of the member; it is registered if necessary
 --      i_min_lag           - take no events younger than this
@@ -206,11 +168,8 @@ as $$
 --      i_min_interval      - or minimum time span of the batch; null for no condition
 --      i_dead_interval     - if another member has not asked for a batch for this long, remove it and take over its
 --                            batch; null for never
--- Returns:
---      The batch id, or null if there is no batch yet.
--- Errors:
---      as pgq_coop.open_next_batch()
--- ----------------------------------------------------------------------
+-- Returns: the batch id, or null if there is no batch yet.
+-- Errors: as pgq_coop.open_next_batch()
 begin
     return (select batch_id
               from pgq_coop.open_next_batch(i_queue_name, i_consumer_name, i_subconsumer_name, i_dead_interval,
@@ -225,12 +184,7 @@ returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.next_batch_custom(6)
---
---      Opens the next batch for a member, without taking over another member's batch; see
---      pgq_coop.next_batch_custom(7).
--- ----------------------------------------------------------------------
+-- Opens the next batch for a member, without taking over another member's batch; see pgq_coop.next_batch_custom(7).
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name,
                                       i_min_lag, i_min_count, i_min_interval, null);
@@ -243,11 +197,7 @@ returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.next_batch(4)
---
---      Opens the next batch for a member, or takes over another member's batch; see pgq_coop.next_batch_custom(7).
--- ----------------------------------------------------------------------
+-- Opens the next batch for a member, or takes over another member's batch; see pgq_coop.next_batch_custom(7).
 begin
     return pgq_coop.next_batch_custom(i_queue_name, i_consumer_name, i_subconsumer_name,
                                       null, null, null, i_dead_interval);
@@ -259,12 +209,7 @@ returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.next_batch(3)
---
---      Opens the next batch for a member, without taking over another member's batch; see
---      pgq_coop.next_batch_custom(7).
--- ----------------------------------------------------------------------
+-- Opens the next batch for a member, without taking over another member's batch; see pgq_coop.next_batch_custom(7).
 begin
     return pgq_coop.next_batch(i_queue_name, i_consumer_name, i_subconsumer_name, null);
 end;
@@ -275,21 +220,10 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.finish_batch(1)
---
---      Finishes a member's batch, whichever member has it. Called in the transaction that processed the events it makes
---      the processing exactly-once, provided that the transaction is rolled back if the result is 0.
---
--- Parameters:
---      i_batch_id  - an open batch
--- Returns:
---      1, or 0 with a warning if no member has the batch open (any more).
--- Errors:
---      PQ038 the batch is that of a partition of a consumer group
--- Tables:
---      locks pgq.registration; appends a position
--- ----------------------------------------------------------------------
+-- Finishes a member's batch, whichever member has it. Called in the transaction that processed the events it makes the
+-- processing exactly-once, provided that the transaction is rolled back if the result is 0.
+-- Returns: 1, or 0 with a warning if no member has the batch open (any more).
+-- Errors: PQ038 the batch is that of a partition of a consumer group
 declare
     p   constant pgq.position_0 := pgq._lock_position(pgq._find_batch(i_batch_id), true);
 begin
@@ -313,22 +247,13 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.finish_batch(4)
---
---      Finishes a batch for the member that has it, and for no other. A member that has lost the batch to another gets
---      an error, which rolls back the effects.
---
+-- Finishes a batch for the member that has it, and for no other. A member that has lost the batch to another gets an
+-- error, which rolls back the effects.
 -- Parameters:
 --      i_queue_name, i_consumer_name, i_subconsumer_name   - the member
 --      i_batch_id                                          - its open batch
--- Returns:
---      1
--- Errors:
---      PQ031 the batch is not the member's (any more)
--- Tables:
---      locks pgq.registration; appends a position
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ031 the batch is not the member's (any more)
 declare
     member  constant pgq.registration :=
         pgq._find_member(pgq._find_registration(i_queue_name, i_consumer_name), i_consumer_name, i_subconsumer_name);
@@ -351,10 +276,6 @@ create or replace function pgq_coop.version()
 returns text
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.version(0)
---
---      Returns the version of PgQ whose interface this is.
--- ----------------------------------------------------------------------
+-- Returns the version of PgQ whose interface this is.
     select pgq.version();
 $$;

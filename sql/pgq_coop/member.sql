@@ -10,13 +10,9 @@ returns bigint
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop._next_state(1)
---
---      Returns the number of the next position of a member, after the one with this number and all heartbeats that may
---      follow it already. So a transaction with an older snapshot, which does not see the heartbeats, can still finish
---      the batch; any other change of the batch conflicts with it. Internal.
--- ----------------------------------------------------------------------
+-- Returns the number of the next position of a member, after the one with this number and all heartbeats that may
+-- follow it already. So a transaction with an older snapshot, which does not see the heartbeats, can still finish the
+-- batch; any other change of the batch conflicts with it.
     select (i_nr | 1048575) + 1;
 $$;
 
@@ -24,15 +20,9 @@ create or replace function pgq_coop._lock_member(i_member pgq.registration)
 returns pgq.position_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop._lock_member(1)
---
---      Locks a member until the end of the transaction. Internal.
---
--- Returns:
---      The member's newest position, or null if the member is gone: after waiting for the lock, its registration may
---      belong to another member.
--- ----------------------------------------------------------------------
+-- Locks a member until the end of the transaction.
+-- Returns: the member's newest position, or null if the member is gone: after waiting for the lock, its registration
+--      may belong to another member.
 declare
     p   constant pgq.position_0 := pgq._lock_position(i_member.reg_id);
 begin
@@ -47,14 +37,7 @@ create or replace function pgq_coop._remove_registration(p pgq.position_0)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop._remove_registration(1)
---
---      Removes the registration of a member that the caller has locked, with its position. Internal.
---
--- Tables:
---      deletes from pgq.registration
--- ----------------------------------------------------------------------
+-- Removes the registration of a member that the caller has locked, with its position.
 begin
     if not pgq._is_read_committed() then
         -- An old snapshot does not see a batch that was opened since; this row conflicts with it.
@@ -68,14 +51,7 @@ create or replace function pgq_coop._remove_member(i_member pgq.registration, p 
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop._remove_member(2)
---
---      Removes a member that the caller has locked, with its position. Internal.
---
--- Tables:
---      deletes from pgq.registration, pgq.consumer
--- ----------------------------------------------------------------------
+-- Removes a member that the caller has locked, with its position.
 begin
     perform pgq_coop._remove_registration(p);
     perform pgq._forget_consumer(i_member.sub_consumer);
@@ -87,24 +63,14 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.register_subconsumer(3)
---
---      Registers a member of a consumer's group under the name consumer.subconsumer, and the consumer itself if it is
---      not registered. pgq_coop.next_batch() registers a member by itself.
---
+-- Registers a member of a consumer's group under the name consumer.subconsumer, and the consumer itself if it is not
+-- registered. pgq_coop.next_batch() registers a member by itself.
 -- Parameters:
---      i_queue_name        - name of the queue
 --      i_consumer_name     - name of the consumer whose position the members share
 --      i_subconsumer_name  - name of the member
--- Returns:
---      1 if the member was registered, 0 if it already was.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick, PQ016 consumer.subconsumer is
+-- Returns: 1 if the member was registered, 0 if it already was.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick, PQ016 consumer.subconsumer is
 --      registered as a consumer of its own, PQ038 the consumer is a partition of a consumer group
--- Tables:
---      locks pgq.registration; pgq.consumer, pgq.registration; appends a position
--- ----------------------------------------------------------------------
 declare
     main    pgq.registration;
     member  int4;
@@ -140,24 +106,13 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_coop.unregister_subconsumer(4)
---
---      Removes a member from a consumer's group. The consumer and its position stay.
---
+-- Removes a member from a consumer's group. The consumer and its position stay.
 -- Parameters:
---      i_queue_name        - name of the queue
---      i_consumer_name     - name of the consumer
 --      i_subconsumer_name  - name of the member
 --      i_batch_handling    - what to do if the member has a batch open: 0 refuse, 1 close the batch, which skips its
 --                            events
--- Returns:
---      1, or 0 if there is no such member.
--- Errors:
---      PQ016 consumer.subconsumer is a consumer of its own, PQ032 the member has a batch open
--- Tables:
---      locks pgq.registration; deletes from it and from pgq.consumer
--- ----------------------------------------------------------------------
+-- Returns: 1, or 0 if there is no such member.
+-- Errors: PQ016 consumer.subconsumer is a consumer of its own, PQ032 the member has a batch open
 declare
     main    pgq.registration;
     member  pgq.registration;

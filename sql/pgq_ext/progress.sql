@@ -5,11 +5,7 @@ create or replace function pgq_ext._find_tracker(i_consumer text, i_subconsumer 
 returns int4
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._find_tracker(2)
---
---      Returns the tracker of a consumer, or null if nothing was ever remembered. Internal.
--- ----------------------------------------------------------------------
+-- Returns the tracker of a consumer, or null if nothing was ever remembered.
 begin
     return (select trk_id from pgq_ext.tracker where consumer_id = i_consumer and subconsumer_id = i_subconsumer);
 end;
@@ -19,16 +15,7 @@ create or replace function pgq_ext._lock_tracker(i_consumer text, i_subconsumer 
 returns int4
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._lock_tracker(2)
---
---      Locks the tracker of a consumer until the end of the transaction, and creates it if there is none. Internal.
---
--- Errors:
---      PQ003 invalid name
--- Tables:
---      reads or inserts into pgq_ext.tracker
--- ----------------------------------------------------------------------
+-- Locks the tracker of a consumer until the end of the transaction, and creates it if there is none.
 declare
     id      int4;
 begin
@@ -58,12 +45,8 @@ create or replace function pgq_ext._check_snapshot()
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._check_snapshot(0)
---
---      Raises 40001 if a rotation took a step after this transaction's snapshot: a row that is not found may then still
---      exist. Internal.
--- ----------------------------------------------------------------------
+-- Raises 40001 if a rotation took a step after this transaction's snapshot: a row that is not found may then still
+-- exist.
 begin
     if not pgq._is_read_committed()
        and (coalesce((select log_rotations from pgq_ext.log), 0) <> pg_catalog.pg_sequence_last_value('pgq_ext.log_seq')
@@ -81,14 +64,7 @@ create or replace function pgq_ext._get_progress(i_tracker int4)
 returns pgq_ext.progress_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._get_progress(1)
---
---      Returns the newest state of a tracker, or null if there is none. Internal.
---
--- Tables:
---      reads pgq_ext.progress_0, pgq_ext.progress_1
--- ----------------------------------------------------------------------
+-- Returns the newest state of a tracker, or null if there is none.
 declare
     p   pgq_ext.progress_0;
 begin
@@ -116,12 +92,8 @@ create or replace function pgq_ext._require_durable()
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._require_durable(0)
---
---      Makes the commit wait until the transaction is on disk. The batch is finished in another database next, and
---      after a crash it must not be finished there and missing here. Internal.
--- ----------------------------------------------------------------------
+-- Makes the commit wait until the transaction is on disk. The batch is finished in another database next, and after a
+-- crash it must not be finished there and missing here.
 begin
     if pg_catalog.current_setting('synchronous_commit') = 'off' then
         perform pg_catalog.set_config('synchronous_commit', 'on', true);
@@ -133,14 +105,9 @@ create or replace function pgq_ext._append_progress(p pgq_ext.progress_0)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._append_progress(1)
---
---      Stores the new state of a tracker that the caller has locked. Internal.
---
+-- Stores the new state of a tracker that the caller has locked.
 -- Parameters:
 --      p           - the previous state with the changes applied; fields without a previous value are null
--- ----------------------------------------------------------------------
 declare
     rotations   bigint;
 begin
@@ -171,17 +138,10 @@ create or replace function pgq_ext._has_event(p pgq_ext.progress_0, i_event bigi
 returns boolean
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._has_event(4)
---
---      Returns whether an event of a tracker's current batch is done. Internal.
---
+-- Returns whether an event of a tracker's current batch is done.
 -- Parameters:
 --      p           - the tracker's state
 --      i_event, i_retry, i_time    - the event; null for any time
--- Tables:
---      reads pgq_ext.event_0, pgq_ext.event_1
--- ----------------------------------------------------------------------
 declare
     even    boolean;
     is_here boolean;
@@ -231,11 +191,7 @@ create or replace function pgq_ext._append_event(p pgq_ext.progress_0, i_event b
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._append_event(4)
---
---      Stores that an event is done; the caller has locked the tracker. Internal.
--- ----------------------------------------------------------------------
+-- Stores that an event is done; the caller has locked the tracker.
 declare
     rotations   bigint;
 begin

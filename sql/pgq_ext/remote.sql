@@ -8,16 +8,9 @@ create or replace function pgq_ext._follows_events(
 returns boolean
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._follows_events(6)
---
---      Returns whether all events that a tracker remembers are before a batch, so that they can be forgotten. Internal.
---
+-- Returns whether all events that a tracker remembers are before a batch, so that they can be forgotten.
 -- Parameters:
 --      p   - the tracker's state
--- Errors:
---      PQ041 the batch begins before these events, or its ticks are of another history
--- ----------------------------------------------------------------------
 begin
     if p.prg_event_tick is null then
         return p.prg_event_batch is distinct from i_batch_id;
@@ -56,14 +49,9 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.begin_event(10)
---
---      Begins an event, and returns true if it is done already. If it is not, no other session can begin an event as
---      this consumer until the transaction ends.
---
+-- Begins an event, and returns true if it is done already. If it is not, no other session can begin an event as this
+-- consumer until the transaction ends.
 -- Parameters:
---      a_consumer                          - name of the consumer
 --      a_subconsumer                       - its queue
 --      a_batch_id                          - the batch
 --      a_prev_tick_id, a_prev_tick_time    - the tick after which it begins
@@ -71,12 +59,8 @@ as $$
 --      a_event_id, a_event_time            - the event
 --      a_retry                             - number of retries of the event; a retry has the same id but counts as
 --                                            another event
--- Errors:
---      PQ003 invalid name
---      PQ041 the batch begins before the remembered events, or its ticks are of another history: events might be done
---      twice
---      40001 the event was done after the transaction took its snapshot
--- ----------------------------------------------------------------------
+-- Errors: PQ003 invalid name, PQ041 the batch begins before the remembered events, or its ticks are of another history:
+--      events might be done twice, 40001 the event was done after the transaction took its snapshot
 declare
     id      constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
     p       constant pgq_ext.progress_0 := pgq_ext._get_progress(id);
@@ -109,21 +93,11 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.end_event(10)
---
---      Remembers an event as done. The first event of a later batch makes it forget the events remembered before.
---
+-- Remembers an event as done. The first event of a later batch makes it forget the events remembered before.
 -- Parameters:
 --      as for pgq_ext.begin_event()
--- Returns:
---      false if it was done already
--- Errors:
---      PQ003 invalid name
---      PQ041 as for pgq_ext.begin_event()
--- Tables:
---      appends to pgq_ext.progress and the events
--- ----------------------------------------------------------------------
+-- Returns: false if it was done already
+-- Errors: PQ003 invalid name, PQ041 as for pgq_ext.begin_event()
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -163,26 +137,16 @@ create or replace function pgq_ext.start_batches(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.start_batches(5)
---
---      Starts a consumer; call it before the consumer's first batch. If nothing is remembered, the first batch is
---      expected to begin at the consumer's position.
---
+-- Starts a consumer; call it before the consumer's first batch. If nothing is remembered, the first batch is expected
+-- to begin at the consumer's position.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - its queue
 --      a_tick_id       - the consumer's position in the queue
 --      a_tick_time     - that tick's time
 --      a_fresh         - true if the consumer has done no batch yet
--- Returns:
---      The last batch that the consumer has done, if it had retries or dead letters: these may not have reached the
+-- Returns: the last batch that the consumer has done, if it had retries or dead letters: these may not have reached the
 --      queue, see pgq.reopen_batch(). Null if it had none, or if the consumer was registered again.
--- Errors:
---      PQ003 invalid name, PQ040 nothing is remembered about a consumer that has done batches
--- Tables:
---      appends to pgq_ext.progress
--- ----------------------------------------------------------------------
+-- Errors: PQ003 invalid name, PQ040 nothing is remembered about a consumer that has done batches
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -222,14 +186,9 @@ create or replace function pgq_ext.begin_batch(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.begin_batch(7)
---
---      Begins a batch, and tells whether it was applied already. Until the transaction ends, no other session can begin
---      a batch as this consumer.
---
+-- Begins a batch, and tells whether it was applied already. Until the transaction ends, no other session can begin a
+-- batch as this consumer.
 -- Parameters:
---      a_consumer                          - name of the consumer
 --      a_subconsumer                       - its queue
 --      a_batch_id                          - the batch
 --      a_prev_tick_id, a_prev_tick_time    - the tick after which it begins
@@ -237,11 +196,8 @@ as $$
 -- Returns:
 --      done        - true if the batch was applied already: skip it, and finish it in the queue's database
 --      retries     - if done, the value that pgq_ext.end_batch() was given
--- Errors:
---      PQ003 invalid name
---      PQ040 this database is behind the batch: events would be skipped
---      PQ041 this database is ahead of the batch, or remembers ticks of another history: events would be applied twice
--- ----------------------------------------------------------------------
+-- Errors: PQ003 invalid name, PQ040 this database is behind the batch: events would be skipped, PQ041 this database is
+--      ahead of the batch, or remembers ticks of another history: events would be applied twice
 declare
     id      constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
     p       constant pgq_ext.progress_0 := pgq_ext._get_progress(id);
@@ -297,13 +253,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.end_batch(8)
---
---      Remembers a batch as done, in the transaction that called pgq_ext.begin_batch().
---
+-- Remembers a batch as done, in the transaction that called pgq_ext.begin_batch().
 -- Parameters:
---      a_consumer              - name of the consumer
 --      a_subconsumer           - its queue
 --      a_batch_id              - the batch
 --      a_tick_id, a_tick_time  - the tick at which it ends
@@ -311,11 +262,7 @@ as $$
 --                                crash
 --      a_tick_snapshot, a_tick_event_seq   - the tick's snapshot and event sequence; with them pgq.rewind_consumer()
 --                                            finds the tick after the queue has forgotten it
--- Errors:
---      PQ003 invalid name
--- Tables:
---      appends to pgq_ext.progress
--- ----------------------------------------------------------------------
+-- Errors: PQ003 invalid name
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -341,19 +288,10 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.forget_retries(2)
---
---      Forgets the retries and dead letters of a consumer's last batch: the queue has them now.
---
+-- Forgets the retries and dead letters of a consumer's last batch: the queue has them now.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - its queue
--- Returns:
---      True if there was something to forget.
--- Tables:
---      appends to pgq_ext.progress
--- ----------------------------------------------------------------------
+-- Returns: true if there was something to forget.
 declare
     p   pgq_ext.progress_0;
 begin
@@ -375,19 +313,10 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.forget_consumer(2)
---
---      Forgets everything that is remembered about a consumer.
---
+-- Forgets everything that is remembered about a consumer.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
--- Returns:
---      True if there was something to forget.
--- Tables:
---      deletes from pgq_ext.tracker; rotation removes the rest
--- ----------------------------------------------------------------------
+-- Returns: true if there was something to forget.
 declare
     id  constant int4 := pgq_ext._find_tracker(a_consumer, a_subconsumer);
 begin

@@ -3,26 +3,18 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.rotate(0)
+-- Keeps the remembered progress small; see tables.sql. Each function that appends calls it, in a transaction that may
+-- have effects of its own and may be long. So it never waits for a lock, and takes one step per transaction, so that no
+-- session waits for the end of this one:
 --
---      Keeps the remembered progress small; see tables.sql. Each function that appends calls it, in a
---      transaction that may have effects of its own and may be long. So it never waits for a lock, and takes one step
---      per transaction, so that no session waits for the end of this one:
+-- 1. Copy each tracker's newest state, and the events of its current batch, out of the tables that are no longer
+--    written, after all transactions that wrote there have ended.
+-- 2. Empty these tables. No session needs them any more.
+-- 3. When the current tables have grown, write to the empty ones from now on.
 --
---      1. Copy each tracker's newest state, and the events of its current batch, out of the tables that are no longer
---         written, after all transactions that wrote there have ended.
---      2. Empty these tables. No session needs them any more.
---      3. When the current tables have grown, write to the empty ones from now on.
---
---      In REPEATABLE READ it does nothing. pgqpy's consumers with that isolation level call it between batches, and the
---      ticker calls it if this database has one.
---
--- Returns:
---      True if there was something to do.
--- Tables:
---      pgq_ext.log; empties the progress and event tables
--- ----------------------------------------------------------------------
+-- In REPEATABLE READ it does nothing. pgqpy's consumers with that isolation level call it between batches, and the
+-- ticker calls it if this database has one.
+-- Returns: true if there was something to do.
 declare
     rotations   constant bigint := pg_sequence_last_value('pgq_ext.log_seq');
     cur         constant text := rotations % 2;
@@ -91,11 +83,7 @@ returns bigint
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._log_size(1)
---
---      Returns the size in bytes of the tables with this number. Internal.
--- ----------------------------------------------------------------------
+-- Returns the size in bytes of the tables with this number.
     select case i_number
            when '0' then pg_catalog.pg_relation_size('pgq_ext.progress_0') + pg_catalog.pg_relation_size('pgq_ext.event_0')
            else pg_catalog.pg_relation_size('pgq_ext.progress_1') + pg_catalog.pg_relation_size('pgq_ext.event_1')
@@ -106,14 +94,8 @@ create or replace function pgq_ext._carry_over(i_from text, i_to text)
 returns boolean
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext._carry_over(2)
---
---      Copies the rows that are still needed from the tables of one number to those of the other. Internal.
---
--- Returns:
---      True if a row was not there yet.
--- ----------------------------------------------------------------------
+-- Copies the rows that are still needed from the tables of one number to those of the other.
+-- Returns: true if a row was not there yet.
 declare
     states  bigint;
     events  bigint;

@@ -3,17 +3,10 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.get_last_tick(2)
---
---      Returns the last tick that a consumer has done in this database.
---
+-- Returns the last tick that a consumer has done in this database.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
--- Returns:
---      The tick's id, or null if none is remembered.
--- ----------------------------------------------------------------------
+-- Returns: the tick's id, or null if none is remembered.
 begin
     return (pgq_ext._get_progress(pgq_ext._find_tracker(a_consumer, a_subconsumer))).prg_tick;
 end;
@@ -24,11 +17,7 @@ returns bigint
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.get_last_tick(1)
---
---      Returns the last tick that a consumer has done in this database; see pgq_ext.get_last_tick(2).
--- ----------------------------------------------------------------------
+-- Returns the last tick that a consumer has done in this database; see pgq_ext.get_last_tick(2).
     select pgq_ext.get_last_tick(a_consumer, '');
 $$;
 
@@ -37,22 +26,12 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_last_tick(3)
---
---      Remembers the last tick that a consumer has done. Call it in the transaction that processes the events.
---
+-- Remembers the last tick that a consumer has done. Call it in the transaction that processes the events.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name
 --      a_tick_id       - tick; null to remember none
--- Returns:
---      1
--- Errors:
---      PQ003 invalid name
--- Tables:
---      appends to pgq_ext.progress
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ003 invalid name
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -73,11 +52,7 @@ returns integer
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_last_tick(2)
---
---      Remembers the last tick that a consumer has done; see pgq_ext.set_last_tick(3).
--- ----------------------------------------------------------------------
+-- Remembers the last tick that a consumer has done; see pgq_ext.set_last_tick(3).
     select pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
 $$;
 
@@ -86,16 +61,10 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.is_batch_done(3)
---
---      Returns whether a batch is the last one that a consumer has done in this database.
---
+-- Returns whether a batch is the last one that a consumer has done in this database.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
 --      a_batch_id      - batch
--- ----------------------------------------------------------------------
 declare
     p   constant pgq_ext.progress_0 := pgq_ext._get_progress(pgq_ext._find_tracker(a_consumer, a_subconsumer));
 begin
@@ -108,11 +77,7 @@ returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.is_batch_done(2)
---
---      Returns whether a batch is the last one that a consumer has done; see pgq_ext.is_batch_done(3).
--- ----------------------------------------------------------------------
+-- Returns whether a batch is the last one that a consumer has done; see pgq_ext.is_batch_done(3).
     select pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
 $$;
 
@@ -121,22 +86,12 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_batch_done(3)
---
---      Remembers that a consumer has done a batch. Call it in the transaction that processes the batch.
---
+-- Remembers that a consumer has done a batch. Call it in the transaction that processes the batch.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name
 --      a_batch_id      - batch; if it is null or not positive, nothing is remembered
--- Returns:
---      False if the batch was done already, by another session in the meantime.
--- Errors:
---      PQ003 invalid name
--- Tables:
---      appends to pgq_ext.progress
--- ----------------------------------------------------------------------
+-- Returns: false if the batch was done already, by another session in the meantime.
+-- Errors: PQ003 invalid name
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -164,11 +119,7 @@ returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_batch_done(2)
---
---      Remembers that a consumer has done a batch; see pgq_ext.set_batch_done(3).
--- ----------------------------------------------------------------------
+-- Remembers that a consumer has done a batch; see pgq_ext.set_batch_done(3).
     select pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
 $$;
 
@@ -178,18 +129,12 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.is_event_done(5)
---
---      Returns whether a consumer has done an event of its current batch.
---
+-- Returns whether a consumer has done an event of its current batch.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name; pgqpy's consumers pass their queue
 --      a_batch_id      - batch
 --      a_event_id      - event
 --      a_retry         - number of retries of the event; a retry has the same id but counts as another event
--- ----------------------------------------------------------------------
 declare
     p   constant pgq_ext.progress_0 := pgq_ext._get_progress(pgq_ext._find_tracker(a_consumer, a_subconsumer));
 begin
@@ -202,11 +147,7 @@ returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.is_event_done(4)
---
---      Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
--- ----------------------------------------------------------------------
+-- Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
     select pgq_ext.is_event_done(a_consumer, a_subconsumer, a_batch_id, a_event_id, 0);
 $$;
 
@@ -215,11 +156,7 @@ returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.is_event_done(3)
---
---      Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
--- ----------------------------------------------------------------------
+-- Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
     select pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id, 0);
 $$;
 
@@ -229,25 +166,15 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_event_done(5)
---
---      Remembers that a consumer has done an event. The first event of another batch makes it forget the events of the
---      previous batch.
---
+-- Remembers that a consumer has done an event. The first event of another batch makes it forget the events of the
+-- previous batch.
 -- Parameters:
---      a_consumer      - name of the consumer
 --      a_subconsumer   - distinguishes consumers of one name
 --      a_batch_id      - batch
 --      a_event_id      - event
 --      a_retry         - number of retries of the event
--- Returns:
---      false if it was done already
--- Errors:
---      PQ003 invalid name, PQ011 no batch, event or retry count
--- Tables:
---      appends to pgq_ext.progress and the events
--- ----------------------------------------------------------------------
+-- Returns: false if it was done already
+-- Errors: PQ003 invalid name, PQ011 no batch, event or retry count
 declare
     p   pgq_ext.progress_0;
     id  int4;
@@ -283,11 +210,7 @@ returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_event_done(4)
---
---      Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
--- ----------------------------------------------------------------------
+-- Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
     select pgq_ext.set_event_done(a_consumer, a_subconsumer, a_batch_id, a_event_id, 0);
 $$;
 
@@ -296,11 +219,7 @@ returns boolean
 language sql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.set_event_done(3)
---
---      Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
--- ----------------------------------------------------------------------
+-- Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
     select pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id, 0);
 $$;
 
@@ -308,11 +227,7 @@ create or replace function pgq_ext.version()
 returns text
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.version(0)
---
---      Returns the version of pgq_ext whose interface this is.
--- ----------------------------------------------------------------------
+-- Returns the version of pgq_ext whose interface this is.
     select '3.5';
 $$;
 
@@ -320,13 +235,7 @@ create or replace function pgq_ext.upgrade_schema()
 returns integer
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_ext.upgrade_schema(0)
---
---      Does nothing; here migrations upgrade the schema (pgqpy migrate).
---
--- Returns:
---      0
--- ----------------------------------------------------------------------
+-- Does nothing; here migrations upgrade the schema (pgqpy migrate).
+-- Returns: 0
     select 0;
 $$;

@@ -4,12 +4,8 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_partitions(1)
---
---      Returns the partitions of a table, at all levels, that can have triggers with transition tables: all but foreign
---      tables.
--- ----------------------------------------------------------------------
+-- Returns the partitions of a table, at all levels, that can have triggers with transition tables: all but foreign
+-- tables.
     -- Not pg_partition_tree(), which waits for locks on all of them: one owner's must not hold up the others.
     with recursive tree (relid, relkind) as (
         select c.oid, c.relkind
@@ -33,11 +29,7 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_missing_partitions(2)
---
---      Returns the partitions of a captured table that lack its triggers.
--- ----------------------------------------------------------------------
+-- Returns the partitions of a captured table that lack its triggers.
     select p.relid
       from pgq._capture_partitions(i_table) as p (relid)
      where not exists (select from pg_trigger t where t.tgrelid = p.relid and t.tgfoid = i_function);
@@ -49,18 +41,12 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_add_triggers(4)
---
---      Creates the statement triggers of one table or partition. Each is named
---      after the function, so several captures of a table do not collide.
---
+-- Creates the statement triggers of one table or partition. Each is named after the function, so several captures of a
+-- table do not collide.
 -- Parameters:
---      i_table         - the table
 --      i_function      - the trigger function
 --      i_operations    - operations to capture
 --      i_argument      - argument for the triggers; null for none
--- ----------------------------------------------------------------------
 declare
     v_schema    text;
     v_name      text;
@@ -111,22 +97,16 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.capture_new_partitions(1)
+-- Extends the capture of partitioned tables to partitions that were created or attached since. Statements that name the
+-- partitioned table are captured anyway; this is for statements that name a partition. Call it after creating
+-- partitions, as the owner of the table. Maintenance calls it for all tables that its role may change.
 --
---      Extends the capture of partitioned tables to partitions that were created or attached since. Statements that
---      name the partitioned table are captured anyway; this is for statements that name a partition. Call it after
---      creating partitions, as the owner of the table. Maintenance calls it for all tables that its role may change.
---
---      When called for all tables it does nothing that the owner of the trigger function could not do itself, and takes
---      nothing from the function's text: the caller may be a superuser.
---
+-- When called for all tables it does nothing that the owner of the trigger function could not do itself, and takes
+-- nothing from the function's text: the caller may be a superuser.
 -- Parameters:
 --      i_table     - captured table; null for all that the caller owns: then it skips, with a warning, what cannot be
 --                    done at once
--- Returns:
---      Number of partitions added.
--- ----------------------------------------------------------------------
+-- Returns: number of partitions added.
 declare
     v_timeout   constant text := current_setting('lock_timeout');
     v_count     integer := 0;

@@ -14,30 +14,23 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.capture_table(11)
+-- Captures a table: every change of its rows becomes an event in a queue, in the transaction of the change. Statement
+-- triggers with transition tables write all events of a statement at once. For statements of many rows this is several
+-- times as fast as row triggers.
 --
---      Captures a table: every change of its rows becomes an event in a queue, in the transaction of the change.
---      Statement triggers with transition tables write all events of a statement at once. For statements of many rows
---      this is several times as fast as row triggers.
+-- Events: ev_type {"op":"INSERT","table":["public","flight"],"pkey":["id"]}, ev_extra1 public.flight, ev_data the row
+-- in the form of row_to_json(): the new row for INSERT and UPDATE, the old one for DELETE, {} for TRUNCATE. Their order
+-- is that of the rows. An UPDATE that changes a row's key becomes a DELETE of the old row and an INSERT of the new one.
 --
---      Events: ev_type {"op":"INSERT","table":["public","flight"],"pkey":["id"]}, ev_extra1 public.flight, ev_data the
---      row in the form of row_to_json(): the new row for INSERT and UPDATE, the old one for DELETE, {} for TRUNCATE.
---      Their order is that of the rows. An UPDATE that changes a row's key becomes a DELETE of the old row and an
---      INSERT of the new one.
+-- Call it as the owner of the table (or a member of the owner). The owner must be a pgq_writer and must have the right
+-- to create in the table's schema: a function is created there that runs as this owner whichever role writes, so
+-- writers of the table need no right on the queue. The session setting session_replication_role = local (or replica)
+-- silences the capture.
 --
---      Call it as the owner of the table (or a member of the owner). The owner must be a pgq_writer and must have the
---      right to create in the table's schema: a function is created there that runs as this owner whichever role
---      writes, so writers of the table need no right on the queue. The session setting session_replication_role = local
---      (or replica) silences the capture.
---
---      The partitions of a table are captured with it; later ones by
---      pgq.capture_new_partitions(). Columns may be added, dropped, renamed and
---      retyped, tables and schemas renamed, at any time.
---
+-- The partitions of a table are captured with it; later ones by pgq.capture_new_partitions(). Columns may be added,
+-- dropped, renamed and retyped, tables and schemas renamed, at any time.
 -- Parameters:
 --      i_table         - table; not a view, foreign table or partition
---      i_queue_name    - queue
 --      operations      - a list of insert, update, delete, truncate
 --      columns         - capture only these columns, and those of the key. Here and with exclude, an UPDATE of other
 --                        columns alone makes no event
@@ -53,12 +46,9 @@ as $$
 --      key_changes     - split: see above; error: raise PQ022
 --      replace         - replace an earlier capture of the same table and queue; otherwise an earlier capture is an
 --                        error
--- Returns:
---      Name of the generated trigger function.
--- Errors:
---      PQ001 no such queue, PQ011 invalid parameter, PQ021 no key for updates and deletes, PQ024 captured already,
+-- Returns: name of the generated trigger function.
+-- Errors: PQ001 no such queue, PQ011 invalid parameter, PQ021 no key for updates and deletes, PQ024 captured already,
 --      42501 not the table's owner, or the owner is not a pgq_writer or may not create in the schema
--- ----------------------------------------------------------------------
 declare
     v_schema    text;
     v_name      text;
@@ -98,11 +88,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_check_table(1)
---
---      Raises unless the caller can capture the table. Internal.
--- ----------------------------------------------------------------------
+-- Raises unless the caller can capture the table.
 declare
     r   pg_class;
 begin
@@ -146,12 +132,8 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_free_name(2)
---
---      Returns a name for a new trigger function in the table's schema: made of table and queue, shortened so that the
---      names of the triggers fit too, and with a number if it is taken.
--- ----------------------------------------------------------------------
+-- Returns a name for a new trigger function in the table's schema: made of table and queue, shortened so that the names
+-- of the triggers fit too, and with a number if it is taken.
     select c.relnamespace, s.short
       from pg_class c,
            lateral (select c.relname || '_' || i_queue_name) w (wanted),
@@ -172,12 +154,8 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_give_function(2)
---
---      Gives a trigger function that the caller has just created to the owner of the table, and to no other role: on a
---      table of its own another role could make it run code with the owner's rights. Internal.
--- ----------------------------------------------------------------------
+-- Gives a trigger function that the caller has just created to the owner of the table, and to no other role: on a table
+-- of its own another role could make it run code with the owner's rights.
 declare
     v_grantee   oid;
 begin
@@ -201,20 +179,12 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.release_table(2)
---
---      Ends the capture of a table and of its partitions. Call it as the owner of the table. Captured events stay in
---      the queue.
---
+-- Ends the capture of a table and of its partitions. Call it as the owner of the table. Captured events stay in the
+-- queue.
 -- Parameters:
---      i_table         - table
 --      i_queue_name    - queue; null for all queues that it is captured into
--- Returns:
---      Number of captures ended.
--- Errors:
---      PQ024 the table is not captured
--- ----------------------------------------------------------------------
+-- Returns: number of captures ended.
+-- Errors: PQ024 the table is not captured
 declare
     v_functions oid[];
     t           record;

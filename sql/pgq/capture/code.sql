@@ -4,23 +4,17 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_code(2)
+-- Returns the source of the trigger function of one captured table. Its statements are static, so a session plans them
+-- once; pgq._capture_is_fresh(3) checks at no cost that they still fit the table. If they do not, the statements are
+-- generated again and executed, and the function is replaced for the next time.
 --
---      Returns the source of the trigger function of one captured table. Its statements are static, so a session plans
---      them once; pgq._capture_is_fresh(3) checks at no cost that they still fit the table. If they do not, the
---      statements are generated again and executed, and the function is replaced for the next time.
+-- It does not find itself, its options or its table by a name, which another object could have too: the options are in
+-- its source, and table and trigger are those that fire.
 --
---      It does not find itself, its options or its table by a name, which another object could have too: the options
---      are in its source, and table and trigger are those that fire.
---
---      All names have their schema, because the function may run with the search_path of the session that writes; see
---      pgq._capture_definition(4).
---
+-- All names have their schema, because the function may run with the search_path of the session that writes; see
+-- pgq._capture_definition(4).
 -- Parameters:
 --      i_table     - the captured table
---      i_options   - options of the capture
--- ----------------------------------------------------------------------
 declare
     v_shape     jsonb := pgq._capture_shape(i_table, i_options);
     v_queue     text := quote_literal(i_options ->> 'queue');
@@ -150,17 +144,10 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_statement_now(3)
---
---      Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot,
---      the sequence of ev_id, and whether old and new rows pair.
---
+-- Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot, the
+-- sequence of ev_id, and whether old and new rows pair.
 -- Parameters:
 --      i_table     - the captured table
---      i_options   - options of the capture
---      i_operation - INSERT, UPDATE, DELETE
--- ----------------------------------------------------------------------
     select pgq._capture_statement(pgq._capture_shape(i_table, i_options), i_options,
                                  case i_operation when 'INSERT' then 'insert' when 'DELETE' then 'delete' else 'update_any' end,
                                  '$1', '$2', '$3');
@@ -172,17 +159,11 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_truncate(3)
---
---      Writes the event for TRUNCATE. A partition has its own name here: a consumer must not mistake it for the whole
---      table. (If the whole table is truncated, its event comes first, and those of the partitions follow.)
---
+-- Writes the event for TRUNCATE. A partition has its own name here: a consumer must not mistake it for the whole table.
+-- (If the whole table is truncated, its event comes first, and those of the partitions follow.)
 -- Parameters:
 --      i_table     - the table or partition that was truncated
 --      i_root      - the captured table
---      i_options   - options of the capture
--- ----------------------------------------------------------------------
 declare
     v_shape     jsonb := pgq._capture_shape(i_root, i_options);
 begin
@@ -205,20 +186,13 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_regenerate(4)
---
---      Replaces a generated trigger function by one that fits the table as it is now. The function itself calls it, as
---      its owner. Nothing depends on its success, so it never waits and never fails.
---
+-- Replaces a generated trigger function by one that fits the table as it is now. The function itself calls it, as its
+-- owner. Nothing depends on its success, so it never waits and never fails.
 -- Parameters:
 --      i_relation  - the table or partition whose trigger calls the function
 --      i_trigger   - that trigger
 --      i_table     - the captured table
---      i_options   - options of the capture
--- Returns:
---      True if the function was replaced.
--- ----------------------------------------------------------------------
+-- Returns: true if the function was replaced.
 declare
     f   record;
 begin
@@ -252,19 +226,12 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_definition(4)
---
---      Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if
---      users' code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice, and a
---      function without settings is faster.
---
+-- Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if users'
+-- code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice, and a function without
+-- settings is faster.
 -- Parameters:
 --      i_schema    - schema of the function
 --      i_name      - its name
---      i_table     - the table
---      i_options   - options of the capture
--- ----------------------------------------------------------------------
     select format('function %I.%I() returns trigger language plpgsql security definer %s as %L',
                   i_schema, i_name,
                   case when (pgq._capture_shape(i_table, i_options) -> 'plain')::boolean then ''

@@ -7,16 +7,7 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_type(3)
---
---      Returns ev_type for an operation, in the form of pgq.logutriga or of pgq.jsontriga.
---
--- Parameters:
---      i_shape     - pgq._capture_shape(2)
---      i_options   - options of the capture
---      i_operation - INSERT, UPDATE, DELETE, TRUNCATE
--- ----------------------------------------------------------------------
+-- Returns ev_type for an operation, in the form of pgq.logutriga or of pgq.jsontriga.
     select case i_options ->> 'format'
            when 'logutriga' then
                case i_operation
@@ -38,18 +29,13 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_value(3)
---
---      Returns the expression for one column's value as pgq.jsontriga or pgq.logutriga writes it, for concat().
---      format() calls a type's output function where a cast would pad with blanks or call a user's function; for texts
---      to_json() calls it itself.
---
+-- Returns the expression for one column's value as pgq.jsontriga or pgq.logutriga writes it, for concat(). format()
+-- calls a type's output function where a cast would pad with blanks or call a user's function; for texts to_json()
+-- calls it itself.
 -- Parameters:
 --      i_format    - jsontriga, logutriga
 --      i_type      - type of the column
 --      i_value     - expression for the value
--- ----------------------------------------------------------------------
     select format(
         case
         when i_format = 'logutriga' then
@@ -69,17 +55,10 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_data(4)
---
---      Returns the expression for a row in the format of the capture.
---
+-- Returns the expression for a row in the format of the capture.
 -- Parameters:
---      i_shape     - pgq._capture_shape(2)
---      i_options   - options of the capture
 --      i_row       - name of the row: new, old
 --      i_whole_row - expression for the row as one value
--- ----------------------------------------------------------------------
 declare
     v_format    text := i_options ->> 'format';
     v_list      text;
@@ -127,15 +106,10 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_changes(2)
---
---      Returns the expression for the old values of the columns that an UPDATE changed, as JSON. Both rows have the
---      same columns, so they pair by position.
---
+-- Returns the expression for the old values of the columns that an UPDATE changed, as JSON. Both rows have the same
+-- columns, so they pair by position.
 -- Parameters:
 --      i_old, i_new    - expressions for the rows as JSON text
--- ----------------------------------------------------------------------
     select format(
         $q$(select pg_catalog.concat('{', pg_catalog.string_agg(
                                  pg_catalog.concat(pg_catalog.to_json(d.k), ':', d.o), ',' order by d.n), '}')

@@ -4,12 +4,8 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_columns(2)
---
---      Returns the columns that options name, under their present names; none if one cannot be identified. A capture
---      that one owner has broken or faked must not hide the captures of all others. Internal.
--- ----------------------------------------------------------------------
+-- Returns the columns that options name, under their present names; none if one cannot be identified. A capture that
+-- one owner has broken or faked must not hide the captures of all others.
 declare
     v_then  constant oid := i_options ->> 'table_oid';
 begin
@@ -48,11 +44,7 @@ language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.capture_info(1)
---
---      Returns the captured tables and the options of each capture.
---
+-- Returns the captured tables and the options of each capture.
 -- Parameters:
 --      i_table     - table; null for all
 -- Returns:
@@ -64,7 +56,6 @@ as $$
 --      enabled             - true if the triggers are enabled
 --      partitions_missing  - partitions whose direct writes are not captured:
 --                            call pgq.capture_new_partitions(1)
--- ----------------------------------------------------------------------
     select format('%I.%I', r.nspname, t.relname),
            c.capture_queue,
            array(select o from jsonb_array_elements_text(c.capture_options -> 'operations') o where o is not null),

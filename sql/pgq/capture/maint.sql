@@ -6,14 +6,8 @@ set search_path = pg_catalog, pg_temp
 -- One owner's lock must not hold up maintenance.
 set lock_timeout = '1s'
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_capture(0)
---
---      Drops the trigger functions that dropped tables have left, if the caller may drop them.
---
--- Returns:
---      Number of functions dropped.
--- ----------------------------------------------------------------------
+-- Drops the trigger functions that dropped tables have left, if the caller may drop them.
+-- Returns: number of functions dropped.
 begin
     return pgq._capture_drop_unused(null);
 end;
@@ -25,16 +19,10 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_drop_unused(1)
---
---      Drops trigger functions that no table uses, if the caller may drop them.
---
+-- Drops trigger functions that no table uses, if the caller may drop them.
 -- Parameters:
 --      i_functions - the functions; null for all
--- Returns:
---      Number of functions dropped.
--- ----------------------------------------------------------------------
+-- Returns: number of functions dropped.
 declare
     v_function  regprocedure;
     v_count     integer := 0;
@@ -69,11 +57,7 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_release_queue(1)
---
---      Releases the tables that are captured into a queue, if the caller may. Internal.
--- ----------------------------------------------------------------------
+-- Releases the tables that are captured into a queue, if the caller may.
 declare
     v_table regclass;
 begin
@@ -95,18 +79,10 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_refuse_drop(2)
---
---      Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to
---      these tables. Internal.
---
+-- Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to these
+-- tables.
 -- Parameters:
---      i_queue_name    - queue
 --      i_force         - the caller has released the tables that it may release
--- Errors:
---      PQ007 tables are captured into the queue
--- ----------------------------------------------------------------------
 declare
     v_tables    text;
 begin

@@ -4,12 +4,8 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_check_columns(3)
---
---      Returns a list of columns in the form that pgq._capture_names(3) expects; raises PQ011 for a name that is not a
---      column. Internal.
--- ----------------------------------------------------------------------
+-- Returns a list of columns in the form that pgq._capture_names(3) expects; raises PQ011 for a name that is not a
+-- column.
 declare
     v_missing   text;
 begin
@@ -42,11 +38,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_check_choice(3)
---
---      Raises PQ011 if an option has an invalid value. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ011 if an option has an invalid value.
 begin
     if i_value is null or i_value <> all (i_choices) then
         raise exception using
@@ -65,14 +57,8 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_check_options(10)
---
---      Checks the parameters of pgq.capture_table(). Internal.
---
--- Returns:
---      The options as they are stored: without defaults, except for operations and format.
--- ----------------------------------------------------------------------
+-- Checks the parameters of pgq.capture_table().
+-- Returns: the options as they are stored: without defaults, except for operations and format.
 declare
     v_operation     text;
     v_operations    text[] := array(select btrim(lower(o)) from unnest(string_to_array(btrim(i_operations, '{} '), ',')) o);

@@ -4,21 +4,12 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_names(3)
---
---      Returns the columns that an option lists, under their present names. The number of a column survives renaming,
---      its name survives dump and restore.
---
+-- Returns the columns that an option lists, under their present names. The number of a column survives renaming, its
+-- name survives dump and restore.
 -- Parameters:
---      i_table         - the table
 --      i_list          - [{"name": ..., "number": ...}, ...]
 --      i_table_then    - the table's oid when the list was made
--- Returns:
---      One row per column, in the order of the list, without dropped columns.
--- Errors:
---      PQ024 a column cannot be identified
--- ----------------------------------------------------------------------
+-- Returns: one row per column, in the order of the list, without dropped columns.
 declare
     entry   jsonb;
 begin
@@ -47,15 +38,7 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_options_renamed(2)
---
---      Returns the options with the present names and numbers of all columns.
---
--- Parameters:
---      i_table     - the table
---      i_options   - options of a capture
--- ----------------------------------------------------------------------
+-- Returns the options with the present names and numbers of all columns.
     select i_options || jsonb_build_object('table_oid', i_table::int8)
            || coalesce(jsonb_object_agg(l.option, l.columns), '{}')
       from (select o.option,
@@ -71,15 +54,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_shape(2)
---
---      Returns all that a generated trigger function knows about its table. If this changes, the function is out of
---      date.
---
--- Parameters:
---      i_table     - the table
---      i_options   - options of the capture
+-- Returns all that a generated trigger function knows about its table. If this changes, the function is out of date.
 -- Returns:
 --      schema, table   - names
 --      key             - names of the key's columns
@@ -90,7 +65,6 @@ as $$
 --      plain           - whether only the server's own code writes a row as text, and the same on any search_path
 --      slot            - pgq._capture_slot(1)
 --      event_seq       - sequence of ev_id
--- ----------------------------------------------------------------------
 declare
     then_oid    oid := (i_options ->> 'table_oid')::oid;
     listed      int2[];
@@ -192,16 +166,9 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_may_run(2)
---
---      Returns whether the caller, the owner of a generated trigger function, may write a table's rows as text. Types,
---      casts and expressions of users in the rows run as that role. The owner of the table has chosen them, and after
---      ALTER TABLE ... OWNER that is another role, whose code must not run so.
---
--- Parameters:
---      i_shape     - pgq._capture_shape(2)
--- ----------------------------------------------------------------------
+-- Returns whether the caller, the owner of a generated trigger function, may write a table's rows as text. Types, casts
+-- and expressions of users in the rows run as that role. The owner of the table has chosen them, and after ALTER TABLE
+-- ... OWNER that is another role, whose code must not run so.
     select (i_shape -> 'plain')::boolean
         or exists (select from pg_class c where c.oid = i_table and pg_has_role(c.relowner, current_user, 'member'));
 $$;
@@ -212,20 +179,15 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_is_fresh(3)
---
---      Returns whether a generated trigger function fits its table. It is declared immutable though it reads the
---      catalog, so that the planner makes it a constant: then the check costs nothing. It is computed again with every
---      new plan, and that is after every ALTER of the table, because a constant of type regclass makes the plan depend
---      on the table. Only for READ COMMITTED: otherwise the transaction's snapshot may be older than the table's shape,
---      and the answer would stay.
---
+-- Returns whether a generated trigger function fits its table. It is declared immutable though it reads the catalog, so
+-- that the planner makes it a constant: then the check costs nothing. It is computed again with every new plan, and
+-- that is after every ALTER of the table, because a constant of type regclass makes the plan depend on the table. Only
+-- for READ COMMITTED: otherwise the transaction's snapshot may be older than the table's shape, and the answer would
+-- stay.
 -- Parameters:
 --      i_table         - the table when the function was generated
 --      i_options       - its options then
 --      i_fingerprint   - md5 of pgq._capture_shape(2) then
--- ----------------------------------------------------------------------
 declare
     v_shape constant jsonb := pgq._capture_shape(i_table, i_options);
 begin
@@ -239,17 +201,10 @@ language plpgsql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_is_fresh_now(3)
---
---      Returns whether a generated trigger function fits its table, looked up on each call: for any isolation level,
---      and for partitions.
---
+-- Returns whether a generated trigger function fits its table, looked up on each call: for any isolation level, and for
+-- partitions.
 -- Parameters:
 --      i_table         - the captured table
--- Errors:
---      42501 the table has another owner now, and the function would run code of that owner
--- ----------------------------------------------------------------------
 declare
     v_shape constant jsonb := pgq._capture_shape(i_table, i_options);
     v_owner constant text := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = i_table);

@@ -5,20 +5,14 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._capture_statement(6)
+-- Returns one of the statements of a generated trigger function. It reads the transition tables new_rows and old_rows,
+-- and means the same with any search_path unless the user's condition does not. One INSERT writes all events of a
+-- user's statement, in the order of the rows.
 --
---      Returns one of the statements of a generated trigger function. It reads the transition tables new_rows and
---      old_rows, and means the same with any search_path unless the user's condition does not. One INSERT writes all
---      events of a user's statement, in the order of the rows.
---
---      An UPDATE that changes the key of a row becomes a DELETE of the old row and an INSERT of the new one, for
---      consumers that find their copy by key. All such DELETEs come first: 1 -> 2 and 2 -> 3 in one statement must not
---      delete the row that has just become 2.
---
+-- An UPDATE that changes the key of a row becomes a DELETE of the old row and an INSERT of the new one, for consumers
+-- that find their copy by key. All such DELETEs come first: 1 -> 2 and 2 -> 3 in one statement must not delete the row
+-- that has just become 2.
 -- Parameters:
---      i_shape     - pgq._capture_shape(2)
---      i_options   - options of the capture
 --      i_form      - which statement:
 --          insert, delete      rows of that operation
 --          update              new rows alone, if no key has changed; otherwise nothing
@@ -27,9 +21,7 @@ as $$
 --      i_slot, i_seq   - expressions for ev_slot and the sequence of ev_id
 --      i_paired        - expression: there are as many old rows as new ones, so
 --                        that they belong together by position
--- Returns:
---      The statement.
--- ----------------------------------------------------------------------
+-- Returns: the statement.
 declare
     v_key_new   text;
     v_key_old   text;
@@ -152,11 +144,7 @@ create or replace function pgq._raise_key_changed(i_table text)
 returns text
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_key_changed(1)
---
---      Raises PQ022. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ022.
 begin
     raise exception using
         errcode = 'PQ022',

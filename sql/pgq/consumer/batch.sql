@@ -4,14 +4,7 @@ create or replace function pgq._open_batch(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._open_batch(1)
---
---      Returns all details of an open batch. Internal.
---
--- Errors:
---      PQ004 batch is not open
--- ----------------------------------------------------------------------
+-- Returns all details of an open batch.
 declare
     p   pgq.position_0 := pgq._get_batch_position(i_batch_id);
     r   pgq.registration;
@@ -40,15 +33,9 @@ create or replace function pgq.get_batch_info(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_batch_info(1)
---
---      Returns information about an open batch.
---
--- Returns:
---      Its queue and consumer, the ticks at its begin and end with their times and event sequences, and the age of its
---      end; all null if the batch is not open.
--- ----------------------------------------------------------------------
+-- Returns information about an open batch.
+-- Returns: its queue and consumer, the ticks at its begin and end with their times and event sequences, and the age of
+--      its end; all null if the batch is not open.
 declare
     p   pgq.position_0 := pgq._get_batch_position(x_batch_id);
     b   record;
@@ -78,17 +65,9 @@ returns setof record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_batch_events(1)
---
---      Returns the events of an open batch, in the order of their ids. For large batches read pgq.batch_event_sql()
---      through a cursor or COPY, which does not collect them first.
---
--- Parameters:
---      x_batch_id  - an open batch
--- Errors:
---      PQ004 batch is not open
--- ----------------------------------------------------------------------
+-- Returns the events of an open batch, in the order of their ids. For large batches read pgq.batch_event_sql() through
+-- a cursor or COPY, which does not collect them first.
+-- Errors: PQ004 batch is not open
 begin
     return query execute pgq.batch_event_sql(x_batch_id);
 end;
@@ -100,16 +79,10 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._expression_tokens(1)
---
---      Cuts an expression into the tokens that PostgreSQL would read, without white space. It accepts only text whose
---      meaning does not depend on settings. So an expression for which the result is not null cannot break out of the
---      parentheses that it is put into. Internal.
---
--- Returns:
---      The tokens; null if the text is not a plain expression.
--- ----------------------------------------------------------------------
+-- Cuts an expression into the tokens that PostgreSQL would read, without white space. It accepts only text whose
+-- meaning does not depend on settings. So an expression for which the result is not null cannot break out of the
+-- parentheses that it is put into.
+-- Returns: the tokens; null if the text is not a plain expression.
 declare
     pattern     constant text := $re$[ \t\n\r\f]+|'(?:[^']|'')*'|"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*$re$
                                  || $re$|[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?$re$
@@ -154,15 +127,9 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.check_event_condition(1)
---
---      Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller
---      anyway; this check keeps it inside the query that it is put into.
---
--- Errors:
---      PQ011 it is none
--- ----------------------------------------------------------------------
+-- Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller anyway;
+-- this check keeps it inside the query that it is put into.
+-- Errors: PQ011 it is none
 begin
     if pgq._expression_tokens(i_condition) is null then
         raise exception using
@@ -182,21 +149,13 @@ create or replace function pgq.get_batch_cursor(
 returns setof record
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_batch_cursor(4)
---
---      Declares a cursor over an open batch and fetches the first events from it.
---
+-- Declares a cursor over an open batch and fetches the first events from it.
 -- Parameters:
---      i_batch_id      - an open batch
 --      i_cursor_name   - name for the cursor
 --      i_quick_limit   - number of events to fetch now
 --      i_extra_where   - condition over the event's columns, or null; its names are looked up as the caller's
--- Returns:
---      The first events, in the order of their ids.
--- Errors:
---      PQ004 batch is not open, PQ011 i_extra_where is not just a condition
--- ----------------------------------------------------------------------
+-- Returns: the first events, in the order of their ids.
+-- Errors: PQ004 batch is not open, PQ011 i_extra_where is not just a condition
 declare
     -- Here the search path is the caller's, because of the condition.
     sql     pg_catalog.text;
@@ -226,11 +185,7 @@ returns setof record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_batch_cursor(3)
---
---      Declares a cursor over an open batch; see pgq.get_batch_cursor(4).
--- ----------------------------------------------------------------------
+-- Declares a cursor over an open batch; see pgq.get_batch_cursor(4).
 begin
     return query select * from pgq.get_batch_cursor(i_batch_id, i_cursor_name, i_quick_limit, null);
 end;
@@ -241,21 +196,10 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.finish_batch(1)
---
---      Finishes an open batch: moves the consumer behind it. Called in the transaction that processed the events it
---      makes the processing exactly-once.
---
--- Parameters:
---      x_batch_id  - an open batch
--- Returns:
---      1, or 0 with a warning if the batch is not open (any more).
--- Errors:
---      PQ038 the batch is that of a partition of a consumer group
--- Tables:
---      locks pgq.registration; appends a position
--- ----------------------------------------------------------------------
+-- Finishes an open batch: moves the consumer behind it. Called in the transaction that processed the events it makes
+-- the processing exactly-once.
+-- Returns: 1, or 0 with a warning if the batch is not open (any more).
+-- Errors: PQ038 the batch is that of a partition of a consumer group
 declare
     p       constant pgq.position_0 := pgq._lock_position(pgq._find_batch(x_batch_id), true);
     done    text;  -- assigned to, which is cheaper than PERFORM

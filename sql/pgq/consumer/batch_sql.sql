@@ -15,14 +15,8 @@ returns text[]
 language plpgsql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._snapshot_condition(3)
---
---      Returns the conditions for events between two snapshots; see the top of this file. Internal.
---
--- Returns:
---      One or two SQL conditions, whose results are disjoint; literals only.
--- ----------------------------------------------------------------------
+-- Returns the conditions for events between two snapshots; see the top of this file.
+-- Returns: one or two SQL conditions, whose results are disjoint; literals only.
 declare
     -- A few index entries more cost less than another index descent.
     near        constant bigint := 100;
@@ -68,20 +62,12 @@ create or replace function pgq._range_tables(q pgq.queue, i_last pgq.tick_0, i_c
 returns int4[]
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._range_tables(3)
+-- Returns the tables of a queue that can hold events between two ticks.
 --
---      Returns the tables of a queue that can hold events between two ticks. Internal.
---
---      Rotation draws one id in the transaction that moves to the next table (step 1) and one after that has committed
---      (step 2). A transaction writes into the old table only if its id is below step 2, and its rows in the new table
---      are visible in no snapshot whose xmax is below step 1.
---
--- Returns:
---      Table numbers, ascending.
--- Tables:
---      reads pgq.late_write
--- ----------------------------------------------------------------------
+-- Rotation draws one id in the transaction that moves to the next table (step 1) and one after that has committed (step
+-- 2). A transaction writes into the old table only if its id is below step 2, and its rows in the new table are visible
+-- in no snapshot whose xmax is below step 1.
+-- Returns: table numbers, ascending.
 declare
     xmin    constant bigint := pg_catalog.txid_snapshot_xmin(i_last.tick_snapshot);
     prev    constant int4 := (q.queue_cur_table + q.queue_ntables - 1) % q.queue_ntables;
@@ -124,20 +110,12 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._assert_readable(2)
---
---      Checks, as part of the batch query, that the tables were not truncated. When it runs, the tables are locked and
---      cannot be truncated any more. If they were truncated before, an older snapshot sees them empty; only the
---      sequence tells. Internal.
---
+-- Checks, as part of the batch query, that the tables were not truncated. When it runs, the tables are locked and
+-- cannot be truncated any more. If they were truncated before, an older snapshot sees them empty; only the sequence
+-- tells.
 -- Parameters:
 --      i_rotation  - the rotation that truncates the first of the tables
--- Returns:
---      true
--- Errors:
---      PQ008 the events are gone
--- ----------------------------------------------------------------------
+-- Returns: true
 declare
     q   pgq.queue;
 begin
@@ -157,16 +135,10 @@ create or replace function pgq._range_sql(q pgq.queue, i_last pgq.tick_0, i_cur 
 returns text
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._range_sql(4)
---
---      Returns the SELECT for the events between two ticks. Internal.
---
+-- Returns the SELECT for the events between two ticks.
 -- Parameters:
 --      i_owner     - subscription whose retries to include; null for none
--- Returns:
---      SQL with literals only, that ends with ' order by 1'.
--- ----------------------------------------------------------------------
+-- Returns: SQL with literals only, that ends with ' order by 1'.
 declare
     tables      constant int4[] := pgq._range_tables(q, i_last, i_cur);
     conditions  constant text[] := pgq._snapshot_condition(i_last.tick_snapshot, i_cur.tick_snapshot, 'ev');
@@ -205,19 +177,10 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.batch_event_sql(1)
---
---      Returns the query that reads a batch. It contains literals only, so it gives the same rows on any connection,
---      also on a standby, as long as the batch is open.
---
--- Parameters:
---      x_batch_id  - an open batch
--- Returns:
---      SQL with the columns of pgq.get_batch_events(); it ends with ' order by 1'.
--- Errors:
---      PQ004 batch is not open
--- ----------------------------------------------------------------------
+-- Returns the query that reads a batch. It contains literals only, so it gives the same rows on any connection, also on
+-- a standby, as long as the batch is open.
+-- Returns: SQL with the columns of pgq.get_batch_events(); it ends with ' order by 1'.
+-- Errors: PQ004 batch is not open
 declare
     b   record;
 begin
@@ -231,18 +194,9 @@ returns setof text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.batch_event_tables(1)
---
---      Returns the tables that may contain a batch's events.
---
--- Parameters:
---      x_batch_id  - an open batch
--- Returns:
---      Table names with schema.
--- Errors:
---      PQ004 batch is not open
--- ----------------------------------------------------------------------
+-- Returns the tables that may contain a batch's events.
+-- Returns: table names with schema.
+-- Errors: PQ004 batch is not open
 declare
     b   record;
 begin
@@ -260,25 +214,17 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.snapshot_range_sql(6)
---
---      Returns the query for the events after one tick up to another, for a caller that has kept the ticks' snapshots.
---      The ticks themselves may be forgotten by then, as early ticks are when the tick log rotates.
---
+-- Returns the query for the events after one tick up to another, for a caller that has kept the ticks' snapshots. The
+-- ticks themselves may be forgotten by then, as early ticks are when the tick log rotates.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_from_tick     - tick to start after
 --      i_from_snapshot - its snapshot
 --      i_to_tick       - last tick
 --      i_to_snapshot   - its snapshot
 --      i_consumer_name - consumer whose retries to include; null for none
--- Returns:
---      SQL as from pgq.batch_event_sql().
--- Errors:
---      PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available, PQ011 the range
+-- Returns: SQL as from pgq.batch_event_sql().
+-- Errors: PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available, PQ011 the range
 --      ends before it begins
--- ----------------------------------------------------------------------
 declare
     q           pgq.queue;
     last_tick   pgq.tick_0;
@@ -315,21 +261,13 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.tick_range_sql(3)
---
---      Returns the query for the events after one tick up to another, independently of any consumer. It does not
---      include retries: each belongs to one consumer.
---
+-- Returns the query for the events after one tick up to another, independently of any consumer. It does not include
+-- retries: each belongs to one consumer.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_from_tick     - tick to start after
 --      i_to_tick       - last tick
--- Returns:
---      SQL as from pgq.batch_event_sql().
--- Errors:
---      PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range ends before it begins
--- ----------------------------------------------------------------------
+-- Returns: SQL as from pgq.batch_event_sql().
+-- Errors: PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range ends before it begins
 declare
     id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
 begin

@@ -3,19 +3,11 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.note_failure(3)
---
---      Notes that an open batch has failed, for pgq.failing_consumer. Call it after the transaction that failed. It
---      does nothing if the batch is not open. When the batch ends, the note is void.
---
+-- Notes that an open batch has failed, for pgq.failing_consumer. Call it after the transaction that failed. It does
+-- nothing if the batch is not open. When the batch ends, the note is void.
 -- Parameters:
---      i_batch_id  - the batch
 --      i_error     - the error, of which 1,000 characters are kept
 --      i_event_id  - the event that raised the error, if known
--- Tables:
---      inserts into or updates pgq.consumer_failure
--- ----------------------------------------------------------------------
 declare
     reg     constant int4 := pgq._find_batch(i_batch_id);
 begin

@@ -9,11 +9,7 @@ create or replace function pgq._next_batch_tick(
 returns pgq.tick_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._next_batch_tick(6)
---
---      Returns the tick that ends the batch which starts after i_last, null if there is none yet. Internal.
--- ----------------------------------------------------------------------
+-- Returns the tick that ends the batch which starts after i_last, null if there is none yet.
 declare
     t       pgq.tick_0;
     beyond  pgq.tick_0;
@@ -62,20 +58,13 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.find_tick_helper(6)
---
---      Returns the tick that ends a batch of at least a given size. This is the newest tick, unless the batch would be
---      more than twice as large as requested; then it is the first tick that is sufficient.
---
+-- Returns the tick that ends a batch of at least a given size. This is the newest tick, unless the batch would be more
+-- than twice as large as requested; then it is the first tick that is sufficient.
 -- Parameters:
---      i_queue_id                          - queue
 --      i_prev_tick_id, _time, _seq         - the tick after which the batch starts
 --      i_min_count                         - minimum number of events, or null
 --      i_min_interval                      - minimum time span, or null
--- Returns:
---      The tick; nulls if the existing ticks do not reach that far.
--- ----------------------------------------------------------------------
+-- Returns: the tick; nulls if the existing ticks do not reach that far.
 declare
     t       pgq.tick_0 := pgq._last_tick(i_queue_id);
     count   bigint;
@@ -104,11 +93,7 @@ create or replace function pgq._is_empty_range(r pgq.registration, i_last pgq.ti
 returns boolean
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._is_empty_range(3)
---
---      Returns whether there are no events for a consumer between two ticks with the same event sequence. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether there are no events for a consumer between two ticks with the same event sequence.
 declare
     q   pgq.queue;
     res boolean;
@@ -124,11 +109,7 @@ create or replace function pgq._small_batch(i_batch_sql text)
 returns bytea[]
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._small_batch(1)
---
---      Returns the events of a batch in the form of pgq.open_next_batch(); null if they are large. Internal.
--- ----------------------------------------------------------------------
+-- Returns the events of a batch in the form of pgq.open_next_batch(); null if they are large.
 declare
     room    int8 := 65536;
     event   record;
@@ -165,14 +146,9 @@ create or replace function pgq.open_next_batch(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.open_next_batch(9)
---
---      Opens the next batch for a consumer. pgqpy's consumers call it to get everything in one call; the other
---      functions that open batches use it too.
---
+-- Opens the next batch for a consumer. pgqpy's consumers call it to get everything in one call; the other functions
+-- that open batches use it too.
 -- Parameters:
---      i_queue_name, i_consumer_name           - the consumer
 --      i_min_lag, i_min_count, i_min_interval  - as for pgq.next_batch_custom()
 --      i_max_count                             - as for pgq.next_batch_upto(), or null
 --      i_most_inline                           - null for PgQ's behaviour. Otherwise the approximate maximum number of
@@ -187,13 +163,9 @@ as $$
 --      events      - all events of the query, by ev_id, each in the form of record_send() and with 0 for no ev_retry;
 --                    null if there are more, or if they are large
 --      The other columns are those of pgq.next_batch_custom().
--- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
---      PQ011 i_max_count is not positive, PQ016 the members' consumer has a batch open itself,
---      PQ038 the consumer is a partition of a consumer group
--- Tables:
---      reads pgq.queue, pgq.consumer, ticks; locks pgq.registration; appends positions
--- ----------------------------------------------------------------------
+-- Errors: PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone, PQ011 i_max_count is
+--      not positive, PQ016 the members' consumer has a batch open itself, PQ038 the consumer is a partition of a
+--      consumer group
 declare
     r           pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     p           pgq.position_0 := pgq._get_position(r.reg_id);
@@ -311,23 +283,14 @@ create or replace function pgq.next_batch_custom(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.next_batch_custom(5)
---
---      Opens the next batch for a consumer. Until the batch is finished, each call returns it again.
---
+-- Opens the next batch for a consumer. Until the batch is finished, each call returns it again.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_consumer_name - name of the consumer
 --      i_min_lag       - take no events younger than this
 --      i_min_count     - minimum number of events (as counted by the event sequence)
 --      i_min_interval  - or minimum time span of the batch; null for no condition
--- Returns:
---      The batch id, and the ticks at the begin and the end of the batch; all null if there is no batch yet.
--- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone,
---      PQ038 the consumer is a partition of a consumer group
--- ----------------------------------------------------------------------
+-- Returns: the batch id, and the ticks at the begin and the end of the batch; all null if there is no batch yet.
+-- Errors: PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone, PQ038 the consumer is
+--      a partition of a consumer group
 begin
     select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
       into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
@@ -343,20 +306,12 @@ create or replace function pgq.next_batch_upto(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.next_batch_upto(4)
---
---      Opens the next batch for a consumer and makes it as large as requested: all available ticks, up to about
---      i_max_count events, but at least one tick.
---
+-- Opens the next batch for a consumer and makes it as large as requested: all available ticks, up to about i_max_count
+-- events, but at least one tick.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_consumer_name - name of the consumer
 --      i_max_count     - approximate maximum number of events (as counted by the event sequence)
 --      i_min_lag       - no events younger than that, or null
--- Returns, Errors:
---      as pgq.next_batch_custom(); PQ011 i_max_count is not positive
--- ----------------------------------------------------------------------
+-- Returns, Errors: as pgq.next_batch_custom(); PQ011 i_max_count is not positive
 begin
     select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
       into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
@@ -372,11 +327,7 @@ create or replace function pgq.next_batch_info(
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.next_batch_info(2)
---
---      Opens the next batch for a consumer; see pgq.next_batch_custom().
--- ----------------------------------------------------------------------
+-- Opens the next batch for a consumer; see pgq.next_batch_custom().
 begin
     select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
       into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
@@ -389,14 +340,8 @@ returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.next_batch(2)
---
---      Opens the next batch for a consumer; see pgq.next_batch_custom().
---
--- Returns:
---      The batch id, null if there is no batch yet.
--- ----------------------------------------------------------------------
+-- Opens the next batch for a consumer; see pgq.next_batch_custom().
+-- Returns: the batch id, null if there is no batch yet.
 begin
     return (select batch_id from pgq.open_next_batch(i_queue_name, i_consumer_name, null, null, null, null));
 end;

@@ -3,19 +3,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.register_consumer(2)
---
---      Registers a consumer on a queue. The consumer gets all events after the queue's newest tick.
---
--- Parameters:
---      x_queue_name    - name of the queue
---      x_consumer_id   - name of the consumer
--- Returns:
---      1 if it was registered, 0 if it already was.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick
--- ----------------------------------------------------------------------
+-- Registers a consumer on a queue. The consumer gets all events after the queue's newest tick.
+-- Returns: 1 if it was registered, 0 if it already was.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick
 begin
     return pgq.register_consumer_at(x_queue_name, x_consumer_id, null);
 end;
@@ -25,15 +15,7 @@ create or replace function pgq._keep_consumer(i_consumer_name text)
 returns int4
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._keep_consumer(1)
---
---      Returns the id of a consumer, which is created if necessary, and cannot be removed until the end of the
---      transaction. Internal.
---
--- Tables:
---      locks pgq.consumer, or inserts into it
--- ----------------------------------------------------------------------
+-- Returns the id of a consumer, which is created if necessary, and cannot be removed until the end of the transaction.
 declare
     co  int4;
 begin
@@ -52,23 +34,12 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.register_consumer_at(3)
---
---      Registers a consumer after a given tick, or moves a registered consumer there. The move drops an open batch.
---
+-- Registers a consumer after a given tick, or moves a registered consumer there. The move drops an open batch.
 -- Parameters:
---      x_queue_name    - name of the queue
---      x_consumer_name - name of the consumer
 --      x_tick_pos      - tick to start after; null for the newest, or to leave the position of a registered consumer
 --                        unchanged
--- Returns:
---      1 if it was registered, 0 if it already was.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ015 queue has no tick
--- Tables:
---      locks pgq.queue against rotation; pgq.consumer, pgq.registration; appends a position
--- ----------------------------------------------------------------------
+-- Returns: 1 if it was registered, 0 if it already was.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ015 queue has no tick
 declare
     q       pgq.queue;
     r       pgq.registration;
@@ -131,26 +102,14 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.advance_consumer(3)
---
---      Advances a consumer's position to that of a program which keeps its own, as Spark does in checkpoints. It
---      registers the consumer if necessary. The position never moves back, and never while a batch is open: then
---      another program consumes under this name.
---
+-- Advances a consumer's position to that of a program which keeps its own, as Spark does in checkpoints. It registers
+-- the consumer if necessary. The position never moves back, and never while a batch is open: then another program
+-- consumes under this name.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_consumer_name - name of the consumer
 --      i_tick_id       - tick that the program has passed; the log may have forgotten it
--- Returns:
---      The consumer's position now: i_tick_id, or the newest tick before it that the log has.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what
---      the queue has, PQ016 the consumer is beyond the tick, or has a batch open, PQ038 it is a partition of a
---      consumer group
--- Tables:
---      reads ticks; locks pgq.registration; appends a position
--- ----------------------------------------------------------------------
+-- Returns: the consumer's position now: i_tick_id, or the newest tick before it that the log has.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what the queue
+--      has, PQ016 the consumer is beyond the tick, or has a batch open, PQ038 it is a partition of a consumer group
 declare
     q   pgq.queue;
     t   pgq.tick_0;
@@ -208,20 +167,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.unregister_consumer(2)
---
---      Removes a consumer from a queue, with its open batch and its retries. Removing the main consumer of a pgq_coop
---      group also removes its members; removing a member removes only that member.
---
--- Parameters:
---      x_queue_name    - name of the queue
---      x_consumer_name - name of the consumer
--- Returns:
---      Number of registrations removed, 0 if there was none.
--- Tables:
---      pgq.registration, pgq.consumer
--- ----------------------------------------------------------------------
+-- Removes a consumer from a queue, with its open batch and its retries. Removing the main consumer of a pgq_coop group
+-- also removes its members; removing a member removes only that member.
+-- Returns: number of registrations removed, 0 if there was none.
 declare
     r       pgq.registration;
     members int4[];
@@ -261,14 +209,7 @@ create or replace function pgq._forget_consumer(i_consumer int4)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._forget_consumer(1)
---
---      Removes a consumer that is registered nowhere, unless another session is about to register it. Internal.
---
--- Tables:
---      deletes from pgq.consumer
--- ----------------------------------------------------------------------
+-- Removes a consumer that is registered nowhere, unless another session is about to register it.
 begin
     perform from pgq.consumer where co_id = i_consumer for update skip locked;
     if found and not exists (select from pgq.registration where sub_consumer = i_consumer) then
@@ -285,11 +226,7 @@ returns setof record
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_consumer_info(2)
---
---      Returns the progress of consumers.
---
+-- Returns the progress of consumers.
 -- Parameters:
 --      i_queue_name, i_consumer_name   - the consumers; null for all
 -- Returns:
@@ -299,7 +236,6 @@ as $$
 --      last_tick       - last tick that the consumer has finished
 --      current_batch   - open batch, and next_tick, where that ends
 --      pending_events  - events after that tick, as counted by the event sequence
--- ----------------------------------------------------------------------
     select q.queue_name, c.co_name,
            current_timestamp - t.tick_time,
            current_timestamp - s.sub_active,
@@ -327,11 +263,7 @@ returns setof record
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_consumer_info(1)
---
---      Returns the progress of a queue's consumers; see pgq.get_consumer_info(2).
--- ----------------------------------------------------------------------
+-- Returns the progress of a queue's consumers; see pgq.get_consumer_info(2).
     select * from pgq.get_consumer_info(i_queue_name, null);
 $$;
 
@@ -342,10 +274,6 @@ returns setof record
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_consumer_info(0)
---
---      Returns the progress of all consumers; see pgq.get_consumer_info(2).
--- ----------------------------------------------------------------------
+-- Returns the progress of all consumers; see pgq.get_consumer_info(2).
     select * from pgq.get_consumer_info(null, null);
 $$;

@@ -3,20 +3,12 @@ create or replace function pgq.get_consumer_start(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_consumer_start(2)
---
---      Returns a consumer's position, for programs that track it in another database.
---
--- Parameters:
---      i_queue_name, i_consumer_name   - the consumer
+-- Returns a consumer's position, for programs that track it in another database.
 -- Returns:
 --      tick_id     - the last tick that it has finished
 --      tick_time   - that tick's time
 --      fresh       - true if it has certainly never finished a batch
--- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered
--- ----------------------------------------------------------------------
+-- Errors: PQ001 queue does not exist, PQ002 consumer not registered
 declare
     r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     p   constant pgq.position_0 := pgq._get_position(r.reg_id);
@@ -33,18 +25,11 @@ returns txid_snapshot
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_tick_snapshot(2)
---
---      Returns a tick's snapshot, for programs that track ticks in another database. Unlike a query of pgq.tick it
---      finds the tick even in the statement that opens the batch, which may be older than the tick.
---
+-- Returns a tick's snapshot, for programs that track ticks in another database. Unlike a query of pgq.tick it finds the
+-- tick even in the statement that opens the batch, which may be older than the tick.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_tick_id       - the tick
--- Returns:
---      The snapshot, or null if there is no such tick (any more).
--- ----------------------------------------------------------------------
+-- Returns: the snapshot, or null if there is no such tick (any more).
 begin
     return (pgq._get_tick((select queue_id from pgq.queue where queue_name = i_queue_name), i_tick_id)).tick_snapshot;
 end;
@@ -58,24 +43,14 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.rewind_consumer(6)
---
---      Moves a consumer to a tick that another database remembers, or registers it there. If the queue has forgotten
---      the tick, as it forgets early ticks, but still has the events, the tick is made again.
---
+-- Moves a consumer to a tick that another database remembers, or registers it there. If the queue has forgotten the
+-- tick, as it forgets early ticks, but still has the events, the tick is made again.
 -- Parameters:
---      i_queue_name, i_consumer_name   - the consumer
 --      i_tick_id                       - the tick, and what is remembered about it; null for unknown values
 --      i_tick_time, i_tick_snapshot, i_tick_event_seq
--- Returns:
---      1 if it was registered, 0 if it already was.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ042 the tick is of another
+-- Returns: 1 if it was registered, 0 if it already was.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ042 the tick is of another
 --      history
--- Tables:
---      locks pgq.queue against rotation; may insert a tick; appends a position
--- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
     t       pgq.tick_0;
@@ -125,18 +100,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.settle_batch(1)
---
---      Remembers that the retries and dead letters of an open batch have arrived. Call it in the transaction that
---      writes them. Unlike a position, this is kept when the consumer is moved. It does nothing if the batch is not
---      open.
---
--- Parameters:
---      i_batch_id  - an open batch
--- Tables:
---      appends a position
--- ----------------------------------------------------------------------
+-- Remembers that the retries and dead letters of an open batch have arrived. Call it in the transaction that writes
+-- them. Unlike a position, this is kept when the consumer is moved. It does nothing if the batch is not open.
 declare
     p   constant pgq.position_0 := pgq._lock_position(pgq._find_batch(i_batch_id));
 begin
@@ -154,25 +119,13 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.reopen_batch(7)
---
---      Opens a batch again that was dropped when the consumer was moved, unless its retries and dead letters have
---      arrived.
---
+-- Opens a batch again that was dropped when the consumer was moved, unless its retries and dead letters have arrived.
 -- Parameters:
---      i_queue_name, i_consumer_name       - the consumer
---      i_batch_id                          - the batch
 --      i_prev_tick_id, i_prev_tick_time    - the tick after which it begins
 --      i_tick_id, i_tick_time              - the tick at which it ends
--- Returns:
---      True if the batch was opened; false if it is open already, or nothing is missing.
--- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered
---      PQ043 the consumer is neither at the begin nor at the end of the batch, or the queue no longer has the batch
--- Tables:
---      locks pgq.queue against rotation; appends a position
--- ----------------------------------------------------------------------
+-- Returns: true if the batch was opened; false if it is open already, or nothing is missing.
+-- Errors: PQ001 queue does not exist, PQ002 consumer not registered, PQ043 the consumer is neither at the begin nor at
+--      the end of the batch, or the queue no longer has the batch
 declare
     r       constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     q       pgq.queue;

@@ -2,11 +2,7 @@ create or replace function pgq._raise_queue_not_found(i_queue_name text)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_queue_not_found(1)
---
---      Raises PQ001. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ001.
 begin
     raise exception using
         errcode = 'PQ001',
@@ -20,11 +16,7 @@ create or replace function pgq._raise_tick_not_found(i_queue_name text, i_tick_i
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_tick_not_found(2)
---
---      Raises PQ008. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ008.
 begin
     raise exception using
         errcode = 'PQ008',
@@ -38,11 +30,7 @@ returns boolean
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._is_read_committed(0)
---
---      Returns whether each statement sees what was committed before it. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether each statement sees what was committed before it.
     select pg_catalog.current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
 $$;
 
@@ -50,12 +38,8 @@ create or replace function pgq._require_read_committed(i_what text)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._require_read_committed(1)
---
---      Raises PQ012 unless each statement sees what was committed before it. Ticks and rotation decide by the present
---      state; with a snapshot from the start of the transaction they would lose events. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ012 unless each statement sees what was committed before it. Ticks and rotation decide by the present state;
+-- with a snapshot from the start of the transaction they would lose events.
 begin
     if not pgq._is_read_committed() then
         raise exception using
@@ -71,11 +55,7 @@ create or replace function pgq._raise_stale_snapshot()
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_stale_snapshot(0)
---
---      Raises 40001, because the transaction's snapshot is older than a change that it must see. Internal.
--- ----------------------------------------------------------------------
+-- Raises 40001, because the transaction's snapshot is older than a change that it must see.
 begin
     raise exception using
         errcode = 'serialization_failure',
@@ -88,15 +68,8 @@ create or replace function pgq._check_log_snapshot(i_log_name text)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._check_log_snapshot(1)
---
---      Raises 40001 if a log was rotated, or a table of it emptied, after this transaction's snapshot: a row that is
---      not found may then still exist. Internal.
---
--- Tables:
---      reads pgq.log
--- ----------------------------------------------------------------------
+-- Raises 40001 if a log was rotated, or a table of it emptied, after this transaction's snapshot: a row that is not
+-- found may then still exist.
 begin
     if not pgq._is_read_committed()
        and (exists (select from pgq.log

@@ -9,17 +9,12 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._lock_keys(0)
---
---      Returns the list of advisory locks. Internal.
---
+-- Returns the list of advisory locks.
 -- Returns:
 --      lock_class  - classid in pg_locks
 --      lock_object - objid in pg_locks; null if there are many
 --      lock_pair   - true if the key is two numbers (objsubid 2 in pg_locks), false if it is one (1)
 --      lock_name   - the work that waits for it
--- ----------------------------------------------------------------------
     values
         -- one number
         (0::bigint, 1886875904::bigint, false, 'creating queues, and the ticker that falls asleep'),
@@ -52,18 +47,13 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_foreign_locks(0)
---
---      Returns the sessions that hold an advisory lock of pgqpy in this database without being a member of any of its
---      roles: no pgqpy function has taken the lock, and the named work waits for it.
---
+-- Returns the sessions that hold an advisory lock of pgqpy in this database without being a member of any of its roles:
+-- no pgqpy function has taken the lock, and the named work waits for it.
 -- Returns:
 --      pid         - pid of the session; null for a prepared transaction
 --      holder      - application_name of the session, or name of the prepared transaction
 --      role_name   - role of the session
 --      lock_name   - the work that waits
--- ----------------------------------------------------------------------
     with held as (
         select l.pid, l.transactionid, l.virtualtransaction, k.lock_name
           from pg_locks l

@@ -4,11 +4,7 @@ create or replace function pgq._find_registration(i_queue_name text, i_consumer_
 returns pgq.registration
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._find_registration(2)
---
---      Returns a consumer's registration on a queue; raises PQ001 or PQ002 if there is none. Internal.
--- ----------------------------------------------------------------------
+-- Returns a consumer's registration on a queue; raises PQ001 or PQ002 if there is none.
 declare
     r   pgq.registration;
 begin
@@ -36,13 +32,8 @@ create or replace function pgq._find_member(i_main pgq.registration, i_consumer_
 returns pgq.registration
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._find_member(3)
---
---      Returns the registration of a member of a consumer's group: of the consumer named consumer.member, on the same
---      queue and with the same sub_id. Returns null if there is none; raises PQ016 if a consumer of this name is not a
---      member. Internal.
--- ----------------------------------------------------------------------
+-- Returns the registration of a member of a consumer's group: of the consumer named consumer.member, on the same queue
+-- and with the same sub_id. Returns null if there is none; raises PQ016 if a consumer of this name is not a member.
 declare
     r   pgq.registration;
 begin
@@ -66,13 +57,9 @@ create or replace function pgq._get_member_position(i_main pgq.registration, i_p
 returns pgq.position_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._get_member_position(3)
---
---      Returns the newest position of a member of a consumer's group, null if it is not registered. Raises PQ016 if the
---      consumer, whose own position is given, has a batch open: then a program outside the group consumes under the
---      consumer's name. Internal.
--- ----------------------------------------------------------------------
+-- Returns the newest position of a member of a consumer's group, null if it is not registered. Raises PQ016 if the
+-- consumer, whose own position is given, has a batch open: then a program outside the group consumes under the
+-- consumer's name.
 declare
     consumer    constant text := (select co_name from pgq.consumer where co_id = i_main.sub_consumer);
     r           constant pgq.registration := pgq._find_member(i_main, consumer, i_member_name);
@@ -96,14 +83,7 @@ create or replace function pgq._get_position(i_registration int4)
 returns pgq.position_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._get_position(1)
---
---      Returns the newest position of a registration. Internal.
---
--- Tables:
---      reads pgq.position_0, pgq.position_1
--- ----------------------------------------------------------------------
+-- Returns the newest position of a registration.
 declare
     p pgq.position_0;
 begin
@@ -132,14 +112,7 @@ create or replace function pgq._find_batch(i_batch_id bigint)
 returns int4
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._find_batch(1)
---
---      Returns the registration that has or had this batch, null if none is known. Internal.
---
--- Tables:
---      reads pgq.position_0, pgq.position_1
--- ----------------------------------------------------------------------
+-- Returns the registration that has or had this batch, null if none is known.
 declare
     r   int4;
 begin
@@ -166,11 +139,7 @@ create or replace function pgq._get_batch_position(i_batch_id bigint)
 returns pgq.position_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._get_batch_position(1)
---
---      Returns the position that has this batch open, null if the batch is not open. Internal.
--- ----------------------------------------------------------------------
+-- Returns the position that has this batch open, null if the batch is not open.
 declare
     r   constant int4 := pgq._find_batch(i_batch_id);
     p   pgq.position_0;
@@ -190,11 +159,7 @@ create or replace function pgq._raise_is_partition(i_registration int4)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_is_partition(1)
---
---      Raises PQ038. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ038.
 declare
     g   record;
 begin
@@ -216,16 +181,10 @@ create or replace function pgq._lock_position(i_registration int4, i_as_consumer
 returns pgq.position_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._lock_position(2)
---
---      Locks a registration until the end of the transaction. Internal.
---
+-- Locks a registration until the end of the transaction.
 -- Parameters:
 --      i_as_consumer   - raise PQ038 if it is a partition of a consumer group, whose batches belong to members
--- Returns:
---      Its newest position, or null if the registration is gone.
--- ----------------------------------------------------------------------
+-- Returns: its newest position, or null if the registration is gone.
 declare
     done            text;  -- assigned to, which is cheaper than PERFORM
     is_partition    boolean;
@@ -254,12 +213,8 @@ create or replace function pgq._try_lock_position(i_registration int4)
 returns boolean
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._try_lock_position(1)
---
---      Locks a registration like pgq._lock_position(), but only if no other session has locked it. Sufficient only in
---      READ COMMITTED. Internal.
--- ----------------------------------------------------------------------
+-- Locks a registration like pgq._lock_position(), but only if no other session has locked it. Sufficient only in READ
+-- COMMITTED.
     select pg_catalog.pg_try_advisory_xact_lock(1886875908, i_registration);
 $$;
 
@@ -269,15 +224,10 @@ create or replace function pgq._append_position(
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._append_position(7)
---
---      Stores the new position of a registration that the caller has locked. Internal.
---
+-- Stores the new position of a registration that the caller has locked.
 -- Parameters:
 --      i_nr        - number of the previous position plus one
 --      i_settled   - the value of the previous position, if the consumer may have its effects in another database
--- ----------------------------------------------------------------------
 declare
     done    text;  -- assigned to, which is cheaper than PERFORM
 begin
@@ -300,14 +250,7 @@ create or replace function pgq._insert_position(
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._insert_position(7)
---
---      Stores a position; fails if this number exists already. Internal.
---
--- Tables:
---      inserts into pgq.position_0 or pgq.position_1
--- ----------------------------------------------------------------------
+-- Stores a position; fails if this number exists already.
 declare
     rotations   bigint;
 begin
@@ -331,11 +274,7 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._subscription_view_write(0)
---
---      Makes pgq.subscription writable, like the table that it is in PgQ.
--- ----------------------------------------------------------------------
+-- Makes pgq.subscription writable, like the table that it is in PgQ.
 declare
     r   int4;
     p   pgq.position_0;

@@ -3,11 +3,7 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._check_name(2)
---
---      Raises PQ003 for a name that a queue or consumer cannot have. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ003 for a name that a queue or consumer cannot have.
 begin
     if i_name is null or i_name = '' or pg_catalog.octet_length(i_name) > 255 then
         raise exception using
@@ -28,20 +24,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.create_queue(1)
---
---      Creates a queue: its settings, event tables and sequences, and its first tick.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      1 if it was created, 0 if it existed.
--- Errors:
---      PQ003 invalid name
--- Tables:
---      inserts into pgq.queue; creates pgq.event_<id>*, attaches them to pgq.event
--- ----------------------------------------------------------------------
+-- Creates a queue: its settings, event tables and sequences, and its first tick.
+-- Returns: 1 if it was created, 0 if it existed.
+-- Errors: PQ003 invalid name
 declare
     id          int4;
     prefix      text;
@@ -130,12 +115,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._create_event_table(1)
---
---      Creates the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. It is attached later: that takes
---      a lock that does not block inserts, while creating it as a partition would block them. Internal.
--- ----------------------------------------------------------------------
+-- Creates the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. It is attached later: that takes a
+-- lock that does not block inserts, while creating it as a partition would block them.
 declare
     bucket_size constant int4 := 32 * 16;
     bucket      constant int4 := i_slot / bucket_size;
@@ -162,21 +143,13 @@ returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.drop_queue(2)
---
---      Drops a queue with all its events. Its tables are emptied and kept for the next queue: dropping
---      a partition would stop the producers of other queues.
---
+-- Drops a queue with all its events. Its tables are emptied and kept for the next queue: dropping a partition would
+-- stop the producers of other queues.
 -- Parameters:
---      x_queue_name    - name of the queue
 --      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
 --                        captured tables are released first, which only their owner or a superuser may do
--- Returns:
---      1
--- Errors:
---      PQ001 queue does not exist, PQ007 queue is in use
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ001 queue does not exist, PQ007 queue is in use
 begin
     if x_force then
         perform pgq._capture_release_queue(x_queue_name);
@@ -190,11 +163,7 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._remove_queue(2)
---
---      Does the part of pgq.drop_queue(2) that needs the rights of the owner of the queue's tables. Internal.
--- ----------------------------------------------------------------------
+-- Does the part of pgq.drop_queue(2) that needs the rights of the owner of the queue's tables.
 declare
     q       pgq.queue;
     users   text;
@@ -263,11 +232,7 @@ returns integer
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.drop_queue(1)
---
---      Drops a queue that is not in use; see pgq.drop_queue(2).
--- ----------------------------------------------------------------------
+-- Drops a queue that is not in use; see pgq.drop_queue(2).
 begin
     return pgq.drop_queue(x_queue_name, false);
 end;
@@ -278,22 +243,14 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.set_queue_config(3)
---
---      Sets one parameter of a queue.
---
+-- Sets one parameter of a queue.
 -- Parameters:
---      x_queue_name    - name of the queue
 --      x_param_name    - ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused,
 --                        ticker_latency, rotation_period, external_ticker, per_tx_limit, disable_insert, key_window
 --      x_param_value   - the value as text; null is allowed for ticker_latency (no early ticks), per_tx_limit (no
 --                        limit) and key_window (no keys)
--- Returns:
---      1
--- Errors:
---      PQ001 queue does not exist, PQ011 unknown parameter or bad value
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ001 queue does not exist, PQ011 unknown parameter or bad value
 declare
     params  constant text[] := array['ticker_max_count', 'ticker_max_lag', 'ticker_idle_period', 'ticker_paused',
                                      'ticker_latency', 'rotation_period', 'external_ticker', 'per_tx_limit', 'disable_insert',

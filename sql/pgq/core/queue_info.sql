@@ -9,11 +9,7 @@ returns setof record
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_queue_info(1)
---
---      Returns the settings and the state of queues.
---
+-- Returns the settings and the state of queues.
 -- Parameters:
 --      i_queue_name    - the queue; null for all
 -- Returns:
@@ -22,7 +18,6 @@ as $$
 --      ev_per_sec      - events per second over the last 20 nominal ticks
 --      ev_new          - events since the newest tick, as counted by the event sequence
 --      last_tick_id    - the newest tick
--- ----------------------------------------------------------------------
     select q.queue_name, q.queue_ntables, q.queue_cur_table, q.queue_rotation_period, q.queue_switch_time,
            q.queue_external_ticker, q.queue_ticker_paused,
            q.queue_ticker_max_count, q.queue_ticker_max_lag, q.queue_ticker_idle_period,
@@ -54,11 +49,7 @@ returns setof record
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_queue_info(0)
---
---      Returns the settings and the state of all queues; see pgq.get_queue_info(1).
--- ----------------------------------------------------------------------
+-- Returns the settings and the state of all queues; see pgq.get_queue_info(1).
     select * from pgq.get_queue_info(null);
 $$;
 
@@ -67,19 +58,10 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.tick_channel(1)
---
---      Returns the channel on which each tick of a queue is notified, with the tick id as payload. Other changes that
---      its consumers must know are notified with the payload 'changed'.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      A name for LISTEN.
--- Errors:
---      PQ001 queue does not exist
--- ----------------------------------------------------------------------
+-- Returns the channel on which each tick of a queue is notified, with the tick id as payload. Other changes that its
+-- consumers must know are notified with the payload 'changed'.
+-- Returns: a name for LISTEN.
+-- Errors: PQ001 queue does not exist
 declare
     id  int4;
 begin
@@ -95,12 +77,7 @@ create or replace function pgq._notify_consumers(i_queue_id int4)
 returns void
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._notify_consumers(1)
---
---      Wakes consumers that wait for a tick, because the queue was dropped, or one of them was moved or unregistered.
---      Internal.
--- ----------------------------------------------------------------------
+-- Wakes consumers that wait for a tick, because the queue was dropped, or one of them was moved or unregistered.
     select pg_catalog.pg_notify('pgq_tick_' || i_queue_id, 'changed');
 $$;
 
@@ -108,10 +85,6 @@ create or replace function pgq.version()
 returns text
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.version(0)
---
---      Returns the version of PgQ whose interface this is.
--- ----------------------------------------------------------------------
+-- Returns the version of PgQ whose interface this is.
     select '3.5';
 $$;

@@ -7,13 +7,8 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._is_native_txid(0)
---
---      Returns whether this cluster has reached the transaction ids that ticks of this database know. This is cheap for
---      new transactions; a transaction that was open when a tick was made is checked in detail, independently of its
---      snapshot. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether this cluster has reached the transaction ids that ticks of this database know. This is cheap for new
+-- transactions; a transaction that was open when a tick was made is checked in detail, independently of its snapshot.
 declare
     high    bigint := pg_sequence_last_value('pgq.txid_high_seq');
 begin
@@ -35,11 +30,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._check_native_txid(0)
---
---      Draws the transaction id, and raises PQ009 if the database is from a foreign cluster. Internal.
--- ----------------------------------------------------------------------
+-- Draws the transaction id, and raises PQ009 if the database is from a foreign cluster.
 begin
     if txid_current() < pg_sequence_last_value('pgq.txid_high_seq') and not pgq._is_native_txid() then
         raise exception using
@@ -58,20 +49,11 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.adopt_restored(0)
---
---      Adopts the queues of a restored dump into this cluster: renumbers the transaction ids of events and ticks, so
---      that each consumer continues exactly where the dump left it. It keeps the ticks at which consumers are, and the
---      newest tick of each queue. Event ids and tick ids do not change.
---
--- Returns:
---      Number of queues.
--- Errors:
---      PQ011 this cluster has given out too few transaction ids yet
--- Tables:
---      rewrites ticks and events, also delayed ones; pgq.queue, pgq.cluster
--- ----------------------------------------------------------------------
+-- Adopts the queues of a restored dump into this cluster: renumbers the transaction ids of events and ticks, so that
+-- each consumer continues exactly where the dump left it. It keeps the ticks at which consumers are, and the newest
+-- tick of each queue. Event ids and tick ids do not change.
+-- Returns: number of queues.
+-- Errors: PQ011 this cluster has given out too few transaction ids yet
 declare
     q       pgq.queue;
     t       record;

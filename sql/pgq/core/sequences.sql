@@ -4,16 +4,10 @@ language plpgsql
 immutable
 strict
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.quote_fqname(1)
---
---      Quotes a name with schema, for use in SQL.
---
+-- Quotes a name with schema, for use in SQL.
 -- Parameters:
 --      i_name  - schema.name; without schema it means public. What follows the first dot is the name.
--- Returns:
---      The quoted name, with schema.
--- ----------------------------------------------------------------------
+-- Returns: the quoted name, with schema.
 begin
     return case pg_catalog.strpos(i_name, '.')
         when 0 then pg_catalog.format('public.%I', i_name)
@@ -29,18 +23,11 @@ language plpgsql
 strict
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.seq_getval(1)
---
---      Returns the last value of a sequence that the caller may read.
---
+-- Returns the last value of a sequence that the caller may read.
 -- Parameters:
 --      i_seq_name  - its name, with schema
--- Returns:
---      The column last_value; 1 if the sequence has not been used.
--- Errors:
---      42809 not a sequence
--- ----------------------------------------------------------------------
+-- Returns: the column last_value; 1 if the sequence has not been used.
+-- Errors: 42809 not a sequence
 declare
     v_seq   constant regclass := pgq.quote_fqname(i_seq_name);
     res     bigint;
@@ -59,19 +46,12 @@ language plpgsql
 strict
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.seq_setval(2)
---
---      Moves a sequence that the caller may update forward, never back.
---
+-- Moves a sequence that the caller may update forward, never back.
 -- Parameters:
 --      i_seq_name  - its name, with schema
 --      i_new_value - value to reach
--- Returns:
---      The sequence's last value afterwards.
--- Errors:
---      42809 not a sequence
--- ----------------------------------------------------------------------
+-- Returns: the sequence's last value afterwards.
+-- Errors: 42809 not a sequence
 declare
     res bigint := pgq.seq_getval(i_seq_name);
 begin
@@ -86,12 +66,8 @@ create or replace function pgq._event_seq_value(i_seq regclass)
 returns bigint
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._event_seq_value(1)
---
---      Returns the last value of a sequence, 0 if it has not been used. (last_value would be 1 then, as after the first
---      event, which would go unnoticed.) Simple enough to be inlined. Internal.
--- ----------------------------------------------------------------------
+-- Returns the last value of a sequence, 0 if it has not been used. (last_value would be 1 then, as after the first
+-- event, which would go unnoticed.) Simple enough to be inlined.
     select coalesce(pg_catalog.pg_sequence_last_value(i_seq), 0);
 $$;
 
@@ -100,12 +76,8 @@ returns bigint
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._events_between(3)
---
---      Returns the number of events that drew their ids between two values of a queue's event sequence, as counted by
---      the sequence. Internal.
--- ----------------------------------------------------------------------
+-- Returns the number of events that drew their ids between two values of a queue's event sequence, as counted by the
+-- sequence.
     select i_to_seq - i_from_seq - least(coalesce(sum(forced_numbers), 0)::bigint, greatest(i_to_seq - i_from_seq, 0))
       from pgq.forced_tick
      where forced_queue = i_queue_id

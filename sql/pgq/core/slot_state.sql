@@ -18,13 +18,9 @@ language plpgsql
 immutable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._cluster_tag(0)
---
---      Returns the tag of states in this cluster, at its bit position. If the states were made in another cluster, this
---      is the tag that they will get. It is declared immutable, so that it is a constant in producers' plans: it does
---      not change during a session. Internal.
--- ----------------------------------------------------------------------
+-- Returns the tag of states in this cluster, at its bit position. If the states were made in another cluster, this is
+-- the tag that they will get. It is declared immutable, so that it is a constant in producers' plans: it does not
+-- change during a session.
 begin
     return coalesce((select case when c.cluster_identifier = s.system_identifier and c.cluster_table = 'pgq.cluster'::regclass
                             then c.cluster_tag else c.cluster_tag % 4095 + 1 end
@@ -38,15 +34,9 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._note_cluster(0)
---
---      Notes this cluster as the one in which states are made, after it is clear that its transaction ids are those
---      that ticks know. States with another tag stay guarded until pgq._unguard_queues(1). Internal.
---
--- Returns:
---      False if it was noted before.
--- ----------------------------------------------------------------------
+-- Notes this cluster as the one in which states are made, after it is clear that its transaction ids are those that
+-- ticks know. States with another tag stay guarded until pgq._unguard_queues(1).
+-- Returns: false if it was noted before.
 begin
     insert into pgq.cluster as c (cluster_identifier, cluster_table, cluster_tag)
     select system_identifier, 'pgq.cluster'::regclass, pgq._cluster_tag() >> 19
@@ -67,11 +57,7 @@ returns bigint
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._slot_state(3)
---
---      Returns the state with these parts. Internal.
--- ----------------------------------------------------------------------
+-- Returns the state with these parts.
     select (i_rotations << 31) + pgq._cluster_tag() + (case when i_guarded then 262144 else 0 end) + i_slot;
 $$;
 
@@ -79,11 +65,7 @@ create or replace function pgq._state_rotations(i_slot_seq regclass)
 returns bigint
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._state_rotations(1)
---
---      Returns the number of rotations of the queue, independently of the snapshot. Internal.
--- ----------------------------------------------------------------------
+-- Returns the number of rotations of the queue, independently of the snapshot.
     select pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.>>) 31;
 $$;
 
@@ -91,11 +73,7 @@ create or replace function pgq._state_slot(i_slot_seq regclass)
 returns int4
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._state_slot(1)
---
---      Returns the current ev_slot, for callers that have made all checks. Internal.
--- ----------------------------------------------------------------------
+-- Returns the current ev_slot, for callers that have made all checks.
     select pg_catalog.int4(pg_catalog.pg_sequence_last_value(i_slot_seq) operator(pg_catalog.&) 262143);
 $$;
 
@@ -103,11 +81,7 @@ create or replace function pgq._state_guarded(i_slot_seq regclass)
 returns boolean
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._state_guarded(1)
---
---      Returns whether the queue is guarded. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether the queue is guarded.
     select pg_catalog.int8and(pg_catalog.pg_sequence_last_value(i_slot_seq), 262144) operator(pg_catalog.<>) 0;
 $$;
 
@@ -115,12 +89,8 @@ create or replace function pgq._lock_slots()
 returns boolean
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._lock_slots(0)
---
---      Acquires the right to change slot states, until the end of the transaction. Returns false at once if another
---      session has it. Internal.
--- ----------------------------------------------------------------------
+-- Acquires the right to change slot states, until the end of the transaction. Returns false at once if another session
+-- has it.
     select pg_catalog.pg_try_advisory_xact_lock(1886875907);
 $$;
 
@@ -129,12 +99,8 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._guard_queue(0)
---
---      Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded
---      before that. It stays guarded until pgq._unguard_queues(1) sees the committed setting.
--- ----------------------------------------------------------------------
+-- Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded before
+-- that. It stays guarded until pgq._unguard_queues(1) sees the committed setting.
 begin
     perform pg_advisory_xact_lock(1886875907);
     perform setval(new.queue_slot_seq, pg_sequence_last_value(new.queue_slot_seq) | 262144);
@@ -151,14 +117,8 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._guard_queues(0)
---
---      Guards all queues. Internal.
---
--- Returns:
---      False if that is not possible now.
--- ----------------------------------------------------------------------
+-- Guards all queues.
+-- Returns: false if that is not possible now.
 begin
     -- The other lock is that of pgq.create_queue(1), whose queue is not visible yet.
     if not (pgq._lock_slots() and pg_try_advisory_xact_lock_shared(1886875904)) then
@@ -178,15 +138,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._unguard_queues(1)
---
---      Lets producers insert without further checks if none are needed. Call it after pgq._check_native_txid(0), and not
---      while the ticker sleeps. Internal.
---
--- Parameters:
---      i_queues    - queues
--- ----------------------------------------------------------------------
+-- Lets producers insert without further checks if none are needed. Call it after pgq._check_native_txid(0), and not
+-- while the ticker sleeps.
 declare
     -- the state's lower 31 bits without the slot
     marks   constant bigint := 2147221504;

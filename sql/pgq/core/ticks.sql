@@ -6,16 +6,8 @@ create or replace function pgq._get_tick(i_queue_id int4, i_tick_id bigint)
 returns pgq.tick_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._get_tick(2)
---
---      Returns a tick. Internal.
---
--- Returns:
---      The tick's row, or null if there is none.
--- Tables:
---      reads pgq.tick_0, pgq.tick_1
--- ----------------------------------------------------------------------
+-- Returns a tick.
+-- Returns: the tick's row, or null if there is none.
 declare
     t pgq.tick_0;
 begin
@@ -45,23 +37,14 @@ create or replace function pgq._first_tick(
 returns pgq.tick_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._first_tick(6)
---
---      Returns the first tick after a given one that is far enough from it. Internal.
---
+-- Returns the first tick after a given one that is far enough from it.
 -- Parameters:
---      i_queue_id  - queue
 --      i_after     - tick to start after
 --      i_nominal   - only nominal ticks
 --      i_min_seq   - only ticks with at least this event sequence,
 --      i_min_time  - or at least this time (either will do),
 --      i_max_time  - and no later one; null for any
--- Returns:
---      The tick's row, or null if there is none.
--- Tables:
---      reads pgq.tick_0, pgq.tick_1
--- ----------------------------------------------------------------------
+-- Returns: the tick's row, or null if there is none.
 declare
     t       pgq.tick_0;
     cur     int4 := pg_catalog.pg_sequence_last_value('pgq.tick_log_seq') % 2;
@@ -109,16 +92,8 @@ create or replace function pgq._last_tick(i_queue_id int4, i_before bigint defau
 returns pgq.tick_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._last_tick(2)
---
---      Returns the newest tick of a queue, or the newest before a given one. Internal.
---
--- Returns:
---      The tick's row, or null if there is none.
--- Tables:
---      reads pgq.tick_0, pgq.tick_1
--- ----------------------------------------------------------------------
+-- Returns the newest tick of a queue, or the newest before a given one.
+-- Returns: the tick's row, or null if there is none.
 declare
     t   pgq.tick_0;
     cur int4;
@@ -156,12 +131,8 @@ create or replace function pgq._append_ticks(
 returns bigint[]
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._append_ticks(8)
---
---      Stores ticks with the present snapshot, and notifies consumers. The caller holds the queues' tick locks and has
---      a transaction id. Internal.
---
+-- Stores ticks with the present snapshot, and notifies consumers. The caller holds the queues' tick locks and has a
+-- transaction id.
 -- Parameters:
 --      i_queues, i_event_seqs, i_early     - the parts of a tick, one for each queue
 --      i_ticks                             - tick ids, one for each queue; null for the queue's next id
@@ -171,11 +142,7 @@ as $$
 --      i_time                              - time of the ticks
 --      i_heartbeats                        - queues whose tick brings no events, so that no consumer is notified
 --      i_writer                            - this transaction's id, if it may insert events as well
--- Returns:
---      The tick ids.
--- Tables:
---      reads pgq.queue; inserts into pgq.tick_0 or pgq.tick_1
--- ----------------------------------------------------------------------
+-- Returns: the tick ids.
 declare
     rotations   bigint;
     res         bigint[];
@@ -234,12 +201,8 @@ returns txid_snapshot
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._snapshot_without(1)
---
---      Returns the present snapshot with this transaction, too, among the running ones. PostgreSQL leaves it out, so
---      that its events would count as seen once another transaction with a later id has ended. Internal.
--- ----------------------------------------------------------------------
+-- Returns the present snapshot with this transaction, too, among the running ones. PostgreSQL leaves it out, so that
+-- its events would count as seen once another transaction with a later id has ended.
 declare
     now_seen    constant txid_snapshot := pg_catalog.txid_current_snapshot();
 begin
@@ -257,11 +220,7 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._tick_view_write(0)
---
---      Makes pgq.tick writable, like the table that it is in PgQ, for the tools of cascaded queues.
--- ----------------------------------------------------------------------
+-- Makes pgq.tick writable, like the table that it is in PgQ, for the tools of cascaded queues.
 begin
     if tg_op <> 'INSERT' then
         delete from pgq.tick_0 where tick_queue = old.tick_queue and tick_id = old.tick_id;

@@ -4,24 +4,14 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_dead_letter_many(4)
---
---      Gives up events of an open batch: each is kept as a dead letter of this consumer, with the reason. It takes one
---      pass over the batch, however many events there are. Other consumers are not affected.
---
+-- Gives up events of an open batch: each is kept as a dead letter of this consumer, with the reason. It takes one pass
+-- over the batch, however many events there are. Other consumers are not affected.
 -- Parameters:
---      x_batch_id      - an open batch
 --      x_event_ids     - ids of its events
 --      x_reasons       - the reasons, one for each event
 --      x_tracebacks    - the tracebacks, one for each event, each may be null; null for none at all
--- Returns:
---      Number of dead letters.
--- Errors:
---      PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length, or a reason is null
--- Tables:
---      inserts into pgq.dead_letter
--- ----------------------------------------------------------------------
+-- Returns: number of dead letters.
+-- Errors: PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length, or a reason is null
 declare
     b       record;
     owner   text;
@@ -83,14 +73,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_dead_letter(3)
---
---      Gives up one event of an open batch; see pgq.event_dead_letter_many().
---
--- Returns:
---      1
--- ----------------------------------------------------------------------
+-- Gives up one event of an open batch; see pgq.event_dead_letter_many().
+-- Returns: 1
 begin
     return pgq.event_dead_letter_many(x_batch_id, array[x_event_id], array[x_reason]);
 end;
@@ -101,23 +85,14 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.replay_dead_letters(1)
---
---      Delivers dead letters again, each only to the consumer that gave it up, as events with their old ids and an
---      ev_retry of 0. Like retries, they are delivered when maintenance next runs. Any condition can select them:
---          select pgq.replay_dead_letters(array(select dl_id from pgq.dead_letter where dl_queue = 'orders'))
---
+-- Delivers dead letters again, each only to the consumer that gave it up, as events with their old ids and an ev_retry
+-- of 0. Like retries, they are delivered when maintenance next runs. Any condition can select them:
+--     select pgq.replay_dead_letters(array(select dl_id from pgq.dead_letter where dl_queue = 'orders'))
 -- Parameters:
 --      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
--- Returns:
---      Number of events that will be delivered again. Several dead letters of one event for one consumer deliver it
+-- Returns: number of events that will be delivered again. Several dead letters of one event for one consumer deliver it
 --      once; so do a dead letter and a waiting retry.
--- Errors:
---      PQ002 the consumer is not registered any more
--- Tables:
---      deletes from pgq.dead_letter; writes to the tables of pgq.event_retry_raw()
--- ----------------------------------------------------------------------
+-- Errors: PQ002 the consumer is not registered any more
 declare
     n   int4;
 begin
@@ -150,20 +125,12 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.purge_dead_letters(1)
---
---      Deletes dead letters. Any condition can select them:
---          select pgq.purge_dead_letters(array(
---              select dl_id from pgq.dead_letter where dl_time < now() - interval '90 days'))
---
+-- Deletes dead letters. Any condition can select them:
+--     select pgq.purge_dead_letters(array(
+--         select dl_id from pgq.dead_letter where dl_time < now() - interval '90 days'))
 -- Parameters:
 --      i_ids   - ids of dead letters; those that do not exist (any more) are skipped
--- Returns:
---      Number of dead letters deleted.
--- Tables:
---      deletes from pgq.dead_letter
--- ----------------------------------------------------------------------
+-- Returns: number of dead letters deleted.
 declare
     n   int4;
 begin

@@ -9,16 +9,11 @@
 create or replace function pgq._delayed_target(out earliest timestamptz, out parity bigint)
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._delayed_target(0)
---
---      Returns what a session needs to write into pgq.delayed. It draws the transaction id before it looks, and wakes
---      the ticker, because the new event may be due next. Internal.
---
+-- Returns what a session needs to write into pgq.delayed. It draws the transaction id before it looks, and wakes the
+-- ticker, because the new event may be due next.
 -- Returns:
 --      earliest    - earliest time that a row may be due; null for no limit
 --      parity      - for pgq._delayed_slot(2)
--- ----------------------------------------------------------------------
 begin
     perform pg_catalog.txid_current();
     earliest := pg_catalog.to_timestamp(0)
@@ -34,11 +29,7 @@ create or replace function pgq._delayed_slot(i_due timestamptz, i_parity bigint)
 returns int4
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._delayed_slot(2)
---
---      Returns the table for an event that is due at this time; there are two for each range of delays. Internal.
--- ----------------------------------------------------------------------
+-- Returns the table for an event that is due at this time; there are two for each range of delays.
 declare
     delay   constant interval := i_due - pg_catalog.clock_timestamp();
     range   constant int4 := case when delay < interval '1 minute' then 0
@@ -56,16 +47,7 @@ create or replace function pgq._last_move()
 returns pgq.moved_0
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._last_move(0)
---
---      Returns the progress of the passes; empty before the first pass. Internal.
---
--- Errors:
---      40001 the transaction's snapshot is too old to know
--- Tables:
---      reads pgq.moved_0, pgq.moved_1
--- ----------------------------------------------------------------------
+-- Returns the progress of the passes; empty before the first pass.
 declare
     m   pgq.moved_0;
 begin
@@ -95,11 +77,7 @@ returns boolean
 language plpgsql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._is_moved(4)
---
---      Whether a row of pgq.delayed has been copied into its queue. Internal.
--- ----------------------------------------------------------------------
+-- Whether a row of pgq.delayed has been copied into its queue.
 begin
     return (i_due, i_due_nr) <= (i_move.moved_due, i_move.moved_due_nr)
        and pg_catalog.txid_visible_in_snapshot(i_due_txid, i_move.moved_snapshot)
@@ -115,20 +93,13 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_delayed_events(2)
---
---      Returns the delayed events of a queue, the next ones first, without the retries of single consumers.
---
+-- Returns the delayed events of a queue, the next ones first, without the retries of single consumers.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_limit         - maximum number of events; null for all
 -- Returns:
 --      due     - time of delivery
 --      others  - the event
--- Errors:
---      PQ001 queue does not exist
--- ----------------------------------------------------------------------
+-- Errors: PQ001 queue does not exist
 #variable_conflict use_column
 declare
     id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
@@ -153,18 +124,13 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_delayed_info(1)
---
---      Returns the number of delayed events and retries of each queue. It reads all of them.
---
+-- Returns the number of delayed events and retries of each queue. It reads all of them.
 -- Parameters:
 --      i_queue_name    - the queue; null for all
 -- Returns:
 --      delayed_events  - number of delayed events
 --      next_due        - time when the next delayed event is due
 --      retry_events    - number of waiting retries
--- ----------------------------------------------------------------------
 begin
     return query
     select q.queue_name, count(d.ev_id) filter (where d.ev_owner is null),

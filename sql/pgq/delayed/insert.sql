@@ -2,11 +2,7 @@ create or replace function pgq._check_delivery_time(i_what text, i_times timesta
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._check_delivery_time(2)
---
---      Raises PQ050 for times at which nothing can be delivered. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ050 for times at which nothing can be delivered.
 declare
     bad text;
 begin
@@ -33,25 +29,14 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_event_at(8)
---
---      Puts an event into a queue, in the caller's transaction, to be delivered at a later time to the consumers that
---      are registered then. Its ev_time will be the time when it was due.
---
+-- Puts an event into a queue, in the caller's transaction, to be delivered at a later time to the consumers that are
+-- registered then. Its ev_time will be the time when it was due.
 -- Parameters:
---      queue_name              - name of the queue
 --      deliver_at              - time of delivery; a time in the past means at once
 --      ev_type                 - type of the event, for the consumer
---      ev_data                 - payload
 --      ev_extra1 .. ev_extra4  - further fields
--- Returns:
---      The event's id, also for pgq.cancel_event().
--- Errors:
---      PQ050 null or infinite time; otherwise as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue; inserts into pgq.delayed
--- ----------------------------------------------------------------------
+-- Returns: the event's id, also for pgq.cancel_event().
+-- Errors: PQ050 null or infinite time; otherwise as pgq.insert_event(7)
 #variable_conflict use_column
 declare
     t   record;
@@ -82,24 +67,13 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 rows 1000
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_events_at(8)
---
---      Puts many events into a queue in one statement, each to be delivered at its time; see
---      pgq.insert_event_at(8).
---
+-- Puts many events into a queue in one statement, each to be delivered at its time; see pgq.insert_event_at(8).
 -- Parameters:
---      i_queue_name            - name of the queue
 --      i_times                 - times of delivery
 --      i_types, i_data         - types and payloads, arrays of the same length
 --      i_extra1 .. i_extra4    - further fields, each null or an array of that length
--- Returns:
---      The events' ids, ascending, in the order of the arrays.
--- Errors:
---      PQ011 arrays differ in length, PQ050 null or infinite time; otherwise as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue; inserts into pgq.delayed
--- ----------------------------------------------------------------------
+-- Returns: the events' ids, ascending, in the order of the arrays.
+-- Errors: PQ011 arrays differ in length, PQ050 null or infinite time; otherwise as pgq.insert_event(7)
 declare
     n   constant int4 := coalesce(cardinality(i_times), 0);
     t   record;
@@ -136,22 +110,12 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.cancel_event(2)
---
---      Cancels a delayed event, in the caller's transaction.
---
+-- Cancels a delayed event, in the caller's transaction.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_event_id      - id that pgq.insert_event_at() returned
--- Returns:
---      True if the event will not be delivered, once the transaction commits; false if it was delivered or cancelled
---      before, or never existed. It is not delivered before the transaction ends.
--- Errors:
---      PQ001 queue does not exist, 40001 the event was delivered after the transaction took its snapshot
--- Tables:
---      deletes from pgq.delayed
--- ----------------------------------------------------------------------
+-- Returns: true if the event will not be delivered, once the transaction commits; false if it was delivered or
+--      cancelled before, or never existed. It is not delivered before the transaction ends.
+-- Errors: PQ001 queue does not exist, 40001 the event was delivered after the transaction took its snapshot
 declare
     id      constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
     d       pgq.delayed;

@@ -2,11 +2,7 @@ create or replace function pgq._delayed_is_due(i_move pgq.moved_0)
 returns boolean
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._delayed_is_due(1)
---
---      Whether there may be something for a pass to copy. Internal.
--- ----------------------------------------------------------------------
+-- Whether there may be something for a pass to copy.
 begin
     return pg_catalog.cardinality(i_move.held_due_nr) > 0
         or exists (select from pgq.delayed
@@ -27,11 +23,7 @@ returns bigint[]
 language plpgsql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._ended_between(2)
---
---      Returns the transactions that were running in one snapshot and are not in a later one. Internal.
--- ----------------------------------------------------------------------
+-- Returns the transactions that were running in one snapshot and are not in a later one.
 begin
     return array(select pg_catalog.txid_snapshot_xip(i_before) except select pg_catalog.txid_snapshot_xip(i_after));
 end;
@@ -41,12 +33,8 @@ create or replace function pgq._future_txid()
 returns bigint
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._future_txid(0)
---
---      Returns a transaction id that no transaction has yet, close to the newest one. (A snapshot knows less: it ends
---      behind the newest transaction that has ended.) Internal.
--- ----------------------------------------------------------------------
+-- Returns a transaction id that no transaction has yet, close to the newest one. (A snapshot knows less: it ends behind
+-- the newest transaction that has ended.)
 declare
     own constant bigint := pg_catalog.txid_current();
     n   bigint := 1;
@@ -70,21 +58,13 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_delayed_events(0)
---
---      Copies due events into their queues: events inserted with a time, and retries. It copies at most 5000 per call,
---      plus the events of late transactions: each of these is copied as a whole. Call it again after next_due.
---
+-- Copies due events into their queues: events inserted with a time, and retries. It copies at most 5000 per call, plus
+-- the events of late transactions: each of these is copied as a whole. Call it again after next_due.
 -- Returns:
 --      moved       - number of events; also 0 if another session is copying
 --      next_due    - time until the next committed event is due; null if there is none
--- Errors:
---      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ053 in a transaction that
---      has delayed events itself
--- Tables:
---      reads pgq.delayed; inserts into pgq.event; appends to the log of moves; notifies
--- ----------------------------------------------------------------------
+-- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ053 in a transaction that has delayed
+--      events itself
 declare
     most        constant int4 := 5000;
     m           pgq.moved_0;
@@ -209,18 +189,11 @@ security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_rotate_delayed(0)
---
---      Keeps the tables of delayed events small. Of the two tables for each range of delays it truncates the one that
---      is not being filled, if all its events were delivered, and switches to it when the other one has grown. It never
---      waits for a lock; the next call tries again what is not possible now.
---
--- Returns:
---      Number of tables truncated.
--- Errors:
---      PQ012 not in READ COMMITTED
--- ----------------------------------------------------------------------
+-- Keeps the tables of delayed events small. Of the two tables for each range of delays it truncates the one that is not
+-- being filled, if all its events were delivered, and switches to it when the other one has grown. It never waits for a
+-- lock; the next call tries again what is not possible now.
+-- Returns: number of tables truncated.
+-- Errors: PQ012 not in READ COMMITTED
 declare
     parity  bigint;
     m       pgq.moved_0;
@@ -266,11 +239,7 @@ create or replace function pgq._delayed_rotate_bytes()
 returns bigint
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._delayed_rotate_bytes(0)
---
---      Returns the size that a table of delayed events may reach before the other one is filled: the limit of the log
---      of moves. Internal.
--- ----------------------------------------------------------------------
+-- Returns the size that a table of delayed events may reach before the other one is filled: the limit of the log of
+-- moves.
     select coalesce((select log_rotate_bytes from pgq.log where log_name = 'moved'), 8388608);
 $$;

@@ -3,23 +3,13 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_retry_many(3)
---
---      Retries events of an open batch: they are delivered again to this consumer, later, with ev_retry increased by
---      one. It takes one pass over the batch, however many events there are.
---
+-- Retries events of an open batch: they are delivered again to this consumer, later, with ev_retry increased by one. It
+-- takes one pass over the batch, however many events there are.
 -- Parameters:
---      x_batch_id      - an open batch
 --      x_event_ids     - ids of its events
 --      x_retry_times   - time of each retry; an array of the same length
--- Returns:
---      Number of retries, without those that were requested before.
--- Errors:
---      PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length
--- Tables:
---      inserts into pgq.delayed
--- ----------------------------------------------------------------------
+-- Returns: number of retries, without those that were requested before.
+-- Errors: PQ004 batch is not open, PQ005 an event is not in it, PQ011 arrays differ in length
 declare
     b       record;
     d       record;
@@ -76,14 +66,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_retry(3)
---
---      Retries one event at a given time; see pgq.event_retry_many().
---
--- Returns:
---      1, or 0 if the retry was requested before.
--- ----------------------------------------------------------------------
+-- Retries one event at a given time; see pgq.event_retry_many().
+-- Returns: 1, or 0 if the retry was requested before.
 begin
     return pgq.event_retry_many(x_batch_id, array[x_event_id], array[x_retry_time]);
 end;
@@ -94,14 +78,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_retry(3)
---
---      Retries one event after a number of seconds; see pgq.event_retry_many().
---
--- Returns:
---      1, or 0 if the retry was requested before.
--- ----------------------------------------------------------------------
+-- Retries one event after a number of seconds; see pgq.event_retry_many().
+-- Returns: 1, or 0 if the retry was requested before.
 begin
     return pgq.event_retry_many(x_batch_id, array[x_event_id],
                                 array[current_timestamp + make_interval(secs => x_retry_seconds)]);
@@ -113,16 +91,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.batch_retry(2)
---
---      Retries all events of an open batch after a number of seconds.
---
--- Returns:
---      Number of retries, without those that were requested before.
--- Errors:
---      PQ004 batch is not open
--- ----------------------------------------------------------------------
+-- Retries all events of an open batch after a number of seconds.
+-- Returns: number of retries, without those that were requested before.
+-- Errors: PQ004 batch is not open
 declare
     at  timestamptz := current_timestamp + make_interval(secs => i_retry_seconds);
     ids bigint[];
@@ -140,23 +111,12 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_retry_raw(12)
---
---      Puts an event, with all its fields given, into a consumer's retry queue.
---
+-- Puts an event, with all its fields given, into a consumer's retry queue.
 -- Parameters:
---      x_queue, x_consumer - the consumer
 --      x_retry_after       - time of the retry
 --      x_ev_id             - event id, null for the next one
---      others              - the fields of the event
--- Returns:
---      The event's id.
--- Errors:
---      PQ001 queue does not exist, PQ002 consumer not registered, 23505 the event is waiting already
--- Tables:
---      inserts into pgq.delayed
--- ----------------------------------------------------------------------
+-- Returns: the event's id.
+-- Errors: PQ001 queue does not exist, PQ002 consumer not registered, 23505 the event is waiting already
 declare
     r   pgq.registration := pgq._find_registration(x_queue, x_consumer);
     m   constant pgq.moved_0 := pgq._last_move();
@@ -190,14 +150,8 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._retry_view_write(0)
---
---      Trigger of pgq.retry_queue: an inserted row is a waiting retry, deleting a row cancels it, and updating a row
---      replaces it.
--- Errors:
---      PQ002 the owner is not registered on the queue, 40001 the event was delivered meanwhile
--- ----------------------------------------------------------------------
+-- Trigger of pgq.retry_queue: an inserted row is a waiting retry, deleting a row cancels it, and updating a row
+-- replaces it.
 declare
     q   text;
     c   text;
@@ -246,14 +200,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_retry_events(0)
---
---      Moves due events into their queues, a limited number per call; see pgq.maint_delayed_events().
---
--- Returns:
---      Number of events moved; call it again until this is 0.
--- ----------------------------------------------------------------------
+-- Moves due events into their queues, a limited number per call; see pgq.maint_delayed_events().
+-- Returns: number of events moved; call it again until this is 0.
 begin
     return (pgq.maint_delayed_events()).moved;
 end;

@@ -4,16 +4,11 @@ language sql
 immutable
 parallel safe
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.key_partition(2)
---
---      Returns the partition of a key, counted from 0. PostgreSQL's own hash partitioning uses the same function, so
---      its results are the same in all versions.
---
+-- Returns the partition of a key, counted from 0. PostgreSQL's own hash partitioning uses the same function, so its
+-- results are the same in all versions.
 -- Parameters:
 --      i_key           - the key
 --      i_partitions    - number of partitions
--- ----------------------------------------------------------------------
     select pg_catalog.int4(pg_catalog.int8mod(
                pg_catalog.int8and(pg_catalog.hashtextextended(i_key collate pg_catalog."C", 0), 9223372036854775807), i_partitions));
 $$;
@@ -22,16 +17,11 @@ create or replace function pgq._group_sql(g pgq.consumer_group, i_part int4, i_r
 returns text
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._group_sql(5)
---
---      Returns the query for the events of a partition. Internal.
---
+-- Returns the query for the events of a partition.
 -- Parameters:
 --      i_range_sql     - the query for all events
 --      i_types         - types of the wanted events; null for all
 --      i_but_parked    - without the events of parked keys
--- ----------------------------------------------------------------------
 begin
     -- The hash of pgq.key_partition() is repeated here: a call for each event would cost more than the hash itself. The
     -- query runs on its reader's search_path, on which there may be operators that fit bigint and int better.
@@ -59,13 +49,9 @@ create or replace function pgq.next_group_batch(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.next_group_batch(8)
---
---      Opens a batch of one of a member's partitions, or returns the one that is open. Partitions change owners in this
---      call, so the member must have finished or given up all its earlier batches. Read the batch after this call, and
---      finish it with pgq.finish_group_batch().
---
+-- Opens a batch of one of a member's partitions, or returns the one that is open. Partitions change owners in this
+-- call, so the member must have finished or given up all its earlier batches. Read the batch after this call, and
+-- finish it with pgq.finish_group_batch().
 -- Parameters:
 --      i_member_id     - from pgq.join_group()
 --      i_max_count     - as for pgq.next_batch_upto(), counting all keys; null for one nominal tick
@@ -82,11 +68,7 @@ as $$
 --      parked                  - true if pgq.open_parked() has something to do
 --      The other columns are those of pgq.open_next_batch(); the query gives the partition's events, without those of
 --      parked keys.
--- Errors:
---      PQ008 the position is gone, PQ011 i_max_count is not positive, PQ035 not a member any more
--- Tables:
---      reads ticks; locks pgq.registration; appends positions; updates pgq.group_partition
--- ----------------------------------------------------------------------
+-- Errors: PQ008 the position is gone, PQ011 i_max_count is not positive, PQ035 not a member any more
 declare
     g       pgq.consumer_group;
     q       pgq.queue;
@@ -160,12 +142,8 @@ create or replace function pgq._open_partition_batch(
     out batch_id bigint, out last_tick pgq.tick_0, out cur_tick pgq.tick_0, out batch_sql text, out events bytea[])
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._open_partition_batch(7)
---
---      Opens the next batch of a partition; all null if there is none yet or the partition has another owner. It skips
---      ranges without an event for the partition. Internal.
--- ----------------------------------------------------------------------
+-- Opens the next batch of a partition; all null if there is none yet or the partition has another owner. It skips
+-- ranges without an event for the partition.
 declare
     p           pgq.position_0 := pgq._get_position(part.part_reg);
     locked      pgq.position_0;
@@ -256,15 +234,8 @@ create or replace function pgq._fence_partition(i_registration int4, i_generatio
 returns pgq.group_partition
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._fence_partition(2)
---
---      Locks a partition until the end of the transaction, if its owner has not changed. The session ends if it is idle
---      in this transaction for longer than the group's lease. Internal.
---
--- Errors:
---      PQ035
--- ----------------------------------------------------------------------
+-- Locks a partition until the end of the transaction, if its owner has not changed. The session ends if it is idle in
+-- this transaction for longer than the group's lease.
 declare
     part    pgq.group_partition;
 begin
@@ -300,27 +271,17 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.finish_group_batch(6)
---
---      Finishes the open batch of a partition. Call it in the transaction that processed the events. It parks the keys
---      of the events that failed, from these events on, and the events of the keys that are parked already.
---
+-- Finishes the open batch of a partition. Call it in the transaction that processed the events. It parks the keys of
+-- the events that failed, from these events on, and the events of the keys that are parked already.
 -- Parameters:
---      i_batch_id      - the open batch
 --      i_generation    - the generation under which it was opened
 --      i_failed        - ids of events that failed; no later event of their keys may have been processed
 --      i_errors        - the errors, one for each failed event
 --      i_delays        - the delay after which each is retried; null for only on request
 --      i_types         - the types given to pgq.next_group_batch()
--- Returns:
---      Number of events that were parked.
--- Errors:
---      PQ005 an event is not in the batch, PQ011 arrays differ in length, PQ035 the partition has another owner,
---      or the batch is not open any more: roll back
--- Tables:
---      locks pgq.registration; appends a position; inserts into pgq.parked_key, pgq.parked_event
--- ----------------------------------------------------------------------
+-- Returns: number of events that were parked.
+-- Errors: PQ005 an event is not in the batch, PQ011 arrays differ in length, PQ035 the partition has another owner, or
+--      the batch is not open any more: roll back
 declare
     part    pgq.group_partition := pgq._fence_partition(pgq._find_batch(i_batch_id), i_generation);
     p       pgq.position_0 := pgq._get_position(part.part_reg);
@@ -353,17 +314,9 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.group_batch_keys(1)
---
---      Returns the keys of the events in an open batch of a partition. If an event fails, later events with the same
---      key must not be processed.
---
--- Parameters:
---      i_batch_id      - an open batch
--- Errors:
---      PQ004 batch is not open
--- ----------------------------------------------------------------------
+-- Returns the keys of the events in an open batch of a partition. If an event fails, later events with the same key
+-- must not be processed.
+-- Errors: PQ004 batch is not open
 declare
     b   record;
     g   pgq.consumer_group;

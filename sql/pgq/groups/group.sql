@@ -2,11 +2,7 @@ create or replace function pgq._find_group(i_queue_name text, i_group_name text)
 returns pgq.consumer_group
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._find_group(2)
---
---      Returns a consumer group; raises PQ001 or PQ036 if there is none. Internal.
--- ----------------------------------------------------------------------
+-- Returns a consumer group; raises PQ001 or PQ036 if there is none.
 declare
     g   pgq.consumer_group;
 begin
@@ -33,11 +29,7 @@ create or replace function pgq._check_partition_names(g pgq.consumer_group, i_fi
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._check_partition_names(3)
---
---      Raises PQ038 if a consumer has the name of a partition that is to be added. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ038 if a consumer has the name of a partition that is to be added.
 declare
     taken   text;
 begin
@@ -61,14 +53,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._add_group_partition(3)
---
---      Registers a partition of a group after a tick. Internal.
---
--- Errors:
---      PQ008 tick is not available, PQ038 a consumer has its name
--- ----------------------------------------------------------------------
+-- Registers a partition of a group after a tick.
 declare
     queue       constant text := (select queue_name from pgq.queue where queue_id = g.group_queue);
     consumer    constant text := format('%s#%s', g.group_name, i_nr);
@@ -88,11 +73,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._remove_group_partition(2)
---
---      Removes a partition and its registration. Internal.
--- ----------------------------------------------------------------------
+-- Removes a partition and its registration.
 declare
     r   pgq.registration;
 begin
@@ -114,14 +95,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.create_group(7)
---
---      Creates a consumer group, whose partitions divide a queue's events by a key. The events of one key are processed
---      in order, different keys in parallel.
---
+-- Creates a consumer group, whose partitions divide a queue's events by a key. The events of one key are processed in
+-- order, different keys in parallel.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_group_name    - name of the group; its partitions are the consumers <name>#0, <name>#1, ...
 --      i_partitions    - number of partitions, 1 to 1024; the maximum number of workers that can be busy at once
 --      i_key           - an immutable SQL expression over ev_type, ev_data, ev_extra1 to ev_extra4, or pkey for the
@@ -129,14 +105,9 @@ as $$
 --      i_lease         - time without a heartbeat after which a worker loses its partitions
 --      i_park_limit    - number of parked events at which a partition takes no more batches
 --      i_tick_id       - tick to start after; null for the newest
--- Returns:
---      1 if it was created, 0 if it existed with this key; its other settings are not changed then.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ011 invalid value, PQ015 queue
+-- Returns: 1 if it was created, 0 if it existed with this key; its other settings are not changed then.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ011 invalid value, PQ015 queue
 --      has no tick, PQ038 the group exists with another key, or a consumer has the name of a partition
--- Tables:
---      pgq.consumer_group, pgq.group_partition, pgq.registration; appends positions
--- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
     g       pgq.consumer_group;
@@ -199,22 +170,11 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.drop_group(3)
---
---      Drops a consumer group with the positions of its partitions.
---
+-- Drops a consumer group with the positions of its partitions.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_group_name    - name of the group
 --      i_force         - drop it even if it has parked events, which are then lost
--- Returns:
---      1
--- Errors:
---      PQ001 queue does not exist, PQ036 group does not exist, PQ039 it has parked events
--- Tables:
---      pgq.consumer_group, pgq.group_partition, pgq.registration
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ001 queue does not exist, PQ036 group does not exist, PQ039 it has parked events
 declare
     g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     parked  bigint;
@@ -250,21 +210,12 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.set_group_config(4)
---
---      Sets one parameter of a consumer group.
---
+-- Sets one parameter of a consumer group.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_group_name    - name of the group
 --      i_param         - lease or park_limit
 --      i_value         - the value as text
--- Returns:
---      1
--- Errors:
---      PQ001 queue does not exist, PQ011 unknown parameter or bad value, PQ036 group does not exist
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ001 queue does not exist, PQ011 unknown parameter or bad value, PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
@@ -290,14 +241,7 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._group_partition_guard(0)
---
---      Prevents the partitions of groups from being unregistered one by one. Internal.
---
--- Errors:
---      PQ038
--- ----------------------------------------------------------------------
+-- Prevents the partitions of groups from being unregistered one by one.
 declare
     g   record;
 begin

@@ -7,11 +7,7 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_group_partitions(2)
---
---      Returns the progress and the owners of a group's partitions.
---
+-- Returns the progress and the owners of a group's partitions.
 -- Returns:
 --      partition       - its number, and consumer_name, the name under which it is registered
 --      worker          - name of its owner, null if it is free; and last_seen, the owner's last heartbeat
@@ -20,9 +16,7 @@ as $$
 --      last_tick       - that tick; current_batch, the open batch
 --      parked_keys, parked_events  - numbers of parked keys and events
 --      is_full         - true if so much is parked that it takes no more batches
--- Errors:
---      PQ001 queue does not exist, PQ036 group does not exist
--- ----------------------------------------------------------------------
+-- Errors: PQ001 queue does not exist, PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
@@ -51,11 +45,7 @@ returns setof record
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_group_info(2)
---
---      Returns the settings and the state of consumer groups.
---
+-- Returns the settings and the state of consumer groups.
 -- Parameters:
 --      i_queue_name, i_group_name  - the groups; null for all
 -- Returns:
@@ -64,7 +54,6 @@ as $$
 --      lag, pending_events         - those of the partition that is farthest behind
 --      parked_keys, parked_events  - numbers of parked keys and events
 --      resize_to, resize_tick      - during resizing: the new number of partitions, and the tick that all must reach
--- ----------------------------------------------------------------------
     select q.queue_name, g.group_name, g.group_partitions, g.group_key, g.group_lease, g.group_park_limit,
            (select count(*) from pgq.group_member where member_group = g.group_id),
            p.lag, p.pending, p.keys, p.events, g.group_resize_to, g.group_resize_tick
@@ -86,20 +75,14 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.get_parked_keys(2)
---
---      Returns the parked keys of a group, the oldest first.
---
+-- Returns the parked keys of a group, the oldest first.
 -- Returns:
 --      key, partition
 --      events, first_event     - number of parked events, and the id of the first
 --      attempts                - number of failures of the first event; error, the last failure
 --      parked_since            - time when the key was parked
 --      next_attempt            - time of the next attempt; null: not before pgq.unpark_key() or pgq.give_up_parked()
--- Errors:
---      PQ001 queue does not exist, PQ036 group does not exist
--- ----------------------------------------------------------------------
+-- Errors: PQ001 queue does not exist, PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin

@@ -12,16 +12,10 @@ immutable
 parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.event_pkey(2)
---
---      Returns the primary key of the row in a captured change, for use as the key of a consumer group.
---
+-- Returns the primary key of the row in a captured change, for use as the key of a consumer group.
 -- Parameters:
 --      i_ev_type, i_ev_data    - type and data of an event from pgq.capture_table(), jsontriga or logutriga
--- Returns:
---      A text that is the same for all changes of a row; null if the event names no key.
--- ----------------------------------------------------------------------
+-- Returns: a text that is the same for all changes of a row; null if the event names no key.
 declare
     kind    jsonb;
     res     text;
@@ -46,15 +40,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._check_group_key(1)
---
---      Refuses text that cannot be the key of a group: it must be one immutable expression over columns of the event,
---      and use no object made by a user. Internal.
---
--- Errors:
---      PQ011
--- ----------------------------------------------------------------------
+-- Refuses text that cannot be the key of a group: it must be one immutable expression over columns of the event, and
+-- use no object made by a user.
 declare
     tokens          constant text[] := pgq._expression_tokens(i_key);
     names           text[];
@@ -116,14 +103,8 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._make_group_key(2)
---
---      Creates the functions for a group's key, if the key is not just a column. Internal.
---
--- Returns:
---      The key as SQL over the columns of the batch query, never null.
--- ----------------------------------------------------------------------
+-- Creates the functions for a group's key, if the key is not just a column.
+-- Returns: the key as SQL over the columns of the batch query, never null.
 declare
     parameters  constant text := 'ev_id int8, ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text';
     arguments   constant text := 'ev_id, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4';

@@ -10,11 +10,7 @@ create or replace function pgq._raise_member_gone(i_member_id int4)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_member_gone(1)
---
---      Raises PQ035. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ035.
 begin
     raise exception using
         errcode = 'PQ035',
@@ -27,24 +23,14 @@ create or replace function pgq.join_group(i_queue_name text, i_group_name text, 
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.join_group(3)
---
---      Makes a worker a member of a group. From then on it must call pgq.group_heartbeat() every third of the lease;
---      pgq.next_group_batch() gives it partitions.
---
+-- Makes a worker a member of a group. From then on it must call pgq.group_heartbeat() every third of the lease;
+-- pgq.next_group_batch() gives it partitions.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_group_name    - name of the group
 --      i_worker_name   - name for display
 -- Returns:
 --      member_id       - id for the other functions
 --      lease           - the lease of the group
--- Errors:
---      PQ001 queue does not exist, PQ036 group does not exist
--- Tables:
---      pgq.group_member; appends a position
--- ----------------------------------------------------------------------
+-- Errors: PQ001 queue does not exist, PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
@@ -65,16 +51,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.leave_group(1)
---
---      Ends a membership. The member's partitions are free at once.
---
--- Returns:
---      1, or 0 if it was not a member any more.
--- Tables:
---      pgq.group_member, pgq.group_partition
--- ----------------------------------------------------------------------
+-- Ends a membership. The member's partitions are free at once.
+-- Returns: 1, or 0 if it was not a member any more.
 declare
     g   int4;
 begin
@@ -92,12 +70,7 @@ create or replace function pgq._lock_group(i_group_id int4)
 returns boolean
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._lock_group(1)
---
---      Tries to lock a group until the end of the transaction, and returns whether the caller may hand out its
---      partitions. Internal.
--- ----------------------------------------------------------------------
+-- Tries to lock a group until the end of the transaction, and returns whether the caller may hand out its partitions.
     select pg_catalog.pg_try_advisory_xact_lock(1886875920, i_group_id);
 $$;
 
@@ -106,17 +79,9 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.group_heartbeat(1)
---
---      Sends a member's heartbeat, removes dead members of its group, and resizes the group if a pending resize is
---      possible now.
---
--- Returns:
---      True if it is still a member.
--- Tables:
---      appends a position; deletes from pgq.group_member, updates pgq.group_partition
--- ----------------------------------------------------------------------
+-- Sends a member's heartbeat, removes dead members of its group, and resizes the group if a pending resize is possible
+-- now.
+-- Returns: true if it is still a member.
 declare
     g       pgq.consumer_group;
     dead    int4;
@@ -160,12 +125,8 @@ $$;
 create or replace function pgq._group_share(i_group_id int4, i_member_id int4, out has int4, out due int4)
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._group_share(2)
---
---      Returns how many partitions a member has and how many it should have. The remainder of an uneven division goes
---      to the members that have most, so that few partitions move. Internal.
--- ----------------------------------------------------------------------
+-- Returns how many partitions a member has and how many it should have. The remainder of an uneven division goes to the
+-- members that have most, so that few partitions move.
     select ranked.has, all_parts / members + (rank <= all_parts % members)::int4
       from (select m.member_id, held.n as has,
                    pg_catalog.count(*) over () as members,
@@ -184,11 +145,7 @@ create or replace function pgq._balance_group(i_group_id int4, i_member_id int4)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._balance_group(2)
---
---      Gives up a member's surplus partitions, or takes free ones. The member is between two batches. Internal.
--- ----------------------------------------------------------------------
+-- Gives up a member's surplus partitions, or takes free ones. The member is between two batches.
 declare
     share   record;
 begin

@@ -7,14 +7,8 @@ returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._park_events(6)
---
---      Parks the keys of events that failed, and stores all events of parked keys. Internal.
---
--- Returns:
---      Number of events.
--- ----------------------------------------------------------------------
+-- Parks the keys of events that failed, and stores all events of parked keys.
+-- Returns: number of events.
 declare
     g       pgq.consumer_group;
     b       record;
@@ -70,12 +64,8 @@ create or replace function pgq.open_parked(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.open_parked(2)
---
---      Returns the first events of a parked key that is due, of one of a member's partitions. Process them in this
---      order, up to the first that fails, then call pgq.finish_parked() in the same transaction.
---
+-- Returns the first events of a parked key that is due, of one of a member's partitions. Process them in this order, up
+-- to the first that fails, then call pgq.finish_parked() in the same transaction.
 -- Parameters:
 --      i_member_id     - from pgq.join_group()
 --      i_most          - maximum number of events; fewer are returned if they are large
@@ -85,7 +75,6 @@ as $$
 --      pe_ids, ev_ids                      - ids of the events: as parked, and the original ones
 --      events                              - the events, as from pgq.open_next_batch(). The ev_retry of the first
 --                                            includes its failures
--- ----------------------------------------------------------------------
 declare
     room        int8 := 65536;
     attempts    int4;
@@ -141,25 +130,16 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.finish_parked(9)
---
---      Removes parked events that are done, and the key when no event is left. Call it in the transaction that
---      processed the events.
---
+-- Removes parked events that are done, and the key when no event is left. Call it in the transaction that processed the
+-- events.
 -- Parameters:
 --      i_parked_id, i_generation   - from pgq.open_parked()
 --      i_done                      - pe_ids of the events
 --      i_failed                    - true if the event after them has failed
 --      i_error, i_delay            - the error, and the delay until the retry; null for only on request
 --      i_given_up                  - pe_ids of events to make dead letters, with i_reasons and i_tracebacks
--- Returns:
---      Number of parked events of the key that are left.
--- Errors:
---      PQ035 the partition has another owner, or events were given up meanwhile: roll back
--- Tables:
---      locks pgq.registration; pgq.parked_key, pgq.parked_event, pgq.dead_letter
--- ----------------------------------------------------------------------
+-- Returns: number of parked events of the key that are left.
+-- Errors: PQ035 the partition has another owner, or events were given up meanwhile: roll back
 declare
     r       int4;
     part    pgq.group_partition;
@@ -205,14 +185,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._parked_to_dead_letters(3)
---
---      Makes parked events dead letters of their group. Internal.
---
--- Returns:
---      Number of events.
--- ----------------------------------------------------------------------
+-- Makes parked events dead letters of their group.
+-- Returns: number of events.
 declare
     n   int4;
 begin
@@ -242,22 +216,11 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.unpark_key(3)
---
---      Retries the events of a parked key now, in their order, by the worker that owns the partition.
---
+-- Retries the events of a parked key now, in their order, by the worker that owns the partition.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_group_name    - name of the group
 --      i_key           - the key; null for all
--- Returns:
---      Number of keys.
--- Errors:
---      PQ001 queue does not exist, PQ036 group does not exist
--- Tables:
---      updates pgq.parked_key
--- ----------------------------------------------------------------------
+-- Returns: number of keys.
+-- Errors: PQ001 queue does not exist, PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     n   int4;
@@ -276,23 +239,12 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.give_up_parked(4)
---
---      Makes the first events of a parked key dead letters. The remaining events are retried now.
---
+-- Makes the first events of a parked key dead letters. The remaining events are retried now.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_group_name    - name of the group
 --      i_key           - the key
 --      i_most          - number of events; null for all
--- Returns:
---      Number of events.
--- Errors:
---      PQ001 queue does not exist, PQ036 group does not exist
--- Tables:
---      pgq.parked_event, pgq.parked_key, pgq.dead_letter
--- ----------------------------------------------------------------------
+-- Returns: number of events.
+-- Errors: PQ001 queue does not exist, PQ036 group does not exist
 declare
     g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     k       pgq.parked_key;

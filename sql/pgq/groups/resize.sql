@@ -6,24 +6,13 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.resize_group(3)
---
---      Changes the number of a group's partitions. Workers take all partitions to a common tick; then the keys are
---      divided again and processing continues. Passing the present number cancels a resize that has not happened yet.
---
+-- Changes the number of a group's partitions. Workers take all partitions to a common tick; then the keys are divided
+-- again and processing continues. Passing the present number cancels a resize that has not happened yet.
 -- Parameters:
---      i_queue_name    - name of the queue
---      i_group_name    - name of the group
 --      i_partitions    - new number of partitions, 1 to 1024
--- Returns:
---      The tick that all partitions must reach first, or null if the resize is done.
--- Errors:
---      PQ001 queue does not exist, PQ011 invalid number, PQ012 not in READ COMMITTED, PQ036 group does not exist, PQ038
---      a consumer has the name of a partition
--- Tables:
---      locks positions; pgq.consumer_group, pgq.group_partition, pgq.registration, pgq.parked_key
--- ----------------------------------------------------------------------
+-- Returns: the tick that all partitions must reach first, or null if the resize is done.
+-- Errors: PQ001 queue does not exist, PQ011 invalid number, PQ012 not in READ COMMITTED, PQ036 group does not exist,
+--      PQ038 a consumer has the name of a partition
 declare
     g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     tick    bigint;
@@ -62,14 +51,8 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._switch_group(1)
---
---      Resizes a group if all its partitions are at the required tick. It never waits. Internal.
---
--- Returns:
---      True if it resized the group.
--- ----------------------------------------------------------------------
+-- Resizes a group if all its partitions are at the required tick. It never waits.
+-- Returns: true if it resized the group.
 declare
     g   pgq.consumer_group;
     p   pgq.position_0;

@@ -4,25 +4,14 @@ create or replace function pgq._write_target(
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._write_target(2)
---
---      Returns the target of events for a queue, after all checks that a write needs; for the functions that insert
---      into pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
---      Internal.
---
+-- Returns the target of events for a queue, after all checks that a write needs; for the functions that insert into
+-- pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_count         - number of events to write
 -- Returns:
 --      queue_id        - the queue
 --      ev_slot         - value for the column of that name
 --      event_seq       - sequence for ev_id
--- Errors:
---      as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue
--- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
     counter text;
@@ -70,20 +59,11 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.current_event_table(1)
---
---      Returns the table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4 (and ev_id,
---      ev_time, ev_retry for copies of events); the other columns have the right defaults. A COPY into the table is
---      correct at any later time, even after a rotation.
---
--- Parameters:
---      x_queue_name    - name of the queue
--- Returns:
---      The table's name, with schema.
--- Errors:
---      PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign cluster
--- ----------------------------------------------------------------------
+-- Returns the table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4 (and ev_id,
+-- ev_time, ev_retry for copies of events); the other columns have the right defaults. A COPY into the table is correct
+-- at any later time, even after a rotation.
+-- Returns: the table's name, with schema.
+-- Errors: PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign cluster
 declare
     t   record;
 begin
@@ -97,18 +77,9 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._event_table_guard(0)
---
---      Statement trigger of each event table. It fires for direct writes (COPY) only, not for events that are routed
---      through pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its
---      events here.
---
--- Arguments:
---      queue id, number of the table
--- Tables:
---      inserts into pgq.late_write
--- ----------------------------------------------------------------------
+-- Statement trigger of each event table. It fires for direct writes (COPY) only, not for events that are routed through
+-- pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its events here.
+-- Arguments: queue id, number of the table
 declare
     q   pgq.queue;
 begin
@@ -136,24 +107,13 @@ create or replace function pgq.insert_event(
 returns bigint
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_event(7)
---
---      Puts an event into a queue, in the caller's transaction.
---
+-- Puts an event into a queue, in the caller's transaction.
 -- Parameters:
---      queue_name              - name of the queue
 --      ev_type                 - type of the event, for the consumer
---      ev_data                 - payload
 --      ev_extra1 .. ev_extra4  - further fields
--- Returns:
---      The event's id.
--- Errors:
---      PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign
---      cluster, PQ010 too many events in one transaction
--- Tables:
---      inserts into pgq.event
--- ----------------------------------------------------------------------
+-- Returns: the event's id.
+-- Errors: PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign cluster, PQ010 too many
+--      events in one transaction
 #variable_conflict use_column
 declare
     v_id    bigint;
@@ -181,11 +141,7 @@ create or replace function pgq.insert_event(queue_name text, ev_type text, ev_da
 returns bigint
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_event(3)
---
---      Puts an event without further fields into a queue; see pgq.insert_event(7).
--- ----------------------------------------------------------------------
+-- Puts an event without further fields into a queue; see pgq.insert_event(7).
 #variable_conflict use_column
 declare
     v_id    bigint;
@@ -211,12 +167,8 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._insert_event_slowly(7)
---
---      Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001
---      for queues that do not exist. Internal.
--- ----------------------------------------------------------------------
+-- Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001 for
+-- queues that do not exist.
 begin
     return pgq.insert_event_raw(i_queue_name, null, null, null, null,
                                 i_type, i_data, i_extra1, i_extra2, i_extra3, i_extra4);
@@ -230,25 +182,15 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_event_raw(11)
---
---      Puts an event with a given id, time, owner and retry count into a queue: for copies of events.
---
+-- Puts an event with a given id, time, owner and retry count into a queue: for copies of events.
 -- Parameters:
---      queue_name  - name of the queue
 --      ev_id       - event id, null for the next one
 --      ev_time     - time of the event, null for now
 --      ev_owner    - the only subscription that sees the event, null for all
 --      ev_retry    - number of retries, null for none
 --      others      - as in pgq.insert_event(7)
--- Returns:
---      The event's id.
--- Errors:
---      as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue; inserts into pgq.event
--- ----------------------------------------------------------------------
+-- Returns: the event's id.
+-- Errors: as pgq.insert_event(7)
 #variable_conflict use_column
 declare
     t       record;
@@ -271,16 +213,8 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._insert_guarded(0)
---
---      Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the
---      ticker, and inserts the event into the current table.
--- Errors:
---      as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue; inserts into pgq.event
--- ----------------------------------------------------------------------
+-- Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the ticker,
+-- and inserts the event into the current table.
 declare
     q   pgq.queue;
     t   record;

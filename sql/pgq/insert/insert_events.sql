@@ -7,22 +7,12 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 rows 1000
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_events(7)
---
---      Puts many events into a queue in one statement, in the caller's transaction.
---
+-- Puts many events into a queue in one statement, in the caller's transaction.
 -- Parameters:
---      i_queue_name            - name of the queue
 --      i_types, i_data         - types and payloads, arrays of the same length
 --      i_extra1 .. i_extra4    - further fields, each null or an array of that length
--- Returns:
---      The events' ids, ascending, in the order of the arrays.
--- Errors:
---      PQ011 arrays differ in length; otherwise as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue; inserts into pgq.event
--- ----------------------------------------------------------------------
+-- Returns: the events' ids, ascending, in the order of the arrays.
+-- Errors: PQ011 arrays differ in length; otherwise as pgq.insert_event(7)
 declare
     n       int4 := coalesce(cardinality(i_types), cardinality(i_data), 0);
     v_slot  int4;

@@ -10,14 +10,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._set_event_keys(1)
---
---      Creates or drops a queue's tables for keys, depending on its key_window. Internal.
---
--- Tables:
---      creates pgq.event_key_<id>_*; updates pgq.queue
--- ----------------------------------------------------------------------
+-- Creates or drops a queue's tables for keys, depending on its key_window.
 declare
     q   pgq.queue;
 begin
@@ -45,11 +38,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._drop_event_keys(1)
---
---      Drops a queue's tables for keys, if it has any. Internal.
--- ----------------------------------------------------------------------
+-- Drops a queue's tables for keys, if it has any.
 begin
     if q.queue_key_switch_time is not null then
         execute format('drop table pgq.event_key_%1$s_0, pgq.event_key_%1$s_1', q.queue_id);
@@ -63,19 +52,11 @@ create or replace function pgq._lock_event_keys(
     out event_seq regclass, out cur text, out other text)
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._lock_event_keys(2)
---
---      Checks keys, and locks the table for new ones. It draws the transaction id, which must be drawn before event
---      ids. Internal.
---
+-- Checks keys, and locks the table for new ones. It draws the transaction id, which must be drawn before event ids.
 -- Returns:
 --      event_seq   - the queue's sequence for ev_id
 --      cur         - the table for new keys
 --      other       - the table with the previous keys
--- Errors:
---      as pgq._claim_event_keys(2)
--- ----------------------------------------------------------------------
 declare
     q       pgq.queue;
     bad     text;
@@ -121,11 +102,7 @@ $$;
 create or replace function pgq._claim_event_key(i_queue_name text, i_key text, out id bigint, out fresh boolean)
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._claim_event_key(2)
---
---      Remembers the key of one event that is about to be inserted; see pgq._claim_event_keys(2). Internal.
--- ----------------------------------------------------------------------
+-- Remembers the key of one event that is about to be inserted; see pgq._claim_event_keys(2).
 declare
     t   record;
 begin
@@ -154,22 +131,13 @@ create or replace function pgq._claim_event_keys(i_queue_name text, i_keys text[
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._claim_event_keys(2)
---
---      Remembers keys for events that are about to be inserted. If two transactions use the same key, the second waits
---      for the end of the first. Internal.
---
+-- Remembers keys for events that are about to be inserted. If two transactions use the same key, the second waits for
+-- the end of the first.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_keys          - one for each event; null for an event without a key
 -- Returns:
 --      ids     - for each, the id of the event that has the key
 --      fresh   - for each, true if the event has to be inserted
--- Errors:
---      PQ001 queue does not exist, PQ051 it has no key_window, PQ052 invalid key, 40001 the transaction's snapshot is
---      older than keys it would have to see
--- ----------------------------------------------------------------------
 declare
     t       record;
     claimed bigint[];
@@ -223,25 +191,15 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 rows 1000
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_events_once(9)
---
---      Puts many events into a queue in one statement, except those whose keys are there already; see
---      pgq.insert_event_once(9).
---
+-- Puts many events into a queue in one statement, except those whose keys are there already; see
+-- pgq.insert_event_once(9).
 -- Parameters:
---      i_queue_name            - name of the queue
 --      i_keys                  - keys, null for events without a key
 --      i_types, i_data         - types and payloads, arrays of the same length
 --      i_extra1 .. i_extra4    - further fields, each null or an array of that length
 --      i_times                 - times of delivery; null, as a whole or for an event, for at once
--- Returns:
---      The events' ids in the order of the arrays; for an event that was there already, the existing id.
--- Errors:
---      PQ011 arrays differ in length, PQ050 infinite time; otherwise as pgq.insert_event_once(9)
--- Tables:
---      reads pgq.queue; inserts into pgq.event, pgq.delayed and the queue's keys
--- ----------------------------------------------------------------------
+-- Returns: the events' ids in the order of the arrays; for an event that was there already, the existing id.
+-- Errors: PQ011 arrays differ in length, PQ050 infinite time; otherwise as pgq.insert_event_once(9)
 declare
     n       constant int4 := coalesce(cardinality(i_keys), 0);
     c       record;
@@ -295,27 +253,17 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.insert_event_once(9)
---
---      Puts an event into a queue, in the caller's transaction, unless one with the same key was inserted within the
---      queue's key_window. If another transaction is inserting the same key, it waits for the end of that transaction.
---
+-- Puts an event into a queue, in the caller's transaction, unless one with the same key was inserted within the queue's
+-- key_window. If another transaction is inserting the same key, it waits for the end of that transaction.
 -- Parameters:
 --      queue_name              - name of the queue; it must have a key_window, see pgq.set_queue_config()
 --      ev_key                  - unique key of the event within the queue; null inserts in any case
 --      ev_type                 - type of the event, for the consumer
---      ev_data                 - payload
 --      ev_extra1 .. ev_extra4  - further fields
 --      deliver_at              - time of delivery, as with pgq.insert_event_at(8); null for at once
--- Returns:
---      The id of the event: the one inserted now, or the first one with this key.
--- Errors:
---      PQ050 infinite time, PQ051 the queue has no key_window, PQ052 invalid key, 40001 the transaction's snapshot is
---      older than keys it would have to see; otherwise as pgq.insert_event(7)
--- Tables:
---      reads pgq.queue; inserts into pgq.event or pgq.delayed, and the queue's keys
--- ----------------------------------------------------------------------
+-- Returns: the id of the event: the one inserted now, or the first one with this key.
+-- Errors: PQ050 infinite time, PQ051 the queue has no key_window, PQ052 invalid key, 40001 the transaction's snapshot
+--      is older than keys it would have to see; otherwise as pgq.insert_event(7)
 #variable_conflict use_column
 declare
     c   record;
@@ -355,20 +303,11 @@ security definer set search_path = pg_catalog, pg_temp
 -- A session that inserts with a key meanwhile waits for this long at most.
 set lock_timeout = '100ms'
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_rotate_keys(1)
---
---      Rotates a queue's tables for keys when its key_window is over: it forgets the older half of the keys and, with
---      the next call in another transaction, directs new keys to the emptied table. The next call tries again what is
---      not possible now.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      Number of tables truncated.
--- Errors:
---      PQ012 not in READ COMMITTED
--- ----------------------------------------------------------------------
+-- Rotates a queue's tables for keys when its key_window is over: it forgets the older half of the keys and, with the
+-- next call in another transaction, directs new keys to the emptied table. The next call tries again what is not
+-- possible now.
+-- Returns: number of tables truncated.
+-- Errors: PQ012 not in READ COMMITTED
 declare
     q       pgq.queue;
     seq     text;

@@ -4,24 +4,15 @@ language plpgsql
 volatile
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.create_staging(2)
---
---      Creates a table for events that a job will send when the whole job is done. Fill it in the same transaction: as
---      long as that is open, the job counts as running. The table belongs to pgq_owner, and only the given role can
---      fill, read and empty it. It is unlogged, so a crash of the server empties it: the program that sends the events
---      must know how many there are.
---
+-- Creates a table for events that a job will send when the whole job is done. Fill it in the same transaction: as long
+-- as that is open, the job counts as running. The table belongs to pgq_owner, and only the given role can fill, read
+-- and empty it. It is unlogged, so a crash of the server empties it: the program that sends the events must know how
+-- many there are.
 -- Parameters:
 --      i_job   - name of the job: letters, digits and _, at most 43
 --      i_role  - role of the job; by default the caller's role
--- Returns:
---      The table's name, with schema, without quotes. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
--- Errors:
---      PQ003 invalid name
--- Tables:
---      creates pgq_staging.<job>_<seconds since 1970>_<transaction>
--- ----------------------------------------------------------------------
+-- Returns: the table's name, with schema, without quotes. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
+-- Errors: PQ003 invalid name
 declare
     v_table text;
 begin
@@ -53,18 +44,12 @@ volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '3s'
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.staging_tables(1)
---
---      Returns the tables that pgq.create_staging(2) has created for a job, to be dropped when the job is done. It
---      waits up to three seconds for the job's transactions that are still writing, such as those of other tasks after
---      one has failed. Tables that they leave later are dropped by pgq.maint_staging(1).
---
+-- Returns the tables that pgq.create_staging(2) has created for a job, to be dropped when the job is done. It waits up
+-- to three seconds for the job's transactions that are still writing, such as those of other tasks after one has
+-- failed. Tables that they leave later are dropped by pgq.maint_staging(1).
 -- Parameters:
 --      i_job   - name of the job
--- Returns:
---      Names of tables, as returned by pgq.create_staging(2).
--- ----------------------------------------------------------------------
+-- Returns: names of tables, as returned by pgq.create_staging(2).
 begin
     begin
         perform pg_advisory_xact_lock(1886875909, hashtext(i_job));
@@ -86,19 +71,11 @@ language plpgsql
 volatile
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.drop_staging(1)
---
---      Drops a staging table that is empty. TRUNCATE it first in the same transaction, which only the job's role may
---      do.
---
+-- Drops a staging table that is empty. TRUNCATE it first in the same transaction, which only the job's role may do.
 -- Parameters:
 --      i_table - name of the table, as returned by pgq.create_staging(2)
--- Returns:
---      True if it was dropped, false if it is gone already.
--- Errors:
---      55006 the table has rows
--- ----------------------------------------------------------------------
+-- Returns: true if it was dropped, false if it is gone already.
+-- Errors: 55006 the table has rows
 declare
     v_table     constant oid := (select oid from pg_class
                                   where relnamespace = 'pgq_staging'::regnamespace
@@ -130,17 +107,11 @@ security definer set search_path = pg_catalog, pg_temp
 -- Leave tables that other sessions are reading for the next call.
 set lock_timeout = '100ms'
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_staging(1)
---
---      Drops the staging tables of jobs that were killed: jobs without a transaction that is writing, and without a
---      table younger than the given age. A live job that has paused for longer may be hit: it fails and sends nothing.
---
+-- Drops the staging tables of jobs that were killed: jobs without a transaction that is writing, and without a table
+-- younger than the given age. A live job that has paused for longer may be hit: it fails and sends nothing.
 -- Parameters:
 --      i_age   - minimum age of the job's newest table
--- Returns:
---      Number of tables dropped.
--- ----------------------------------------------------------------------
+-- Returns: number of tables dropped.
 declare
     v_job       record;
     v_table     name;

@@ -3,25 +3,15 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.write_stream_batch(4)
---
---      Makes sure that a stream's numbered batch is written once. Call it in the transaction that writes the batch's
---      events, and write them only if it returns true. Of two calls at once the second waits for the first.
---
+-- Makes sure that a stream's numbered batch is written once. Call it in the transaction that writes the batch's events,
+-- and write them only if it returns true. Of two calls at once the second waits for the first.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_writer_name   - name under which the stream writes into this queue
 --      i_stream        - unique id of the stream; a stream that was restarted from scratch has a new one
 --      i_batch         - number of the batch, ascending
--- Returns:
---      True if the batch is to be written; false if it was written already.
--- Errors:
---      PQ001 queue does not exist, PQ003 invalid name, PQ011 stream or batch is null,
---      PQ017 another stream has this name, or the stream was set back
--- Tables:
---      reads pgq.queue; inserts or updates pgq.stream_writer
--- ----------------------------------------------------------------------
+-- Returns: true if the batch is to be written; false if it was written already.
+-- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ011 stream or batch is null, PQ017 another stream has this
+--      name, or the stream was set back
 declare
     q   pgq.queue;
     w   pgq.stream_writer;
@@ -77,21 +67,11 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.forget_stream_writer(2)
---
---      Frees a writer's name: the next batch under this name is written, from whichever stream it comes.
---
+-- Frees a writer's name: the next batch under this name is written, from whichever stream it comes.
 -- Parameters:
---      i_queue_name    - name of the queue
 --      i_writer_name   - the name
--- Returns:
---      1, or 0 if nothing was written under that name.
--- Errors:
---      PQ001 queue does not exist
--- Tables:
---      reads pgq.queue; deletes from pgq.stream_writer
--- ----------------------------------------------------------------------
+-- Returns: 1, or 0 if nothing was written under that name.
+-- Errors: PQ001 queue does not exist
 declare
     q   pgq.queue;
     n   int4;

@@ -3,21 +3,15 @@ returns setof record
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_operations(0)
+-- Returns the operations that maintenance has to do now, in this order, each in a transaction of its own: those for
+-- pgq's own tables, those named by queue_extra_maint, and those of other parts of the PgQ family, if installed.
 --
---      Returns the operations that maintenance has to do now, in this order, each in a transaction of its own: those
---      for pgq's own tables, those named by queue_extra_maint, and those of other parts of the PgQ family, if
---      installed.
---
---      The caller runs the operations with its own rights. So a foreign function is listed only if the caller may trust
---      the role that made it: a role that could act as the caller, pgq_owner or a superuser. The other functions are
---      listed as pgq.maint_refused(1), with the reason.
---
+-- The caller runs the operations with its own rights. So a foreign function is listed only if the caller may trust the
+-- role that made it: a role that could act as the caller, pgq_owner or a superuser. The other functions are listed as
+-- pgq.maint_refused(1), with the reason.
 -- Returns:
 --      func_name   - function to call, or 'vacuum'
 --      func_arg    - its argument, null for none; for 'vacuum' the table
--- ----------------------------------------------------------------------
 declare
     v_extra     record;
     v_part      record;
@@ -83,15 +77,10 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._trusts_owner(1)
---
---      Returns whether the current role may run functions made by another role. It may if that role could act as the
---      current role anyway, or owns this schema, and so gains nothing; a superuser can do both. Internal.
---
+-- Returns whether the current role may run functions made by another role. It may if that role could act as the current
+-- role anyway, or owns this schema, and so gains nothing; a superuser can do both.
 -- Parameters:
 --      i_owner     - the other role; 0 for everyone; pg_database_owner means the database's owner
--- ----------------------------------------------------------------------
     select o.owner = 'pgq_owner'::regrole
         or coalesce(pg_has_role(nullif(o.owner, 0), current_user,
                                 case when current_setting('server_version_num')::int >= 160000 then 'set' else 'member' end),
@@ -107,18 +96,13 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._require_trusted(3)
---
---      Raises 42501 unless the current role may trust the object that a foreign name means. The schema's owner counts
---      too, since it may put another object there. For the name of a function all functions of this name count,
---      whatever their arguments, and a type of this name, since a call with an untyped constant may mean these. If
---      there is no such schema, the database counts. Internal.
---
+-- Raises 42501 unless the current role may trust the object that a foreign name means. The schema's owner counts too,
+-- since it may put another object there. For the name of a function all functions of this name count, whatever their
+-- arguments, and a type of this name, since a call with an untyped constant may mean these. If there is no such schema,
+-- the database counts.
 -- Parameters:
 --      i_schema, i_name    - the name, as in the catalog
 --      i_is_function       - false for a relation
--- ----------------------------------------------------------------------
 declare
     v_schema    constant oid := (select oid from pg_namespace where nspname = i_schema);
     v_reason    text;
@@ -172,18 +156,10 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._maint_function(1)
---
---      Checks the name of a foreign function, with a text parameter, that maintenance is to run. Internal.
---
+-- Checks the name of a foreign function, with a text parameter, that maintenance is to run.
 -- Parameters:
 --      i_name      - schema.name; without schema it means public
--- Returns:
---      The name.
--- Errors:
---      42501 the current role has no reason to trust a role that made the function, or could make it
--- ----------------------------------------------------------------------
+-- Returns: the name.
 declare
     v_parts text[];
 begin
@@ -211,16 +187,10 @@ create or replace function pgq.maint_refused(i_reason text)
 returns integer
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_refused(1)
---
---      Stands in the list of operations for one that is not run, and fails so that the failure is noticed.
---
+-- Stands in the list of operations for one that is not run, and fails so that the failure is noticed.
 -- Parameters:
 --      i_reason    - the operation that is not run, and the reason
--- Errors:
---      55000 always
--- ----------------------------------------------------------------------
+-- Errors: 55000 always
 begin
     raise exception 'maintenance does not run %', i_reason
         using errcode = 'object_not_in_prerequisite_state',
@@ -234,16 +204,11 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._maint_own_operations(0)
---
---      Returns the operations that maintenance has to do on pgq's own relations. Internal: pgq.maint_operations() adds
---      the rest.
---
+-- Returns the operations that maintenance has to do on pgq's own relations. Internal: pgq.maint_operations() adds the
+-- rest.
 -- Returns:
 --      func_name   - function to call
 --      func_arg    - its argument, null for none
--- ----------------------------------------------------------------------
 begin
     return query
     select 'pgq.maint_rotate_tables_step1', queue_name
@@ -307,14 +272,8 @@ returns setof text
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_tables_to_vacuum(0)
---
---      Returns the small tables in which rows die, to be vacuumed where autovacuum is off.
---
--- Returns:
---      Table names with schema.
--- ----------------------------------------------------------------------
+-- Returns the small tables in which rows die, to be vacuumed where autovacuum is off.
+-- Returns: table names with schema.
     select format('%I.%I', n.nspname, c.relname)
       from (values ('pgq', 'queue'), ('pgq', 'log'), ('pgq', 'consumer'), ('pgq', 'registration'),
                    ('pgq', 'late_write'), ('pgq', 'forced_tick'), ('pgq', 'stream_writer'), ('pgq', 'ticker_failure'), ('pgq', 'consumer_failure'),
@@ -334,19 +293,10 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.grant_perms(1)
---
---      Grants the rights on a queue's tables and sequences to the roles. A writer may set the content of events, but
---      not the transaction id that decides which batches contain them.
---
--- Parameters:
---      x_queue_name    - name of the queue
--- Returns:
---      1
--- Errors:
---      PQ001 queue does not exist
--- ----------------------------------------------------------------------
+-- Grants the rights on a queue's tables and sequences to the roles. A writer may set the content of events, but not the
+-- transaction id that decides which batches contain them.
+-- Returns: 1
+-- Errors: PQ001 queue does not exist
 declare
     q   pgq.queue;
 begin
@@ -373,17 +323,11 @@ language plpgsql
 strict
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._grant_perms_from(4)
---
---      Copies the grants of one table to another, as far as the caller may.
---
+-- Copies the grants of one table to another, as far as the caller may.
 -- Parameters:
 --      src_schema, src_table   - the table to look at
 --      dst_schema, dst_table   - the table to change
--- Returns:
---      1
--- ----------------------------------------------------------------------
+-- Returns: 1
 declare
     g   record;
 begin
@@ -409,16 +353,8 @@ language plpgsql
 strict
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.tune_storage(1)
---
---      Sets the storage parameters of event tables: no row dies in them, so they need neither free space nor vacuum.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      1, or 0 if there is no such queue.
--- ----------------------------------------------------------------------
+-- Sets the storage parameters of event tables: no row dies in them, so they need neither free space nor vacuum.
+-- Returns: 1, or 0 if there is no such queue.
 declare
     q   pgq.queue;
 begin
@@ -438,13 +374,7 @@ create or replace function pgq.upgrade_schema()
 returns integer
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.upgrade_schema(0)
---
---      Does nothing; here migrations upgrade the schema (pgqpy migrate).
---
--- Returns:
---      0
--- ----------------------------------------------------------------------
+-- Does nothing; here migrations upgrade the schema (pgqpy migrate).
+-- Returns: 0
     select 0;
 $$;

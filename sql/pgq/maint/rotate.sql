@@ -3,22 +3,11 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_rotate_tables_step1(1)
---
---      Truncates a queue's oldest event table and makes it the current one, when the rotation period is over and every
---      consumer has passed the events in it. It never waits for a lock; the next call tries again what is not possible
---      now. Call pgq.maint_rotate_tables_step2() afterwards, in another transaction.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      0
--- Errors:
---      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
--- Tables:
---      updates pgq.queue; truncates an event table
--- ----------------------------------------------------------------------
+-- Truncates a queue's oldest event table and makes it the current one, when the rotation period is over and every
+-- consumer has passed the events in it. It never waits for a lock; the next call tries again what is not possible now.
+-- Call pgq.maint_rotate_tables_step2() afterwards, in another transaction.
+-- Returns: 0
+-- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 declare
     q       pgq.queue;
     oldest  pgq.tick_0;
@@ -137,19 +126,10 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_rotate_tables_step2(0)
---
---      Completes rotations: notes a transaction id that was drawn after they were committed. Producers with a higher id
---      know the new table. Queues that another session is changing are left for the next call.
---
--- Returns:
---      0
--- Errors:
---      PQ012 not in READ COMMITTED, PQ013 in the transaction of step 1
--- Tables:
---      updates pgq.queue
--- ----------------------------------------------------------------------
+-- Completes rotations: notes a transaction id that was drawn after they were committed. Producers with a higher id know
+-- the new table. Queues that another session is changing are left for the next call.
+-- Returns: 0
+-- Errors: PQ012 not in READ COMMITTED, PQ013 in the transaction of step 1
 begin
     perform pgq._require_read_committed('rotation');
     if exists (select from pgq.queue where queue_switch_step2 is null and abs(queue_switch_step1) = txid_current()) then
@@ -171,22 +151,14 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.maint_rotate_logs(0)
+-- Keeps the logs of ticks, positions and moves small; see core/tables.sql. It truncates the table that is not current,
+-- after carrying over the rows that are needed, and switches tables when the current one has grown. It never waits for
+-- a lock; the next call tries again what is not possible now.
 --
---      Keeps the logs of ticks, positions and moves small; see core/tables.sql. It truncates the table that is not
---      current, after carrying over the rows that are needed, and switches tables when the current one has grown. It
---      never waits for a lock; the next call tries again what is not possible now.
---
---      The rows needed are the newest position of each registration and of each member of a group, the ticks that
---      positions name, the other nominal ticks as long as the queue has their events, and the newest tick of each
---      queue.
---
--- Returns:
---      Number of tables truncated.
--- Errors:
---      PQ012 not in READ COMMITTED
--- ----------------------------------------------------------------------
+-- The rows needed are the newest position of each registration and of each member of a group, the ticks that positions
+-- name, the other nominal ticks as long as the queue has their events, and the newest tick of each queue.
+-- Returns: number of tables truncated.
+-- Errors: PQ012 not in READ COMMITTED
 declare
     l       pgq.log;
     cur     text;

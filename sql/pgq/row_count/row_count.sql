@@ -10,17 +10,11 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.row_count(1)
---
---      Returns the number of rows of a table, as of the newest batch of the consumer that counts them. The view
---      pgq.row_counts has all numbers, with their times. Both show only tables that the caller may select from.
---
+-- Returns the number of rows of a table, as of the newest batch of the consumer that counts them. The view
+-- pgq.row_counts has all numbers, with their times. Both show only tables that the caller may select from.
 -- Parameters:
 --      i_table     - a table that a row counter counts
--- Errors:
---      PQ061 no consumer counts this table
--- ----------------------------------------------------------------------
+-- Errors: PQ061 no consumer counts this table
 declare
     n   pgq.row_counts;
 begin
@@ -46,12 +40,8 @@ returns oid[]
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_count_identity(2)
---
---      Returns the triggers that capture all inserts, deletes and truncates of a table into a queue, and the table's
---      partitions. Raises PQ060 if they are not captured. Internal.
--- ----------------------------------------------------------------------
+-- Returns the triggers that capture all inserts, deletes and truncates of a table into a queue, and the table's
+-- partitions. Raises PQ060 if they are not captured.
 declare
     c       pgq.capture;
     missing text;
@@ -92,11 +82,7 @@ returns text
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._event_table_name(1)
---
---      Returns a table's name in the form of ev_extra1 of captured changes, without quotes. Internal.
--- ----------------------------------------------------------------------
+-- Returns a table's name in the form of ev_extra1 of captured changes, without quotes.
     select n.nspname || '.' || c.relname
       from pg_catalog.pg_class c
       join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -109,13 +95,9 @@ returns setof regclass
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._stale_row_counts(5)
---
---      Returns the tables whose rows have to be counted before changes after a tick can be added: tables that were
---      never counted; tables that had other triggers, partitions or another name then; and, if the consumer was moved,
---      tables whose number is of a later tick, or of an earlier one with events in between. Internal.
--- ----------------------------------------------------------------------
+-- Returns the tables whose rows have to be counted before changes after a tick can be added: tables that were never
+-- counted; tables that had other triggers, partitions or another name then; and, if the consumer was moved, tables
+-- whose number is of a later tick, or of an earlier one with events in between.
     select t.relid
       from pg_catalog.unnest(i_tables) t (relid)
       left join pgq.counted_table ct on ct.ct_registration = i_registration and ct.ct_table = t.relid
@@ -132,16 +114,10 @@ returns regclass[]
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.find_counted_tables(1)
---
---      Returns the tables with these names, looked up as the caller: for the other functions here.
---
+-- Returns the tables with these names, looked up as the caller: for the other functions here.
 -- Parameters:
 --      i_tables    - names as in SQL
--- Errors:
---      PQ060 a table is missing
--- ----------------------------------------------------------------------
+-- Errors: PQ060 a table is missing
 declare
     missing pg_catalog.text;
 begin
@@ -162,17 +138,11 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.row_counts_to_start(3)
---
---      Returns the tables whose rows the consumer has to count before it can add changes; see pgq.start_row_count(6).
---
+-- Returns the tables whose rows the consumer has to count before it can add changes; see pgq.start_row_count(6).
 -- Parameters:
 --      i_tables        - the result of pgq.find_counted_tables(1)
--- Errors:
---      PQ001, PQ002 no such queue or consumer
---      PQ060 a table is missing, or not captured into the queue as it has to be
--- ----------------------------------------------------------------------
+-- Errors: PQ001, PQ002 no such queue or consumer, PQ060 a table is missing, or not captured into the queue as it has to
+--      be
 declare
     r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     p   constant pgq.position_0 := pgq._get_position(r.reg_id);
@@ -193,22 +163,13 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.start_row_count(6)
+-- Starts counting a table again, from this number of rows in this snapshot. One statement gives both:
 --
---      Starts counting a table again, from this number of rows in this snapshot. One statement gives both:
---
---          select count(*), txid_current_snapshot() from flight
---
+--     select count(*), txid_current_snapshot() from flight
 -- Parameters:
 --      i_batch_id      - the open batch in whose transaction this is called; null if there is none
--- Errors:
---      PQ001, PQ002 no such queue or consumer
---      PQ004 the batch is not open, or another consumer's
---      PQ060 the table is not captured into the queue as it has to be
--- Tables:
---      deletes from and inserts into pgq.counted_table; inserts into pgq.row_count_log
--- ----------------------------------------------------------------------
+-- Errors: PQ001, PQ002 no such queue or consumer, PQ004 the batch is not open, or another consumer's, PQ060 the table
+--      is not captured into the queue as it has to be
 declare
     r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     -- The counted table refers to the registration; unregistering locks the registration.
@@ -241,22 +202,12 @@ returns setof record
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.count_batch_rows(2)
---
---      Adds a batch's inserts and deletes to the row counts. Call it once, in the transaction that finishes the batch.
---
+-- Adds a batch's inserts and deletes to the row counts. Call it once, in the transaction that finishes the batch.
 -- Parameters:
 --      i_tables        - the result of pgq.find_counted_tables(1)
--- Returns:
---      Tables whose changes could not be added: count them in the same transaction, and call pgq.start_row_count(6)
+-- Returns: tables whose changes could not be added: count them in the same transaction, and call pgq.start_row_count(6)
 --      with the batch.
--- Errors:
---      PQ004 the batch is not open
---      PQ060 a table is missing, or not captured into the queue as it has to be
--- Tables:
---      inserts into pgq.row_count_log
--- ----------------------------------------------------------------------
+-- Errors: PQ004 the batch is not open, PQ060 a table is missing, or not captured into the queue as it has to be
 declare
     r           constant int4 := pgq._find_batch(i_batch_id);
     b           record;
@@ -330,15 +281,8 @@ create or replace function pgq._trim_row_counts()
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._trim_row_counts(0)
---
---      Truncates the log when it has grown, and starts it again with the newest number of each table. It never waits
---      for a lock; the next batch tries again what is not possible now. Internal.
---
--- Tables:
---      empties pgq.row_count_log and inserts into it
--- ----------------------------------------------------------------------
+-- Truncates the log when it has grown, and starts it again with the newest number of each table. It never waits for a
+-- lock; the next batch tries again what is not possible now.
 declare
     newest  pgq.row_count_log[];
 begin

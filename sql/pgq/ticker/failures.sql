@@ -3,18 +3,11 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.note_failures(3)
---
---      Replaces the notes about what the ticker cannot do now. The ticker calls it when that changes.
---
+-- Replaces the notes about what the ticker cannot do now. The ticker calls it when that changes.
 -- Parameters:
 --      i_operations    - duties, or operations of pgq.maint_operations()
 --      i_arguments     - for each its argument, or null
 --      i_errors        - for each the error
--- Tables:
---      inserts into, updates and deletes from pgq.ticker_failure
--- ----------------------------------------------------------------------
 begin
     -- Two tickers, of which one has just lost the lead, must write one after the other.
     lock table pgq.ticker_failure in share row exclusive mode;

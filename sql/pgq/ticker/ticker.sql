@@ -7,26 +7,14 @@ returns bigint[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._make_ticks(5)
---
---      Ticks queues, all with one snapshot. Each tick of a queue is committed before the next takes its snapshot;
---      otherwise a later tick could see less than an earlier one. So a session that does not get a queue's lock skips
---      the queue. Internal.
---
+-- Ticks queues, all with one snapshot. Each tick of a queue is committed before the next takes its snapshot; otherwise
+-- a later tick could see less than an earlier one. So a session that does not get a queue's lock skips the queue.
 -- Parameters:
---      i_queues        - queues
 --      i_early         - for each, true if the tick is not nominal
 --      i_event_seqs    - for each, its event sequence, read before this transaction had an id
 --      i_fences        - for each, an earlier fence if it still holds; null for a new one
 --      i_heartbeats    - those of them whose consumers need no notification
--- Returns:
---      The tick ids, without queues that another session is ticking at the moment.
--- Errors:
---      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
--- Tables:
---      appends ticks; notifies
--- ----------------------------------------------------------------------
+-- Returns: the tick ids, without queues that another session is ticking at the moment.
 declare
     -- if this transaction has written before, it may insert events too
     writer  constant bigint := txid_current_if_assigned();
@@ -72,11 +60,7 @@ security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_sort = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._due_queues(4)
---
---      Returns the queues that need a tick. Internal.
---
+-- Returns the queues that need a tick.
 -- Parameters:
 --      i_queue_name    - the queue to look at; null for all that make their own ticks
 --      i_idle          - false to skip queues that need at most a heartbeat, which is more expensive to determine
@@ -93,7 +77,6 @@ as $$
 --      quiet       - there are no new events, and can be none unless the sequence moves
 --      lag         - time since the newest tick
 --      next_due    - time until the queue may be due, nominally or early; null if nothing is to be expected
--- ----------------------------------------------------------------------
 #variable_conflict use_column
 begin
     -- Check this even if no tick is due; it is cheap, since it draws a transaction id only on suspicion.
@@ -183,11 +166,7 @@ security definer set search_path = pg_catalog, pg_temp
 -- otherwise the inserts of a round would be planned each time: a fifth of its cost
 set plan_cache_mode = force_generic_plan
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.ticker_round(4)
---
---      Ticks all queues that are due, nominally or early. The ticker daemon calls it.
---
+-- Ticks all queues that are due, nominally or early. The ticker daemon calls it.
 -- Parameters:
 --      i_idle          - true to include queues that are due for a heartbeat
 --      i_most_early    - maximum number of early ticks to make, for the queues that have waited longest; null for all
@@ -201,9 +180,7 @@ as $$
 --      work    - duration of this call, without the commit
 --      quiet_queues, quiet_seqs
 --              - queues that need not be looked at until their event sequences move; null without i_idle
--- Errors:
---      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
--- ----------------------------------------------------------------------
+-- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 declare
     started constant timestamptz := clock_timestamp();
     due     record;
@@ -239,16 +216,9 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.ticker(0)
---
---      Ticks all queues that are nominally due.
---
--- Returns:
---      Number of ticks made.
--- Errors:
---      PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
--- ----------------------------------------------------------------------
+-- Ticks all queues that are nominally due.
+-- Returns: number of ticks made.
+-- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED
 begin
     perform pgq.ticker_awake();
     return (select cardinality(pgq._make_ticks(array_agg(d.queue_id), array_agg(false), array_agg(d.event_seq), array_agg(d.fence)))
@@ -262,19 +232,10 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.ticker(1)
---
---      Ticks one queue, if it is nominally due.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      The tick id, or null if the queue is not due.
--- Errors:
---      PQ001 queue does not exist, PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED,
---      PQ014 ticker is paused, or ticks come from elsewhere
--- ----------------------------------------------------------------------
+-- Ticks one queue, if it is nominally due.
+-- Returns: the tick id, or null if the queue is not due.
+-- Errors: PQ001 queue does not exist, PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ014 ticker
+--      is paused, or ticks come from elsewhere
 declare
     q   pgq.queue;
     d   record;
@@ -306,21 +267,13 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.ticker(4)
---
---      Ticks a queue whose ticks come from another queue, of which it is a copy.
---
+-- Ticks a queue whose ticks come from another queue, of which it is a copy.
 -- Parameters:
---      i_queue_name        - name of the queue
 --      i_tick_id           - id of the tick in the other queue
 --      i_orig_timestamp    - time of the tick in the other queue
 --      i_event_seq         - event sequence of the tick in the other queue
--- Returns:
---      i_tick_id
--- Errors:
---      PQ011 tick ids do not ascend, PQ014 queue does not exist, is paused, or makes its own ticks
--- ----------------------------------------------------------------------
+-- Returns: i_tick_id
+-- Errors: PQ011 tick ids do not ascend, PQ014 queue does not exist, is paused, or makes its own ticks
 declare
     q       pgq.queue;
     newest  bigint;
@@ -360,17 +313,9 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.force_tick(1)
---
---      Forces a tick of this queue with the next call of the ticker, by moving the event sequence so far that the queue
---      looks full. Call the ticker afterwards, in a later transaction than the inserts.
---
--- Parameters:
---      i_queue_name    - name of the queue
--- Returns:
---      The newest tick now, for waiting until there is a newer one; null if there is no such queue.
--- ----------------------------------------------------------------------
+-- Forces a tick of this queue with the next call of the ticker, by moving the event sequence so far that the queue
+-- looks full. Call the ticker afterwards, in a later transaction than the inserts.
+-- Returns: the newest tick now, for waiting until there is a newer one; null if there is no such queue.
 declare
     q       pgq.queue;
     numbers bigint;
@@ -397,16 +342,9 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.ticker_sleep(0)
---
---      Asks producers to wake the ticker: from now on each insert notifies the channel pgq_wake. LISTEN first. If
---      prepared transactions are enabled, producers must not notify, since a transaction that has notified cannot be
---      prepared.
---
--- Returns:
---      True if the ticker may sleep; false if it has to poll, or events have arrived meanwhile.
--- ----------------------------------------------------------------------
+-- Asks producers to wake the ticker: from now on each insert notifies the channel pgq_wake. LISTEN first. If prepared
+-- transactions are enabled, producers must not notify, since a transaction that has notified cannot be prepared.
+-- Returns: true if the ticker may sleep; false if it has to poll, or events have arrived meanwhile.
 begin
     if current_setting('max_prepared_transactions')::int4 > 0 then
         return false;
@@ -429,11 +367,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.ticker_awake(0)
---
---      Ends pgq.ticker_sleep(): producers no longer need to wake the ticker.
--- ----------------------------------------------------------------------
+-- Ends pgq.ticker_sleep(): producers no longer need to wake the ticker.
 begin
     if pg_sequence_last_value('pgq.ticker_sleep_seq') <> 1 then
         perform setval('pgq.ticker_sleep_seq', 1);

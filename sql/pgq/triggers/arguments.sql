@@ -2,11 +2,7 @@ create or replace function pgq._raise_denied(i_operation text, i_relation oid, i
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._raise_denied(3)
---
---      Raises PQ023, for triggers with the argument deny. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ023, for triggers with the argument deny.
 begin
     raise exception using
         errcode = 'PQ023',
@@ -23,12 +19,8 @@ create or replace function pgq._row_arguments(
 language plpgsql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_arguments(1)
---
---      Reads the arguments of a row trigger. If an argument is given twice, the last list of columns counts, but the
---      first expression, as in PgQ. Internal.
---
+-- Reads the arguments of a row trigger. If an argument is given twice, the last list of columns counts, but the first
+-- expression, as in PgQ.
 -- Parameters:
 --      i_arguments - the trigger's arguments: queue name, then options
 -- Returns:
@@ -37,9 +29,6 @@ as $$
 --      has_ignore  - whether there is an ignore=
 --      skip, backup, deny
 --      expressions - when=, ev_type=, ev_data=, ev_extra1=..4=, null where not given
--- Errors:
---      PQ020 no queue name, or an unknown argument
--- ----------------------------------------------------------------------
 declare
     v_names     constant text[] := '{when,ev_type,ev_data,ev_extra1,ev_extra2,ev_extra3,ev_extra4}';
     v_argument  text;
@@ -102,22 +91,14 @@ returns text
 language plpgsql
 immutable strict parallel safe
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._bind_columns(2)
---
---      Turns an expression from a trigger's arguments into a query: each name of a column of the table becomes a field
---      of the query's parameter, which is the row. PgQ binds names in the same way, so a column's name means the row's
---      value even inside a subquery. The exceptions are names after a dot, after '::', before a parenthesis (where PgQ
---      fails), and in a constant or a comment. Internal.
---
+-- Turns an expression from a trigger's arguments into a query: each name of a column of the table becomes a field of
+-- the query's parameter, which is the row. PgQ binds names in the same way, so a column's name means the row's value
+-- even inside a subquery. The exceptions are names after a dot, after '::', before a parenthesis (where PgQ fails), and
+-- in a constant or a comment.
 -- Parameters:
 --      i_expression    - the text after when=, ev_type= ...
 --      i_columns       - the table's columns; names in the expression match them as they are written
--- Returns:
---      A query for EXECUTE ... USING row.
--- Errors:
---      PQ020 the expression uses parameters
--- ----------------------------------------------------------------------
+-- Returns: a query for EXECUTE ... USING row.
 declare
     v_rest      text := i_expression;
     v_query     text := 'select ';

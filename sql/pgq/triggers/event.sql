@@ -5,26 +5,15 @@ returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_event(10)
---
---      Puts the event for one row into the queue: the common part of sqltriga, logutriga and jsontriga. It runs with
---      the rights of the role that changes the table. Internal.
---
+-- Puts the event for one row into the queue: the common part of sqltriga, logutriga and jsontriga. It runs with the
+-- rights of the role that changes the table.
 -- Parameters:
 --      i_format        - sql, url or json
 --      i_operation .. i_arguments - the values that PostgreSQL gives the trigger
 --      i_row           - the row, for an UPDATE the new one
 --      i_old           - for an UPDATE the old one, otherwise the row
 --      i_expressions   - values from pgq._row_expressions; null if the arguments have none
--- Returns:
---      Whether the row shall be written to the table (the result of a BEFORE trigger).
--- Errors:
---      PQ020 arguments, PQ021 key missing, PQ022 key changed, PQ023 denied,
---      40001 the table has changed since the transaction's snapshot; those of pgq.insert_event
--- Tables:
---      reads pgq.row_layout
--- ----------------------------------------------------------------------
+-- Returns: whether the row shall be written to the table (the result of a BEFORE trigger).
 declare
     l           pgq.row_layout;
     v_fits      boolean;
@@ -187,17 +176,10 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._statement_event(7)
---
---      Puts the event for a statement into the queue: the common part of sqltriga, logutriga and jsontriga for
---      statement triggers. TRUNCATE is the only statement that they support. Internal.
---
+-- Puts the event for a statement into the queue: the common part of sqltriga, logutriga and jsontriga for statement
+-- triggers. TRUNCATE is the only statement that they support.
 -- Parameters:
 --      as pgq._row_event(10)
--- Errors:
---      PQ020 not a TRUNCATE, or arguments that it does not support; PQ023 denied; those of pgq.insert_event
--- ----------------------------------------------------------------------
 declare
     a           record;
     v_key       text[];

@@ -3,18 +3,11 @@ returns text
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_value(3)
---
---      Returns the value of an expression from a trigger's arguments, in its type's text form. Internal.
---
+-- Returns the value of an expression from a trigger's arguments, in its type's text form.
 -- Parameters:
 --      i_query     - the query that pgq._bind_columns made of the expression
 --      i_row       - the row it is about
 --      i_boolean   - whether it must be true or false
--- Errors:
---      PQ020 neither true nor false; whatever the expression raises
--- ----------------------------------------------------------------------
 declare
     v_result    pg_catalog.record;
     v_json      pg_catalog.json;
@@ -38,22 +31,12 @@ returns text[]
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_queries(3)
---
---      Returns the queries made of the expressions in a trigger's arguments, from the table's layout. It is not stable,
---      unlike its caller: it must see a layout that the same statement has made. Internal.
---
+-- Returns the queries made of the expressions in a trigger's arguments, from the table's layout. It is not stable,
+-- unlike its caller: it must see a layout that the same statement has made.
 -- Parameters:
---      i_relation  - the table
---      i_arguments - the trigger's arguments
 --      i_columns   - the table's columns
--- Returns:
---      Seven queries, null where there is no expression; null if the layout does not fit, which the caller detects
+-- Returns: seven queries, null where there is no expression; null if the layout does not fit, which the caller detects
 --      later.
--- Tables:
---      reads pgq.row_layout
--- ----------------------------------------------------------------------
 declare
     v_queries   text[];
 begin
@@ -80,22 +63,12 @@ returns text[]
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_expressions(3)
---
---      Returns the values of the expressions in a trigger's arguments. It runs with the rights of the role that changes
---      the table, like everything that a trigger does. It is stable, so that a query in an expression sees the tables
---      as they were when the statement began, as in PgQ. Internal.
---
+-- Returns the values of the expressions in a trigger's arguments. It runs with the rights of the role that changes the
+-- table, like everything that a trigger does. It is stable, so that a query in an expression sees the tables as they
+-- were when the statement began, as in PgQ.
 -- Parameters:
---      i_relation  - the table
---      i_arguments - the trigger's arguments
 --      i_row       - the row, for an UPDATE the new one
--- Returns:
---      when=, ev_type=, ev_data=, ev_extra1= .. 4=, as texts; null if there is none of them.
--- Errors:
---      PQ020 arguments; whatever the expressions raise
--- ----------------------------------------------------------------------
+-- Returns: when=, ev_type=, ev_data=, ev_extra1= .. 4=, as texts; null if there is none of them.
 declare
     -- Types with their schema, too: the search_path is the session's, as in the triggers themselves.
     v_queries   pg_catalog.text[];

@@ -3,20 +3,14 @@ create or replace function pgq._changed_columns(
 returns int[]
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._changed_columns(6)
---
---      Returns the columns that an UPDATE has changed. As in PgQ, a column is unchanged if its type calls the values
---      equal, even if they are written differently. Internal.
---
+-- Returns the columns that an UPDATE has changed. As in PgQ, a column is unchanged if its type calls the values equal,
+-- even if they are written differently.
 -- Parameters:
 --      i_layout        - layout of the table
 --      i_old, i_new    - the row before and after
 --      i_old_values, i_new_values - the same as texts
 --      i_columns       - positions of the columns to look at
--- Returns:
---      The positions of the changed columns.
--- ----------------------------------------------------------------------
+-- Returns: the positions of the changed columns.
 declare
     -- With too few digits, different numbers are written alike.
     v_rounded   constant boolean := pg_catalog.current_setting('extra_float_digits')::int < 1;
@@ -52,17 +46,12 @@ create or replace function pgq._row_json(
 returns text
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_json(6)
---
---      A row as jsontriga writes it: integers and booleans bare, dates and timestamps in ISO form whatever
---      the DateStyle, all else as a string in the form that its type writes. Internal.
---
+-- A row as jsontriga writes it: integers and booleans bare, dates and timestamps in ISO form whatever the DateStyle,
+-- all else as a string in the form that its type writes.
 -- Parameters:
 --      i_template .. i_types   - json_template, json_convert, columns and types of the table's layout
 --      i_row                   - the row
 --      i_values                - the row as texts
--- ----------------------------------------------------------------------
 declare
     v_iso       boolean;
     v_bare      text[] := i_values;
@@ -116,15 +105,10 @@ returns text
 language sql
 stable strict
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_url(2)
---
---      A row as logutriga writes it: column=value&..., a null column without '='. Internal.
---
+-- A row as logutriga writes it: column=value&..., a null column without '='.
 -- Parameters:
 --      i_template  - url_template of the table's layout
 --      i_values    - the row as texts
--- ----------------------------------------------------------------------
 select pg_catalog.format(i_template, variadic
            array(select coalesce('=' || pgq._urlencode(v), '') from pg_catalog.unnest(i_values) v));
 $$;
@@ -134,23 +118,14 @@ create or replace function pgq._row_sql(
 returns text
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_sql(5)
---
---      Returns a change as sqltriga writes it: the part of an INSERT, UPDATE or DELETE after the table's name.
---      Internal.
---
+-- Returns a change as sqltriga writes it: the part of an INSERT, UPDATE or DELETE after the table's name.
 -- Parameters:
 --      i_operation - INSERT, UPDATE or DELETE
 --      i_layout    - layout of the table
 --      i_old       - the old row as texts, not for an INSERT
 --      i_new       - the new row as texts, not for a DELETE
 --      i_changed   - of an UPDATE: positions of the columns that it changed
--- Returns:
---      The text; null if an UPDATE has changed only columns that are left out.
--- Errors:
---      PQ021 a column of the key is null, or there is none where one is needed
--- ----------------------------------------------------------------------
+-- Returns: the text; null if an UPDATE has changed only columns that are left out.
 declare
     v_shown     int[];
     v_where     text;

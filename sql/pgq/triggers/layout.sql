@@ -3,11 +3,7 @@ returns table (attnum int2, attname name, atttypid oid, by_operator boolean, pla
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_columns(1)
---
---      Returns a table's columns, and the properties of their types that the row triggers need. Internal.
---
+-- Returns a table's columns, and the properties of their types that the row triggers need.
 -- Returns:
 --      by_operator - whether two texts may stand for equal values, so that '=' has to decide whether the
 --                    column has changed (1.5 and 1.50). False for types without an equality of their own,
@@ -15,7 +11,6 @@ as $$
 --      plain       - whether to_json writes it as jsontriga does: builtin types, but not those which become
 --                    bare numbers with fractions, arrays, or JSON inside the JSON
 --      is_domain   - whether the type is a domain
--- ----------------------------------------------------------------------
 with recursive attribute as (
     select attnum, attname, atttypid, attcollation
       from pg_catalog.pg_attribute
@@ -68,21 +63,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_layout_build(2)
---
---      Determines what a row trigger needs to know about its table, and stores it in pgq.row_layout. It reads the
---      catalog and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by
---      users. Internal.
---
--- Parameters:
---      i_relation  - the table
---      i_arguments - the trigger's arguments
--- Errors:
---      PQ020 arguments, or unknown magic column
--- Tables:
---      reads the catalog; inserts into pgq.row_layout and removes outdated rows there
--- ----------------------------------------------------------------------
+-- Determines what a row trigger needs to know about its table, and stores it in pgq.row_layout. It reads the catalog
+-- and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by users.
 declare
     v_magic     constant name[] := '{_pgq_ev_type,_pgq_ev_data,_pgq_ev_extra1,_pgq_ev_extra2,_pgq_ev_extra3,_pgq_ev_extra4}';
     a           record;
@@ -206,11 +188,7 @@ create or replace function pgq._has_primary_key(i_relation oid)
 returns boolean
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._has_primary_key(1)
---
---      Whether a table has got a primary key since its layout was made. Internal.
--- ----------------------------------------------------------------------
+-- Whether a table has got a primary key since its layout was made.
 select exists (select from pg_catalog.pg_index where indrelid = i_relation and indisprimary);
 $$;
 
@@ -218,12 +196,8 @@ create or replace function pgq._row_has_columns(i_relation oid, i_row anyelement
 returns boolean
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_has_columns(4)
---
---      Whether a table has exactly these columns and types, for tables with a domain, whose rows cannot be
---      set to null to compare their structure. Names come from the row, types from the catalog. Internal.
--- ----------------------------------------------------------------------
+-- Whether a table has exactly these columns and types, for tables with a domain, whose rows cannot be set to null to
+-- compare their structure. Names come from the row, types from the catalog.
 select i_columns = array(select k::name from pg_catalog.json_object_keys(pg_catalog.row_to_json(i_row)) k)
        and i_types = array(select c.atttypid
                              from pg_catalog.pg_attribute c

@@ -3,16 +3,12 @@ returns trigger
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.sqltriga(0)
+-- Row trigger for INSERT, UPDATE, DELETE: the change as a piece of SQL. Statement trigger for TRUNCATE.
 --
---      Row trigger for INSERT, UPDATE, DELETE: the change as a piece of SQL. Statement trigger for TRUNCATE.
---
---      ev_type     - I, U, D, R
---      ev_data     - what follows the table's name in the statement: (columns) values (...),
---                    column=value,... where key=value, or key=value; for TRUNCATE empty
---      ev_extra1   - schema.table, not quoted
---
+-- ev_type     - I, U, D, R
+-- ev_data     - what follows the table's name in the statement: (columns) values (...),
+--               column=value,... where key=value, or key=value; for TRUNCATE empty
+-- ev_extra1   - schema.table, not quoted
 -- Trigger arguments:
 --      queue               - name of the queue, first
 --      ignore=c1,c2        - leave these columns out; an UPDATE that changes only them makes no event
@@ -24,10 +20,8 @@ as $$
 --      ev_type=EXPR, ev_data=EXPR, ev_extra1=EXPR .. ev_extra4=EXPR
 --                          - replace this field of the event
 --      Columns named _pgq_ev_type, _pgq_ev_data, _pgq_ev_extra1 .. 4 replace these fields, too.
--- Errors:
---      PQ020 trigger arguments, PQ021 UPDATE or DELETE without a key, PQ022 UPDATE of the key,
---      PQ023 denied; those of pgq.insert_event
--- ----------------------------------------------------------------------
+-- Errors: PQ020 trigger arguments, PQ021 UPDATE or DELETE without a key, PQ022 UPDATE of the key, PQ023 denied; those
+--      of pgq.insert_event
 begin
     -- Functions in place of operators: expressions need the session's search_path, and there '=' may be anything.
     if pg_catalog.texteq(tg_level, 'STATEMENT') then
@@ -55,15 +49,11 @@ returns trigger
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.logutriga(0)
+-- Row trigger for INSERT, UPDATE, DELETE: the row, urlencoded. Statement trigger for TRUNCATE.
 --
---      Row trigger for INSERT, UPDATE, DELETE: the row, urlencoded. Statement trigger for TRUNCATE.
---
---      ev_type     - I:key columns, U:..., D:...; for TRUNCATE R
---      ev_data     - column=value&..., null columns without '='; for TRUNCATE empty
---      ev_extra1   - schema.table, not quoted
---
+-- ev_type     - I:key columns, U:..., D:...; for TRUNCATE R
+-- ev_data     - column=value&..., null columns without '='; for TRUNCATE empty
+-- ev_extra1   - schema.table, not quoted
 -- Trigger arguments:
 --      queue               - name of the queue, first
 --      ignore=c1,c2        - leave these columns out; an UPDATE that changes only them makes no event
@@ -75,10 +65,8 @@ as $$
 --      ev_type=EXPR, ev_data=EXPR, ev_extra1=EXPR .. ev_extra4=EXPR
 --                          - replace this field of the event
 --      Columns named _pgq_ev_type, _pgq_ev_data, _pgq_ev_extra1 .. 4 replace these fields, too.
--- Errors:
---      PQ020 trigger arguments, PQ021 UPDATE or DELETE without a key, PQ022 UPDATE of the key,
---      PQ023 denied; those of pgq.insert_event
--- ----------------------------------------------------------------------
+-- Errors: PQ020 trigger arguments, PQ021 UPDATE or DELETE without a key, PQ022 UPDATE of the key, PQ023 denied; those
+--      of pgq.insert_event
 begin
     -- Functions in place of operators: expressions need the session's search_path, and there '=' may be anything.
     if pg_catalog.texteq(tg_level, 'STATEMENT') then
@@ -106,15 +94,11 @@ returns trigger
 language plpgsql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq.jsontriga(0)
+-- Row trigger for INSERT, UPDATE, DELETE: the row as JSON. Statement trigger for TRUNCATE.
 --
---      Row trigger for INSERT, UPDATE, DELETE: the row as JSON. Statement trigger for TRUNCATE.
---
---      ev_type     - {"op":"INSERT","table":["schema","table"],"pkey":["column"]}
---      ev_data     - the row; all but integers and booleans are strings. {} for TRUNCATE
---      ev_extra1   - schema.table, not quoted
---
+-- ev_type     - {"op":"INSERT","table":["schema","table"],"pkey":["column"]}
+-- ev_data     - the row; all but integers and booleans are strings. {} for TRUNCATE
+-- ev_extra1   - schema.table, not quoted
 -- Trigger arguments:
 --      queue               - name of the queue, first
 --      ignore=c1,c2        - leave these columns out; an UPDATE that changes only them makes no event
@@ -126,10 +110,8 @@ as $$
 --      ev_type=EXPR, ev_data=EXPR, ev_extra1=EXPR .. ev_extra4=EXPR
 --                          - replace this field of the event
 --      Columns named _pgq_ev_type, _pgq_ev_data, _pgq_ev_extra1 .. 4 replace these fields, too.
--- Errors:
---      PQ020 trigger arguments, PQ021 UPDATE or DELETE without a key, PQ022 UPDATE of the key,
---      PQ023 denied; those of pgq.insert_event
--- ----------------------------------------------------------------------
+-- Errors: PQ020 trigger arguments, PQ021 UPDATE or DELETE without a key, PQ022 UPDATE of the key, PQ023 denied; those
+--      of pgq.insert_event
 begin
     -- Functions in place of operators: expressions need the session's search_path, and there '=' may be anything.
     if pg_catalog.texteq(tg_level, 'STATEMENT') then

@@ -3,19 +3,13 @@ returns text[]
 language plpgsql
 immutable parallel safe
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._row_values(2)
---
---      Returns the columns of a row in their text form: exactly what the types' output functions write. JSON would lose
---      it (dates, booleans, arrays, values that are JSON themselves), and so would casts to text (booleans, types with
---      a cast of their own). Internal.
---
+-- Returns the columns of a row in their text form: exactly what the types' output functions write. JSON would lose it
+-- (dates, booleans, arrays, values that are JSON themselves), and so would casts to text (booleans, types with a cast
+-- of their own).
 -- Parameters:
 --      i_row       - the row as text, from row::text
 --      i_columns   - how many columns it has, at most 64
--- Returns:
---      One element per column, followed by any number of nulls.
--- ----------------------------------------------------------------------
+-- Returns: one element per column, followed by any number of nulls.
 declare
     narrow  pgq.row_text_16;
 begin
@@ -38,16 +32,10 @@ create or replace function pgq._wide_row_values(i_query text, i_row anyelement)
 returns text[]
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._wide_row_values(2)
---
---      Does the work of pgq._row_values(2) for tables of more than 64 columns, by a query that names each column.
---      Internal.
---
+-- Does the work of pgq._row_values(2) for tables of more than 64 columns, by a query that names each column.
 -- Parameters:
 --      i_query - the layout's values_query
 --      i_row   - the row
--- ----------------------------------------------------------------------
 declare
     v_values    text[];
 begin
@@ -61,12 +49,8 @@ returns text
 language plpgsql
 immutable strict parallel safe
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq._urlencode(1)
---
---      Encodes a text for a urlencoded row: letters, digits, '_', '.' and '-' stay, a space becomes '+',
---      each other byte (in the database's encoding) '%' and two lower case hex digits. Internal.
--- ----------------------------------------------------------------------
+-- Encodes a text for a urlencoded row: letters, digits, '_', '.' and '-' stay, a space becomes '+', each other byte (in
+-- the database's encoding) '%' and two lower case hex digits.
 declare
     v_text  text := i_text;
     v_char  text;

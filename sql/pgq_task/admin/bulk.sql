@@ -4,26 +4,16 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.change_tasks(5)
---
---      Applies one change to all tasks of a queue that match a filter.
---
+-- Applies one change to all tasks of a queue that match a filter.
 -- Parameters:
---      queue       - name of the queue
 --      filter      - as for pgq_task.list_tasks(3); null for all
 --      change      - as in the changes of pgq_task.modify(7), without id and version: {"delay": "1 hour"},
 --                    {"queue": "slow", "priority": 3}, {"stop": true}, ...
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 --      claimed     - include claimed tasks; otherwise they are skipped
--- Returns:
---      Number of tasks.
--- Errors:
---      PQ070 no such queue, PQ071 another task has the unique_key, PQ072 invalid arguments, 42501 no right to do this,
---      or no right to read, which any filter except by ids needs
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: number of tasks.
+-- Errors: PQ070 no such queue, PQ071 another task has the unique_key, PQ072 invalid arguments, 42501 no right to do
+--      this, or no right to read, which any filter except by ids needs
 #variable_conflict use_variable
 declare
     v_ids   bigint[];
@@ -55,24 +45,14 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.remove_tasks(4)
---
---      Deletes all tasks of a queue that match a filter.
---
+-- Deletes all tasks of a queue that match a filter.
 -- Parameters:
---      queue       - name of the queue
 --      filter      - as for pgq_task.list_tasks(3); null for all
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 --      claimed     - include claimed tasks; otherwise they are skipped
--- Returns:
---      Number of tasks.
--- Errors:
---      PQ070 no such queue, PQ072 invalid arguments, 42501 no right to do this, or no right to read, which any filter
---      except by ids needs
--- Tables:
---      deletes from pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: number of tasks.
+-- Errors: PQ070 no such queue, PQ072 invalid arguments, 42501 no right to do this, or no right to read, which any
+--      filter except by ids needs
 #variable_conflict use_variable
 declare
     v_ids   bigint[];
@@ -91,25 +71,16 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.requeue(3)
---
---      Sends tasks of an error queue back to the queues where they failed: available at once, with attempts reset to 0,
---      and with their previous headers and unique_key.
---
+-- Sends tasks of an error queue back to the queues where they failed: available at once, with attempts reset to 0, and
+-- with their previous headers and unique_key.
 -- Parameters:
 --      queue       - name of the error queue
 --      filter      - as for pgq_task.list_tasks(3); null for all
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
--- Returns:
---      Number of tasks. Tasks that did not come from another queue stay, and so do tasks whose unique_key another task
---      has now.
--- Errors:
---      PQ070 no such queue, or the queue that a task came from no longer exists; PQ072 invalid arguments;
---      42501 no right to change tasks here or to insert them there
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: number of tasks. Tasks that did not come from another queue stay, and so do tasks whose unique_key another
+--      task has now.
+-- Errors: PQ070 no such queue, or the queue that a task came from no longer exists; PQ072 invalid arguments; 42501 no
+--      right to change tasks here or to insert them there
 #variable_conflict use_variable
 declare
     v_found     bigint[];
@@ -147,12 +118,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._lock_found(6)
---
---      Locks the tasks of a queue that match a filter, in the order of their ids. Claimed tasks, and tasks locked by a
---      session that is about to claim or finish them, are included only on request. Internal.
--- ----------------------------------------------------------------------
+-- Locks the tasks of a queue that match a filter, in the order of their ids. Claimed tasks, and tasks locked by a
+-- session that is about to claim or finish them, are included only on request.
 declare
     v_where constant text := pgq_task._filter_sql(i_filter);
     q       record;

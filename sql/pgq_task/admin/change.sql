@@ -3,21 +3,11 @@ returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.stop(2)
---
---      Stops a task: it cannot be claimed until start() or another change gives it a time.
---
+-- Stops a task: it cannot be claimed until start() or another change gives it a time.
 -- Parameters:
---      id      - its id
 --      version - its version; null for any
--- Returns:
---      Its new version.
--- Errors:
---      PQ071 there is no such task in this version, or it is claimed
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: its new version.
+-- Errors: PQ071 there is no such task in this version, or it is claimed
 begin
     return pgq_task._change_one(stop.id, stop.version, '{"stop": true}');
 end;
@@ -28,21 +18,11 @@ returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.start(2)
---
---      Makes a stopped or scheduled task available now.
---
+-- Makes a stopped or scheduled task available now.
 -- Parameters:
---      id      - its id
 --      version - its version; null for any
--- Returns:
---      Its new version.
--- Errors:
---      PQ071 there is no such task in this version, or it is claimed
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: its new version.
+-- Errors: PQ071 there is no such task in this version, or it is claimed
 begin
     return pgq_task._change_one(start.id, start.version, '{"delay": "0"}');
 end;
@@ -53,11 +33,7 @@ returns int4
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._change_one(3)
---
---      Changes one task that is not claimed; without a version, in any version. Internal.
--- ----------------------------------------------------------------------
+-- Changes one task that is not claimed; without a version, in any version.
 declare
     v_version   int4 := i_version;
 begin
@@ -79,12 +55,8 @@ returns table (id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._change_locked(4)
---
---      Changes tasks that the caller has locked: each by its own change, or all by a common one. If changes collide, so
---      may the inserts that follow; then they are only reported. Internal.
--- ----------------------------------------------------------------------
+-- Changes tasks that the caller has locked: each by its own change, or all by a common one. If changes collide, so may
+-- the inserts that follow; then they are only reported.
 #variable_conflict use_column
 declare
     v_queues    constant text[] := array(select distinct c ->> 'queue' from unnest(i_changes || i_common) c where c ->> 'queue' is not null);
@@ -115,11 +87,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._apply_changes(3)
---
---      Does the work of pgq_task._change_locked(4) for queues that are known to exist. Internal.
--- ----------------------------------------------------------------------
+-- Does the work of pgq_task._change_locked(4) for queues that are known to exist.
 #variable_conflict use_column
 declare
     v_now_pos   constant bigint := pgq_task._position_now();
@@ -189,7 +157,6 @@ begin
 end;
 $$;
 
-
 create or replace function pgq_task.replay(
     queue text, target text default null, ids bigint[] default null,
     finished_from timestamptz default null, finished_before timestamptz default null,
@@ -198,26 +165,17 @@ returns setof bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.replay(8)
---
---      Pushes kept finished tasks again, as new tasks, in the order in which they were finished. The new tasks have the
---      payload, priority and keys of the old ones, and headers that identify these: origin (the queue), replay_of (the
---      id) and finished_at.
---
+-- Pushes kept finished tasks again, as new tasks, in the order in which they were finished. The new tasks have the
+-- payload, priority and keys of the old ones, and headers that identify these: origin (the queue), replay_of (the id)
+-- and finished_at.
 -- Parameters:
 --      queue       - the queue whose finished tasks to push
 --      target      - the queue to push to; null for the same one
 --      others      - the tasks, as in pgq_task.finished_tasks(7); if there are more than max_tasks, those finished
 --                    last; null for all
--- Returns:
---      The ids of the new tasks. If the target already has a task with the same unique_key, the id of that task.
--- Errors:
---      PQ070 no such queue, 42501 no right to read the queue or insert into the target, PQ072 an invalid limit or
+-- Returns: the ids of the new tasks. If the target already has a task with the same unique_key, the id of that task.
+-- Errors: PQ070 no such queue, 42501 no right to read the queue or insert into the target, PQ072 an invalid limit or
 --      outcome
--- Tables:
---      inserts into pgq_task.task
--- ----------------------------------------------------------------------
 begin
     -- Check this even if there is nothing to push.
     if target is not null then

@@ -29,12 +29,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_queue_info(2)
---
---      Returns the settings and sizes of task queues. It counts at most max_count tasks of each kind and priority, so
---      that the cost does not depend on the size of the queue.
---
+-- Returns the settings and sizes of task queues. It counts at most max_count tasks of each kind and priority, so that
+-- the cost does not depend on the size of the queue.
 -- Parameters:
 --      queue               - name of a queue, null for all
 --      max_count           - maximum number to count; null for all
@@ -53,11 +49,7 @@ as $$
 --      oldest              - time since which the task that has waited longest is available
 --      next_time           - time when the next scheduled task is due
 --      The sizes are null for a restricted queue that the caller may not read.
--- Errors:
---      PQ070 no such queue, PQ072 a count that is not positive
--- Tables:
---      reads pgq_task.queue, pgq_task.lane, pgq_task.task
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, PQ072 a count that is not positive
 #variable_conflict use_column
 declare
     max_pos constant bigint := 9223372036854775807;
@@ -155,11 +147,7 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._estimate_total(1)
---
---      Returns the planner's estimate of a queue's number of tasks. Internal.
--- ----------------------------------------------------------------------
+-- Returns the planner's estimate of a queue's number of tasks.
 declare
     v_plan  json;
 begin
@@ -174,20 +162,9 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.queue_is_empty(1)
---
---      Returns whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
---
--- Parameters:
---      queues  - names of the queues
--- Returns:
---      True if all of them are empty, as seen by the caller's transaction.
--- Errors:
---      PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
--- Tables:
---      reads pgq_task.queue, pgq_task.lane, pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
+-- Returns: true if all of them are empty, as seen by the caller's transaction.
+-- Errors: PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
 begin
     perform pgq_task._require_readable(queues);
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
@@ -213,21 +190,10 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.next_time(1)
---
---      Returns the time when the first task of some queues can be claimed, if all present claims continue.
---
--- Parameters:
---      queues  - names of the queues
--- Returns:
---      The time, which is in the past if a task can be claimed now; null if there is no task. Pauses of queues are not
---      considered.
--- Errors:
---      PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
--- Tables:
---      reads pgq_task.queue, pgq_task.lane, pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns the time when the first task of some queues can be claimed, if all present claims continue.
+-- Returns: the time, which is in the past if a task can be claimed now; null if there is no task. Pauses of queues are
+--      not considered.
+-- Errors: PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
 declare
     v_now   constant timestamptz := clock_timestamp();
 begin
@@ -255,14 +221,8 @@ language sql
 volatile
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.server_time(0)
---
---      Returns the server's time, which leases and schedules use.
---
--- Returns:
---      The present time, not that of the transaction's start.
--- ----------------------------------------------------------------------
+-- Returns the server's time, which leases and schedules use.
+-- Returns: the present time, not that of the transaction's start.
     select clock_timestamp();
 $$;
 
@@ -271,11 +231,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_readable(1)
---
---      Raises PQ070 for the first name that is not a task queue, 42501 if the caller may not read it. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ070 for the first name that is not a task queue, 42501 if the caller may not read it.
 begin
     perform pgq_task._require_queues(i_queues);
     perform pgq_task._require_right(r.queue_id, 'read')

@@ -3,19 +3,12 @@ returns setof bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.reserve_ids(1)
---
---      Reserves ids for inserts of pgq_task.modify(7), so that tasks can refer to each other in their payloads. No
---      other task gets them.
---
+-- Reserves ids for inserts of pgq_task.modify(7), so that tasks can refer to each other in their payloads. No other
+-- task gets them.
 -- Parameters:
 --      count   - number of ids
--- Returns:
---      The ids.
--- Errors:
---      PQ072 a count that is not positive
--- ----------------------------------------------------------------------
+-- Returns: the ids.
+-- Errors: PQ072 a count that is not positive
 begin
     if count is null or count < 1 then
         perform pgq_task._raise_invalid(format('%s ids', coalesce(count::text, 'NULL')), 'Reserve one id or more.');
@@ -30,11 +23,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._insert_tasks(2)
---
---      Does the inserts of pgq_task.modify(7). Internal.
--- ----------------------------------------------------------------------
+-- Does the inserts of pgq_task.modify(7).
 #variable_conflict use_column
 declare
     v_last      constant bigint := pg_sequence_last_value('pgq_task.task_id_seq');
@@ -130,12 +119,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._show_tasks(2)
---
---      Creates missing lanes and wakes the workers after tasks were put into these queues, with these priorities.
---      Internal.
--- ----------------------------------------------------------------------
+-- Creates missing lanes and wakes the workers after tasks were put into these queues, with these priorities.
 begin
     -- In the order in which drop_queue() locks it.
     perform pgq_task._wake_workers(w.queue_id, q.queue_name)
@@ -154,12 +138,7 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_insert(1)
---
---      Raises PQ070 if one of these queues does not exist, 42501 if the caller may not insert into it.
---      Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ070 if one of these queues does not exist, 42501 if the caller may not insert into it.
 declare
     w   record;
 begin

@@ -4,11 +4,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.list_tasks(3)
---
---      Returns tasks in their present state. It locks nothing and changes nothing.
---
+-- Returns tasks in their present state. It locks nothing and changes nothing.
 -- Parameters:
 --      queue       - name of a queue; null for all that the caller may read
 --      filter      - a JSON object of conditions, all of which are met:
@@ -22,14 +18,9 @@ as $$
 --                    at_after, at_before the same of the time from which they are available; of those that
 --                                        are claimed, that is the end of the lease
 --      max_tasks   - maximum number of tasks; null for all
--- Returns:
---      Tasks, queue by queue, those of the highest priority first, in the order in which they become available; held
---      tasks come last. None of an error queue that no task has come to yet.
--- Errors:
---      PQ070 no such queue, PQ072 an invalid filter or limit, 42501 no right to read the queue
--- Tables:
---      reads pgq_task.queue, pgq_task.lane, pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: Tasks, queue by queue, those of the highest priority first, in the order in which they become available;
+--      held tasks come last. None of an error queue that no task has come to yet.
+-- Errors: PQ070 no such queue, PQ072 an invalid filter or limit, 42501 no right to read the queue
 #variable_conflict use_column
 declare
     v_where constant text := pgq_task._filter_sql(filter);
@@ -91,13 +82,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._filter_sql(1)
---
---      Returns the condition on pgq_task.task_status, with the alias s, for a filter. Internal.
--- Errors:
---      PQ072 an invalid filter
--- ----------------------------------------------------------------------
+-- Returns the condition on pgq_task.task_status, with the alias s, for a filter.
 declare
     statuses    constant text[] := '{available,claimed,scheduled,held,stopped}';
     v_sql       text := 'true';
@@ -155,11 +140,7 @@ create or replace function pgq_task._raise_unknown_filter(i_key text)
 returns text
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_unknown_filter(1)
---
---      Raises PQ072. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072.
 begin
     perform pgq_task._raise_invalid(
         pg_catalog.format('the filter has an unknown condition %L', i_key),
@@ -174,11 +155,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_limit(1)
---
---      Raises PQ072 unless a limit is null or positive. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless a limit is null or positive.
 begin
     if i_max_tasks < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s tasks', i_max_tasks), 'Give a limit of one task or more, or null for none.');

@@ -6,13 +6,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.modify(7)
---
---      Inserts, changes and deletes any number of tasks, all of them or none: each must have the given version and not
---      be claimed by another claimant. It can also require that other tasks exist, in a version, until the transaction
---      ends.
---
+-- Inserts, changes and deletes any number of tasks, all of them or none: each must have the given version and not be
+-- claimed by another claimant. It can also require that other tasks exist, in a version, until the transaction ends.
 -- Parameters:
 --      claimant        - name of the caller as a claimant
 --      inserts         - JSON array of {"queue": text}, each with further parameters of pgq_task.push(8): "payload",
@@ -30,16 +25,11 @@ as $$
 --      nr              - the place in its list, from 1
 --      id              - id of the task; with skip, of the existing task
 --      version         - its new version; null if it was deleted
--- Errors:
---      PQ071 with a reason for each task that is missing, claimed, or there already; PQ070 no such queue;
---      PQ072 invalid arguments; 42501 no right to do this
--- Tables:
---      inserts into, updates, deletes from pgq_task.task
--- Notes:
---      A change ends the claim, unless "keep_lease" is true; without a time the task is then available at once. A
+-- Errors: PQ071 with a reason for each task that is missing, claimed, or there already; PQ070 no such queue; PQ072
+--      invalid arguments; 42501 no right to do this
+-- Notes: a change ends the claim, unless "keep_lease" is true; without a time the task is then available at once. A
 --      scheduled or stopped task stays so. In another queue its attempts begin at 0. Tasks are locked in the order of
 --      their ids, so that calls do not deadlock with each other.
--- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
     v_kinds     text[];
@@ -122,11 +112,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._lock_tasks(2)
---
---      Locks tasks in the order of their ids; tasks that must only stay unchanged are locked for share. Internal.
--- ----------------------------------------------------------------------
+-- Locks tasks in the order of their ids; tasks that must only stay unchanged are locked for share.
 declare
     w   record;
 begin
@@ -151,13 +137,9 @@ language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._collisions_of(3)
---
---      Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
---      exists and stays, or of an earlier insert or change, in queues that the caller may insert into; null if there
---      are none. Internal.
--- ----------------------------------------------------------------------
+-- Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
+-- exists and stays, or of an earlier insert or change, in queues that the caller may insert into; null if there are
+-- none.
     with changed as (
         select t.id, t.version, t.queue_id as from_queue, case when c ->> 'queue' is null then t.queue_id else q.queue_id end as queue_id,
                case when c ? 'unique_key' then c ->> 'unique_key' else t.unique_key end as unique_key
@@ -196,11 +178,7 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_modify_conflict(1)
---
---      Raises PQ071 for the conflicts of pgq_task.modify(7). Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ071 for the conflicts of pgq_task.modify(7).
 begin
     perform pgq_task._raise_conflict((
         select string_agg(concat_ws(' ', c ->> 'kind', 'of task ' || (c ->> 'id'), 'in version ' || case when c ->> 'kind' <> 'insert' then c ->> 'version' end,
@@ -216,11 +194,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._delete_locked(1)
---
---      Deletes tasks that the caller has locked. Internal.
--- ----------------------------------------------------------------------
+-- Deletes tasks that the caller has locked.
 declare
     v_tasks     pgq_task.task[];
     v_queues    int4[];
@@ -238,18 +212,13 @@ begin
 end;
 $$;
 
-
 create or replace function pgq_task._require_modification(i_kind text, i_list jsonb, i_force boolean default false)
 returns void
 language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_modification(3)
---
---      Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid.
 declare
     v_known     constant text[] := case i_kind
         when 'insert' then '{id,queue,payload,at,delay,priority,headers,unique_key,order_key}'
@@ -302,11 +271,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_named_once(2)
---
---      Raises PQ072 for a task that is named twice for the same operation. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 for a task that is named twice for the same operation.
 declare
     v_id    constant bigint := (select i from unnest(i_ids) i group by i having count(i) > 1 order by i limit 1);
 begin

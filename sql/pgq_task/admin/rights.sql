@@ -3,22 +3,13 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.restrict_queue(2)
---
---      Restricts a queue: from the commit on only members of pgq_admin, and roles with rights from
---      pgq_task.grant_queue(3), may act on its tasks. (A transaction that has pushed before, and is still open, may
---      push once more.) Other queues are open: to pgq_writer for inserting, to pgq_reader for the rest. The error queue
---      is a separate queue. It is created when the first task goes there, with the restrictions of this one.
---
+-- Restricts a queue: from the commit on only members of pgq_admin, and roles with rights from pgq_task.grant_queue(3),
+-- may act on its tasks. (A transaction that has pushed before, and is still open, may push once more.) Other queues are
+-- open: to pgq_writer for inserting, to pgq_reader for the rest. The error queue is a separate queue. It is created
+-- when the first task goes there, with the restrictions of this one.
 -- Parameters:
---      queue       - its name
 --      restricted  - false opens it again; the grants are kept
--- Errors:
---      PQ070 no such queue, PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
--- Tables:
---      updates pgq_task.queue
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
 declare
     v_id    int4;
 begin
@@ -42,12 +33,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._guard_inbox(0)
---
---      Lets pgq_writer insert into pgq_task.inbox, which does not check rights on queues, only while no queue is
---      restricted. Pushes take a slower path while it is closed. Internal.
--- ----------------------------------------------------------------------
+-- Lets pgq_writer insert into pgq_task.inbox, which does not check rights on queues, only while no queue is restricted.
+-- Pushes take a slower path while it is closed.
 begin
     -- One session at a time, including those that have not committed yet.
     perform pg_advisory_xact_lock(1886875927);
@@ -64,14 +51,9 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.grant_queue(3)
---
---      Grants a role and its members rights on the tasks of a restricted queue. To call the functions at all they must
---      also be members of pgq_writer (push) or pgq_reader (the rest).
---
+-- Grants a role and its members rights on the tasks of a restricted queue. To call the functions at all they must also
+-- be members of pgq_writer (push) or pgq_reader (the rest).
 -- Parameters:
---      queue   - its name
 --      actions - some of
 --                insert  push tasks, insert them with modify(), move them there from another queue
 --                claim   claim tasks, and renew, finish, fail and give back those
@@ -79,11 +61,7 @@ as $$
 --                delete  delete tasks with modify() or remove_tasks()
 --                read    list tasks, and depend on them in modify()
 --      role    - name of the role
--- Errors:
---      PQ070 no such queue, PQ072 no such role or action
--- Tables:
---      inserts into or updates pgq_task.queue_grant
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, PQ072 no such role or action
 declare
     v_grantee   constant oid := pgq_task._require_role(role);
     v_queue     int4;
@@ -105,21 +83,12 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.revoke_queue(3)
---
---      Revokes rights that pgq_task.grant_queue(3) has granted to a role. Its rights as a member of other roles do not
---      change.
---
+-- Revokes rights that pgq_task.grant_queue(3) has granted to a role. Its rights as a member of other roles do not
+-- change.
 -- Parameters:
---      queue   - its name
 --      actions - as for pgq_task.grant_queue(3)
 --      role    - name of the role
--- Errors:
---      PQ070 no such queue, PQ072 no such role or action
--- Tables:
---      updates or deletes from pgq_task.queue_grant
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, PQ072 no such role or action
 #variable_conflict use_column
 declare
     v_grantee   constant oid := pgq_task._require_role(role);
@@ -142,11 +111,7 @@ returns void
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._restrict_as(2)
---
---      Restricts a queue to the roles that have rights on another one. Internal.
--- ----------------------------------------------------------------------
+-- Restricts a queue to the roles that have rights on another one.
     select pgq_task.restrict_queue(i_queue);
     insert into pgq_task.queue_grant (queue_id, grantee, actions)
     select q.queue_id, g.grantee, g.actions
@@ -160,11 +125,7 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_queue_grants(1)
---
---      Returns the grants on task queues.
---
+-- Returns the grants on task queues.
 -- Parameters:
 --      queue       - name of a queue, null for all
 -- Returns:
@@ -172,11 +133,7 @@ as $$
 --      restricted  - if false, the grants have no effect
 --      role        - the role; null for a restricted queue without grants
 --      actions     - the granted actions
--- Errors:
---      PQ070 no such queue
--- Tables:
---      reads pgq_task.queue, pgq_task.queue_grant
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue
 #variable_conflict use_column
 begin
     if get_queue_grants.queue is not null then
@@ -197,11 +154,7 @@ returns text[]
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._actions(0)
---
---      Returns the actions that can be granted. Internal.
--- ----------------------------------------------------------------------
+-- Returns the actions that can be granted.
     select '{insert,claim,change,delete,read}'::text[];
 $$;
 
@@ -211,16 +164,11 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._has_right(3)
---
---      Returns whether the caller has a right on the tasks of a restricted queue. The caller is the role of SET ROLE,
---      or else of the session; within this function current_user would be its owner. Internal.
---
+-- Returns whether the caller has a right on the tasks of a restricted queue. The caller is the role of SET ROLE, or
+-- else of the session; within this function current_user would be its owner.
 -- Parameters:
 --      i_user  - current_user if the caller knows it, as a view does: that role must have the right, too. Without it
 --                the right is refused if PostgreSQL runs the code for another role, see pgq_task._runs_for_another(0).
--- ----------------------------------------------------------------------
 begin
     return pgq_task._role_has_right(coalesce(nullif(current_setting('role'), 'none')::name, session_user), i_queue_id, i_action)
        and case when i_user is null then not pgq_task._runs_for_another()
@@ -234,11 +182,7 @@ language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._role_has_right(3)
---
---      Returns whether a role has a right on the tasks of a restricted queue. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a role has a right on the tasks of a restricted queue.
     select pg_has_role(i_role, 'pgq_admin', 'usage')
         or exists (select from pgq_task.queue_grant g
                     where g.queue_id = i_queue_id and i_action = any (g.actions)
@@ -250,14 +194,10 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._runs_for_another(0)
---
---      Returns whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression
---      of an index during autovacuum, ANALYZE, REINDEX or CREATE INDEX, or in the query of a materialized view during a
---      refresh. These are PostgreSQL's security-restricted operations. PostgreSQL does not expose this state, but
---      refuses a few statements in it, of which UNLISTEN is the cheapest, and allowed on a standby. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression of
+-- an index during autovacuum, ANALYZE, REINDEX or CREATE INDEX, or in the query of a materialized view during a
+-- refresh. These are PostgreSQL's security-restricted operations. PostgreSQL does not expose this state, but refuses a
+-- few statements in it, of which UNLISTEN is the cheapest, and allowed on a standby.
 begin
     unlisten pgq_task_no_channel;
     return false;
@@ -272,11 +212,7 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_right(2)
---
---      Returns true, or raises 42501 if the caller may not do this with the tasks of a restricted queue. Internal.
--- ----------------------------------------------------------------------
+-- Returns true, or raises 42501 if the caller may not do this with the tasks of a restricted queue.
 declare
     v_queue text;
 begin
@@ -301,11 +237,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_role(1)
---
---      Returns the role of this name; raises PQ072 if there is none. Internal.
--- ----------------------------------------------------------------------
+-- Returns the role of this name; raises PQ072 if there is none.
 declare
     v_role  constant oid := (select oid from pg_roles where rolname = i_role);
 begin
@@ -323,11 +255,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_actions(1)
---
---      Raises PQ072 unless these are actions. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless these are actions.
 declare
     v_wrong constant text := (select string_agg(coalesce(quote_literal(a), 'NULL'), ', ') from unnest(i_actions) a
                                where coalesce(a, '') <> all (pgq_task._actions()));

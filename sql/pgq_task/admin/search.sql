@@ -3,21 +3,12 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.index_payload(1)
---
---      Creates an index for one queue, with which filters by "payload" find tasks quickly. Claims do not touch it;
---      pushing into this queue costs more from then on. While it is created, no session can push, claim or finish in
---      any queue. If there are many tasks, let a superuser, or a member of pgq_owner, run the statement that
---      pgq_task.payload_index_sql(1) returns, which does not block other sessions.
---
--- Parameters:
---      queue   - its name
--- Returns:
---      1 if it was created, 0 if it existed.
--- Errors:
---      PQ070 no such queue
--- ----------------------------------------------------------------------
+-- Creates an index for one queue, with which filters by "payload" find tasks quickly. Claims do not touch it; pushing
+-- into this queue costs more from then on. While it is created, no session can push, claim or finish in any queue. If
+-- there are many tasks, let a superuser, or a member of pgq_owner, run the statement that pgq_task.payload_index_sql(1)
+-- returns, which does not block other sessions.
+-- Returns: 1 if it was created, 0 if it existed.
+-- Errors: PQ070 no such queue
 declare
     v_id    constant int4 := pgq_task._id_of_queue(queue);
 begin
@@ -37,19 +28,10 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.payload_index_sql(1)
---
---      Returns the statement that creates the index of pgq_task.index_payload(1) without blocking workers. It cannot
---      run in a transaction. If it fails, call pgq_task.drop_payload_index(1) before running it again.
---
--- Parameters:
---      queue   - its name
--- Returns:
---      The statement.
--- Errors:
---      PQ070 no such queue
--- ----------------------------------------------------------------------
+-- Returns the statement that creates the index of pgq_task.index_payload(1) without blocking workers. It cannot run in
+-- a transaction. If it fails, call pgq_task.drop_payload_index(1) before running it again.
+-- Returns: the statement.
+-- Errors: PQ070 no such queue
 declare
     v_id    constant int4 := pgq_task._id_of_queue(queue);
 begin
@@ -63,19 +45,10 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.drop_payload_index(1)
---
---      Drops the index that pgq_task.index_payload(1) has created. It waits for all open transactions that have used
---      tasks, and no session can use tasks until it is committed: do it at a quiet time.
---
--- Parameters:
---      queue   - its name
--- Returns:
---      1 if it was dropped, 0 if there was none.
--- Errors:
---      PQ070 no such queue
--- ----------------------------------------------------------------------
+-- Drops the index that pgq_task.index_payload(1) has created. It waits for all open transactions that have used tasks,
+-- and no session can use tasks until it is committed: do it at a quiet time.
+-- Returns: 1 if it was dropped, 0 if there was none.
+-- Errors: PQ070 no such queue
 begin
     return pgq_task._drop_payload_index_of(pgq_task._id_of_queue(queue));
 end;
@@ -86,11 +59,7 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._drop_payload_index_of(1)
---
---      Drops the index of a queue, which may be dropped itself. Internal.
--- ----------------------------------------------------------------------
+-- Drops the index of a queue, which may be dropped itself.
 declare
     v_index constant regclass := to_regclass(format('pgq_task.task_payload_%s_idx', i_queue_id));
 begin
@@ -108,11 +77,7 @@ language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._has_payload_index(1)
---
---      Returns whether payloads of the queue are indexed. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether payloads of the queue are indexed.
     select exists (select from pg_index where indexrelid = to_regclass(format('pgq_task.task_payload_%s_idx', i_queue_id)) and indisvalid);
 $$;
 
@@ -122,11 +87,7 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._id_of_queue(1)
---
---      Returns the id of the queue; raises PQ070 if there is none. Internal.
--- ----------------------------------------------------------------------
+-- Returns the id of the queue; raises PQ070 if there is none.
 declare
     v_id    constant int4 := (select queue_id from pgq_task.queue where queue_name = i_queue);
 begin

@@ -3,12 +3,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._add_counters(1)
---
---      Creates the sequences that count the operations on a queue's tasks, except queue_pushed. A sequence adds one at
---      a time, so operations that often come in hundreds have a second sequence, for sixteens. Internal.
--- ----------------------------------------------------------------------
+-- Creates the sequences that count the operations on a queue's tasks, except queue_pushed. A sequence adds one at a
+-- time, so operations that often come in hundreds have a second sequence, for sixteens.
 declare
     v_name  text;
 begin
@@ -24,11 +20,7 @@ create or replace function pgq_task._sequence_of(i_name text)
 returns regclass
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._sequence_of(1)
---
---      Returns a queue's sequence, by its name in pgq_task; see pgq_task._living(1). Internal.
--- ----------------------------------------------------------------------
+-- Returns a queue's sequence, by its name in pgq_task; see pgq_task._living(1).
 begin
     return pgq_task._living(pg_catalog.to_regclass('pgq_task.' || i_name));
 end;
@@ -38,12 +30,8 @@ create or replace function pgq_task._living(i_seq regclass)
 returns regclass
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._living(1)
---
---      Returns a queue's sequence; null if the queue is gone. It waits for a session that is dropping the queue: a
---      session that used the sequence would wait too, and then fail with an internal error. Internal.
--- ----------------------------------------------------------------------
+-- Returns a queue's sequence; null if the queue is gone. It waits for a session that is dropping the queue: a session
+-- that used the sequence would wait too, and then fail with an internal error.
 begin
     if pg_catalog.pg_relation_is_updatable(i_seq, false) is not null and pg_catalog.pg_relation_filenode(i_seq) is not null then
         return i_seq;
@@ -56,11 +44,7 @@ create or replace function pgq_task._count_up(i_what text, i_queue_id int4, i_ta
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._count_up(3)
---
---      Counts an operation on a number of tasks. Internal.
--- ----------------------------------------------------------------------
+-- Counts an operation on a number of tasks.
 declare
     v_left      bigint := i_tasks;
     v_ones      constant regclass := case i_what
@@ -80,11 +64,7 @@ create or replace function pgq_task._count_each(i_what text, i_queue_ids int4[])
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._count_each(2)
---
---      Counts operations on tasks of these queues; each queue is named once per operation. Internal.
--- ----------------------------------------------------------------------
+-- Counts operations on tasks of these queues; each queue is named once per operation.
 begin
     perform pgq_task._count_up(i_what, q.id, q.tasks)
        from (select u.id, count(*) as tasks from unnest(i_queue_ids) u (id) where u.id is not null group by u.id) q;
@@ -96,12 +76,8 @@ returns bigint[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._counters_of(1)
---
---      Returns the counts of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is read is locked,
---      and locks are limited: a rollback to a savepoint releases them. Internal.
--- ----------------------------------------------------------------------
+-- Returns the counts of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is read is locked, and
+-- locks are limited: a rollback to a savepoint releases them.
 declare
     v_counted   bigint[];
 begin
@@ -135,11 +111,7 @@ returns table (
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_statistics(1)
---
---      Returns the number of operations of each kind on tasks of a queue since the queue was created.
---
+-- Returns the number of operations of each kind on tasks of a queue since the queue was created.
 -- Parameters:
 --      queue       - its name; null for all queues that the caller may read
 -- Returns:
@@ -156,9 +128,7 @@ as $$
 --      The counters are sequences: sessions do not wait for each other to count, and there is nothing to vacuum. So
 --      they also count operations that were rolled back, and a crash of the server makes them jump ahead, by up to 32
 --      (pushed, claimed and finished: 544).
--- Errors:
---      PQ070 no such queue, 42501 no right to read it
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, 42501 no right to read it
 begin
     if queue is not null then
         perform pgq_task._require_queues(array[queue]);

@@ -2,11 +2,7 @@ create or replace function pgq_task._raise_queue_not_found(i_queue text)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_queue_not_found(1)
---
---      Raises PQ070. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ070.
 begin
     raise exception using
         errcode = 'PQ070',
@@ -19,12 +15,8 @@ create or replace function pgq_task._raise_conflict(i_message text, i_conflicts 
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_conflict(2)
---
---      Raises PQ071: nothing was changed, because some tasks are not in the state that the caller expects. The detail
---      is JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ071: nothing was changed, because some tasks are not in the state that the caller expects. The detail is
+-- JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision.
 begin
     raise exception using
         errcode = 'PQ071',
@@ -39,11 +31,7 @@ create or replace function pgq_task._raise_invalid(i_message text, i_hint text)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_invalid(2)
---
---      Raises PQ072: an invalid argument. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072: an invalid argument.
 begin
     raise exception using errcode = 'PQ072', message = i_message, hint = i_hint;
 end;
@@ -53,11 +41,7 @@ create or replace function pgq_task._require_attributes(i_headers jsonb, i_uniqu
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_attributes(3)
---
---      Raises PQ072 for headers that are not a JSON object, and for keys that are empty or too long. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 for headers that are not a JSON object, and for keys that are empty or too long.
 declare
     v_bad   constant text := case
         when pg_catalog.octet_length(i_unique_key) not between 1 and 1000 then 'a unique_key of ' || pg_catalog.octet_length(i_unique_key)

@@ -3,13 +3,9 @@ returns bigint
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._position_of(1)
---
---      Returns the position in a lane of a task that is available from a time on: 256 positions per microsecond, so
---      that tasks of one microsecond still have an order. Simple enough to be inlined. The operators of these functions
---      fit the types exactly: a view calls them with any search_path. Internal.
--- ----------------------------------------------------------------------
+-- Returns the position in a lane of a task that is available from a time on: 256 positions per microsecond, so that
+-- tasks of one microsecond still have an order. Simple enough to be inlined. The operators of these functions fit the
+-- types exactly: a view calls them with any search_path.
     select pg_catalog.int8(pg_catalog.date_part('epoch', i_time) * 1000000::double precision) * 256;
 $$;
 
@@ -17,12 +13,8 @@ create or replace function pgq_task._position_now()
 returns bigint
 language sql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._position_now(0)
---
---      Returns the position of a task that is available at once. The transaction has an id before the clock is read:
---      pgq_task.sweep() relies on that. Inlined. Internal.
--- ----------------------------------------------------------------------
+-- Returns the position of a task that is available at once. The transaction has an id before the clock is read:
+-- pgq_task.sweep() relies on that. Inlined.
     select case when pg_catalog.pg_current_xact_id() is not null
                 then pg_catalog.int8(pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000) * 256 end;
 $$;
@@ -32,11 +24,7 @@ returns timestamptz
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._time_of(1)
---
---      Returns the time of a position; infinity for a stopped task. Internal.
--- ----------------------------------------------------------------------
+-- Returns the time of a position; infinity for a stopped task.
     select case when i_pos = 9223372036854775807 then 'infinity'::pg_catalog.timestamptz
                 else pg_catalog.to_timestamp((i_pos / 256)::double precision / 1000000::double precision) end;
 $$;
@@ -47,15 +35,8 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._position_at(2)
---
---      Returns the position of a task that is to be available at a time, or after a delay. A time in the past is now.
---      One that is farther away than places go is the year 2500.
--- Errors:
---      PQ072 both given, a time that is infinity, a delay that is negative or of more than 200 years
---      Internal.
--- ----------------------------------------------------------------------
+-- Returns the position of a task that is to be available at a time, or after a delay. A time in the past is now. One
+-- that is farther away than places go is the year 2500.
 declare
     -- An id first, then the clock: see pgq_task._position_now().
     v_xid   constant xid8 := pg_current_xact_id();
@@ -84,10 +65,6 @@ returns boolean
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._is_parked(1)
---
---      Returns whether a position is one of pgq_task._parking_of(1), and not a time. Inlined. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a position is one of pgq_task._parking_of(1), and not a time. Inlined.
     select i_pos between 4611686018427387904 and 9223372036854775806;
 $$;

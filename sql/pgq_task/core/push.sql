@@ -8,13 +8,8 @@ create or replace function pgq_task.push(
 returns bigint
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.push(8)
---
---      Puts a task into a queue, in the caller's transaction.
---
+-- Puts a task into a queue, in the caller's transaction.
 -- Parameters:
---      queue       - name of the queue
 --      payload     - description of the work, JSON
 --      at          - earliest time to claim it; one in the past is now, one after the year 2500 counts as its beginning
 --      delay       - minimum time from now until it can be claimed
@@ -23,13 +18,8 @@ as $$
 --      unique_key  - if a task with the same key waits in the queue, this one is not inserted: see
 --                    pgq_task.push_unique(11)
 --      order_key   - tasks with the same key are processed one after the other, in the order of their ids
--- Returns:
---      The task's id, or the id of the waiting task with the unique_key.
--- Errors:
---      PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers or key
--- Tables:
---      inserts into pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: the task's id, or the id of the waiting task with the unique_key.
+-- Errors: PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers or key
 declare
     v_id    bigint;
     v_seq   constant pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)));
@@ -63,12 +53,8 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._push_slowly(8)
---
---      Does the work of pgq_task.push(8) for tasks with more than a payload, for queues whose names are too long for a
---      sequence name or that do not exist, and while there are restricted queues. Internal.
--- ----------------------------------------------------------------------
+-- Does the work of pgq_task.push(8) for tasks with more than a payload, for queues whose names are too long for a
+-- sequence name or that do not exist, and while there are restricted queues.
 #variable_conflict use_column
 declare
     v_id        bigint;
@@ -123,11 +109,7 @@ returns table (id bigint, inserted boolean)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.push_unique(11)
---
---      Puts a task with a unique_key into a queue, unless another task stands for it.
---
+-- Puts a task with a unique_key into a queue, unless another task stands for it.
 -- Parameters:
 --      unique_while    - waiting: a task with the same key stands for this one while it waits to be claimed, also for a
 --                        retry. A claimed task may not know the new state: this one is inserted, and takes over the
@@ -139,14 +121,9 @@ as $$
 -- Returns:
 --      id              - id of the task; if it was not inserted, of the task that stands for it
 --      inserted        - true if it was inserted
--- Errors:
---      PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers, key or mode
--- Tables:
---      inserts into or updates pgq_task.task, inserts into or updates pgq_task.unique_period
--- Notes:
---      The task that stands for this one is claimed only after this transaction has ended, so that it sees the effects
---      of this transaction.
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers, key or mode
+-- Notes: the task that stands for this one is claimed only after this transaction has ended, so that it sees the
+--      effects of this transaction.
 #variable_conflict use_column
 declare
     v_queue int4;
@@ -246,24 +223,14 @@ returns setof bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.push_many(7)
---
---      Puts many tasks into a queue, in the caller's transaction.
---
+-- Puts many tasks into a queue, in the caller's transaction.
 -- Parameters:
---      queue       - name of the queue
 --      payloads    - one for each task
 --      order_keys  - one for each task, or null
 --      others      - as in pgq_task.push(8), for all of them
--- Returns:
---      The tasks' ids, in the order of their payloads.
--- Errors:
---      PQ070 no such queue, 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; an
+-- Returns: the tasks' ids, in the order of their payloads.
+-- Errors: PQ070 no such queue, 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; an
 --      invalid time, priority, headers or key
--- Tables:
---      inserts into pgq_task.task
--- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
     v_queue int4;
@@ -318,12 +285,8 @@ returns void
 language plpgsql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_priority(1)
---
---      Raises PQ072 unless this is a smallint. (The parameters are not, because that would find no function
---      for the literal 5.) Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless this is a smallint. (The parameters are not, because that would find no function for the literal
+-- 5.)
 begin
     if i_priority is null or i_priority not between -32768 and 32767 then
         perform pgq_task._raise_invalid(pg_catalog.format('priority %s', coalesce(i_priority::text, 'NULL')),

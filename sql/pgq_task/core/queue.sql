@@ -3,20 +3,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.create_queue(1)
---
---      Creates a task queue.
---
--- Parameters:
---      queue   - its name
--- Returns:
---      1 if it was created, 0 if it existed.
--- Errors:
---      PQ003 invalid name, PQ072 a name of more than 248 bytes
--- Tables:
---      inserts into pgq_task.queue, pgq_task.lane; creates the queue's sequences
--- ----------------------------------------------------------------------
+-- Creates a task queue.
+-- Returns: 1 if it was created, 0 if it existed.
+-- Errors: PQ003 invalid name, PQ072 a name of more than 248 bytes
 declare
     v_id    int4;
 begin
@@ -45,11 +34,7 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_queue_name(2)
---
---      Raises PQ003 or PQ072 for a name that a task queue cannot have. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ003 or PQ072 for a name that a task queue cannot have.
 begin
     perform pgq._check_name(i_what, i_name);
     if octet_length(i_name) > 248 and i_name !~ '\.failed$' then
@@ -64,12 +49,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._grant_sequences(1)
---
---      Grants the rights on a queue's sequences that pgq_task.push(8) needs to run as its caller; none if the queue is
---      restricted. Internal.
--- ----------------------------------------------------------------------
+-- Grants the rights on a queue's sequences that pgq_task.push(8) needs to run as its caller; none if the queue is
+-- restricted.
 declare
     q   pgq_task.queue;
 begin
@@ -88,11 +69,7 @@ returns regclass
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._add_pushed(2)
---
---      Creates the sequence queue_pushed of a queue. Internal.
--- ----------------------------------------------------------------------
+-- Creates the sequence queue_pushed of a queue.
 declare
     -- PostgreSQL truncates names, so two might become the same.
     v_by_name   constant boolean := octet_length(i_queue) < 60 and i_queue_id < 8388608;
@@ -115,14 +92,10 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._retire_pushed(2)
---
---      Takes the sequence queue_pushed from a queue that is being dropped. It waits for transactions that have pushed.
---      Transactions that wait meanwhile to push draw a negative number from it, which tells them; if it were dropped,
---      they would fail with an internal error. So it is kept, until another queue is dropped when no session can refer
---      to it any more. Internal.
--- ----------------------------------------------------------------------
+-- Takes the sequence queue_pushed from a queue that is being dropped. It waits for transactions that have pushed.
+-- Transactions that wait meanwhile to push draw a negative number from it, which tells them; if it were dropped, they
+-- would fail with an internal error. So it is kept, until another queue is dropped when no session can refer to it any
+-- more.
 declare
     v_name  text;
 begin
@@ -149,11 +122,7 @@ create or replace function pgq_task._add_lane(i_queue_id int4, i_priority int2)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._add_lane(2)
---
---      Creates the lane for a priority unless the queue has it. Internal.
--- ----------------------------------------------------------------------
+-- Creates the lane for a priority unless the queue has it.
 declare
     v_lane  constant text := pg_catalog.format('%s_%s', i_queue_id, pg_catalog.replace(i_priority::text, '-', 'm'));
 begin
@@ -169,11 +138,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._create_lane(3)
---
---      Creates the lane for a priority. It waits for a transaction that creates the same lane. Internal.
--- ----------------------------------------------------------------------
+-- Creates the lane for a priority. It waits for a transaction that creates the same lane.
 begin
     perform pg_advisory_xact_lock(1886875923, hashtext(i_lane));
     if exists (select from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority) then
@@ -203,23 +168,13 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.drop_queue(2)
---
---      Drops a task queue. It waits for open transactions that have used the queue; later pushes fail. If its payloads
---      are indexed, it waits for all transactions that have used any tasks, and others wait behind it: drop the index
---      first, at a quiet time.
---
+-- Drops a task queue. It waits for open transactions that have used the queue; later pushes fail. If its payloads are
+-- indexed, it waits for all transactions that have used any tasks, and others wait behind it: drop the index first, at
+-- a quiet time.
 -- Parameters:
---      queue   - its name
 --      force   - drop it even if it has tasks, which are then lost
--- Returns:
---      1
--- Errors:
---      PQ070 no such queue, PQ073 it has tasks, PQ012 not in READ COMMITTED
--- Tables:
---      deletes from pgq_task.queue, pgq_task.lane, pgq_task.task; drops the queue's sequences and its tables
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ070 no such queue, PQ073 it has tasks, PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
     v_id            int4;
@@ -281,26 +236,16 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.set_queue_config(3)
---
---      Sets one parameter of a task queue.
---
+-- Sets one parameter of a task queue.
 -- Parameters:
---      queue   - its name
 --      param   - lease         default duration of a lease
 --                max_attempts  attempts after which a task goes to the error queue; null: no limit for those that
 --                              fail, and 5 for workers in a row that are lost with the task
 --                error_queue   name of the error queue; null: <queue>.failed
 --                keep          time for which finished tasks are kept; 0: not at all
 --      value   - as text
--- Returns:
---      1
--- Errors:
---      PQ070 no such queue, PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
--- Tables:
---      updates pgq_task.queue
--- ----------------------------------------------------------------------
+-- Returns: 1
+-- Errors: PQ070 no such queue, PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
 declare
     params  constant text[] := '{lease,max_attempts,error_queue,keep}';
     q       pgq_task.queue;
@@ -337,12 +282,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_end_of_errors(1)
---
---      Raises PQ072 if failed tasks would come back to the queue through its error queue, or through that queue's error
---      queue. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 if failed tasks would come back to the queue through its error queue, or through that queue's error
+-- queue.
 declare
     v_queue text := i_queue;
     v_error text;
@@ -369,19 +310,9 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.pause_queue(1)
---
---      Pauses a queue: from the commit on its tasks cannot be claimed. Claimed tasks are finished as usual, and tasks
---      are pushed as usual.
---
--- Parameters:
---      queue   - its name
--- Errors:
---      PQ070 no such queue
--- Tables:
---      updates pgq_task.queue
--- ----------------------------------------------------------------------
+-- Pauses a queue: from the commit on its tasks cannot be claimed. Claimed tasks are finished as usual, and tasks are
+-- pushed as usual.
+-- Errors: PQ070 no such queue
 begin
     update pgq_task.queue set queue_paused = coalesce(queue_paused, now()) where queue_name = pause_queue.queue;
     if not found then
@@ -395,18 +326,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.resume_queue(1)
---
---      Ends the pause of a queue.
---
--- Parameters:
---      queue   - its name
--- Errors:
---      PQ070 no such queue
--- Tables:
---      updates pgq_task.queue
--- ----------------------------------------------------------------------
+-- Ends the pause of a queue.
+-- Errors: PQ070 no such queue
 begin
     update pgq_task.queue set queue_paused = null where queue_name = resume_queue.queue;
     if not found then

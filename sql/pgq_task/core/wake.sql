@@ -3,12 +3,8 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._wake(3)
---
---      Does the work of pgq_task._wake_workers(3) for pgq_task.push(8), which runs as its caller. So every writer can
---      call it, and it checks the right to insert. Internal.
--- ----------------------------------------------------------------------
+-- Does the work of pgq_task._wake_workers(3) for pgq_task.push(8), which runs as its caller. So every writer can call
+-- it, and it checks the right to insert.
 begin
     perform pgq_task._require_right(i_queue_id, 'insert')
        from pgq_task.queue q where q.queue_id = i_queue_id and q.queue_restricted;
@@ -21,25 +17,18 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._wake_workers(3)
+-- Notifies the channel pgq_task, with the queue's name, if a worker waits that was not notified yet. A session that has
+-- put a task into a queue calls it: reading the sequence makes drop_queue() wait until the task is visible, and after
+-- drop_queue() the sequence is gone, whatever snapshot the caller has.
 --
---      Notifies the channel pgq_task, with the queue's name, if a worker waits that was not notified yet. A session
---      that has put a task into a queue calls it: reading the sequence makes drop_queue() wait until the task is
---      visible, and after drop_queue() the sequence is gone, whatever snapshot the caller has.
---
---      The sequence is 0 if no worker waits, 1 if a worker waits, or else the id of the transaction that has notified
---      the waiting workers. They receive the notification when that transaction commits; if it rolls back, never. A
---      session that sees that it has committed sets the sequence to 0. When workers find no more tasks, they declare
---      that they wait, and it is 1 again.
---
+-- The sequence is 0 if no worker waits, 1 if a worker waits, or else the id of the transaction that has notified the
+-- waiting workers. They receive the notification when that transaction commits; if it rolls back, never. A session that
+-- sees that it has committed sets the sequence to 0. When workers find no more tasks, they declare that they wait, and
+-- it is 1 again.
 -- Parameters:
 --      i_id    - a task that the caller has just inserted. If it belongs to a subtransaction, or is not given, others
 --                notify again: the subtransaction could be rolled back alone, and its notification with it.
--- Returns:
---      the same
---      Internal.
--- ----------------------------------------------------------------------
+-- Returns: the same
 declare
     v_seq       constant regclass := pgq_task._sequence_of('waiting_' || i_queue_id);
     v_waiting   constant bigint := pg_sequence_last_value(v_seq);
@@ -76,24 +65,13 @@ returns interval
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.set_waiting(1)
---
---      Declares that a worker waits for tasks: the next push notifies the channel pgq_task, with the queue's name as
---      payload; later pushes do not, until a worker declares again that it waits. Before it waits, a worker must
---      LISTEN, call this function in a transaction of its own, then claim once more: tasks pushed after that claim are
---      notified. Transactions that had pushed before and commit later are not notified, so a worker should look again
---      soon, then from time to time, and when the next task is due.
---
--- Parameters:
---      queues  - names of the queues
--- Returns:
---      Time until the next task of these queues is due, or the rate of one allows claims again; null for neither.
--- Errors:
---      PQ070 no such queue, PQ072 no queues at all, 42501 no right to claim from one of them
--- Tables:
---      reads pgq_task.queue, pgq_task.lane, pgq_task.task
--- ----------------------------------------------------------------------
+-- Declares that a worker waits for tasks: the next push notifies the channel pgq_task, with the queue's name as
+-- payload; later pushes do not, until a worker declares again that it waits. Before it waits, a worker must LISTEN,
+-- call this function in a transaction of its own, then claim once more: tasks pushed after that claim are notified.
+-- Transactions that had pushed before and commit later are not notified, so a worker should look again soon, then from
+-- time to time, and when the next task is due.
+-- Returns: time until the next task of these queues is due, or the rate of one allows claims again; null for neither.
+-- Errors: PQ070 no such queue, PQ072 no queues at all, 42501 no right to claim from one of them
 declare
     v_now   constant timestamptz := clock_timestamp();
     v_next  bigint;
@@ -134,11 +112,7 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_queues(1)
---
---      Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all.
 declare
     v_name  text;
 begin

@@ -3,13 +3,9 @@ returns int4
 language sql
 stable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._finished_slot(2)
---
---      Returns the number of the table that is written at a given time, for a queue that keeps tasks for this long.
---      Tables change at intervals of at least a minute, so that none becomes completely old only between two calls of
---      pgq_task.sweep(). Internal.
--- ----------------------------------------------------------------------
+-- Returns the number of the table that is written at a given time, for a queue that keeps tasks for this long. Tables
+-- change at intervals of at least a minute, so that none becomes completely old only between two calls of
+-- pgq_task.sweep().
     select (pg_catalog.floor(extract(epoch from i_time) / greatest(extract(epoch from i_keep) / 3, 60)) % 5)::int4;
 $$;
 
@@ -18,11 +14,7 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._make_finished_tables(0)
---
---      Trigger on pgq_task.queue: creates the tables for a queue that keeps finished tasks. Internal.
--- ----------------------------------------------------------------------
+-- Trigger on pgq_task.queue: creates the tables for a queue that keeps finished tasks.
 declare
     v_table text;
 begin
@@ -53,16 +45,11 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._keep_finished(6)
---
---      Keeps these tasks if their queues keep finished tasks. Every function that deletes tasks calls it. Internal.
---
+-- Keeps these tasks if their queues keep finished tasks. Every function that deletes tasks calls it.
 -- Parameters:
 --      i_tasks     - the tasks before they were deleted
 --      i_outcome   - finished, popped or deleted
 --      i_ids, i_versions, i_results, i_notes   - results and notes, with the ids and versions of their tasks
--- ----------------------------------------------------------------------
 declare
     v_now   constant timestamptz := clock_timestamp();
     q       record;
@@ -92,19 +79,9 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._expire_finished(0)
---
---      Truncates tables whose finished tasks need not be kept any longer, if they are not in use; if there are many,
---      some of them. pgq_task.sweep() calls it.
---
--- Returns:
---      Number of tables truncated.
--- Errors:
---      PQ012 not in READ COMMITTED
--- Tables:
---      truncates the children of pgq_task.finished
--- ----------------------------------------------------------------------
+-- Truncates tables whose finished tasks need not be kept any longer, if they are not in use; if there are many, some of
+-- them. pgq_task.sweep() calls it.
+-- Returns: number of tables truncated.
 declare
     v_emptied   int4 := 0;
     v_newest    timestamptz;
@@ -143,12 +120,8 @@ language sql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._finished_sql(1)
---
---      Returns the query for all finished tasks of a queue that has tables for them. A query of the parent table would
---      lock the tables of all queues. Internal.
--- ----------------------------------------------------------------------
+-- Returns the query for all finished tasks of a queue that has tables for them. A query of the parent table would lock
+-- the tables of all queues.
     select string_agg(format('select * from pgq_task.finished_%s_%s', i_queue_id, n), ' union all ')
       from generate_series(0, 4) n;
 $$;
@@ -162,23 +135,15 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.finished_tasks(7)
---
---      Returns the kept finished tasks of a queue, the newest first.
---
+-- Returns the kept finished tasks of a queue, the newest first.
 -- Parameters:
---      queue           - its name
 --      max_tasks       - maximum number of tasks; null for all
 --      ids             - only these
 --      finished_from, finished_before  - only those that were finished between these times
 --      payload         - only those whose payload contains this, by jsonb's operator @>
 --      outcome         - only those that were finished (by finish), popped (by pop) or deleted
--- Returns:
---      The tasks in their final state, with result and time; none if the queue keeps nothing.
--- Errors:
---      PQ070 no such queue, 42501 no right to read it, PQ072 an invalid limit or outcome
--- ----------------------------------------------------------------------
+-- Returns: the tasks in their final state, with result and time; none if the queue keeps nothing.
+-- Errors: PQ070 no such queue, 42501 no right to read it, PQ072 an invalid limit or outcome
 declare
     v_queue_id  int4;
     v_keep      interval;
@@ -219,11 +184,7 @@ stable
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_result(1)
---
---      Returns the status and the result of a task.
---
+-- Returns the status and the result of a task.
 -- Parameters:
 --      task_id - its id
 -- Returns:
@@ -233,11 +194,7 @@ as $$
 --      result  - its result
 --      error   - the error of the task, or of its last attempt
 --      No row if the task does not exist (any more) and was not kept.
--- Errors:
---      42501 no right to read the queue
--- Tables:
---      reads pgq_task.task, pgq_task.finished
--- ----------------------------------------------------------------------
+-- Errors: 42501 no right to read the queue
 #variable_conflict use_column
 declare
     q   record;

@@ -6,21 +6,17 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._claim_limited(8)
+-- Does the work of pgq_task.claim(5) for one lane of a queue with limits. Claims of such a queue are serialised, so
+-- that each sees what the previous ones have claimed, and none exceeds the limits.
 --
---      Does the work of pgq_task.claim(5) for one lane of a queue with limits. Claims of such a queue are serialised,
---      so that each sees what the previous ones have claimed, and none exceeds the limits.
+-- A task whose key has no room leaves its position in the lane, so that it does not block other keys. If the maximum
+-- number of tasks of its key is running, it is parked at a position that is not a time, see pgq_task._parking_of(1),
+-- and claimed from there when one of the running tasks has ended. If its key's rate is used up, it gets a slot: the
+-- time of its turn. A task that comes while others of its key have future slots gets a slot after theirs. A slot is
+-- recognized by its last 8 bits, see pgq_task._is_slot(1).
 --
---      A task whose key has no room leaves its position in the lane, so that it does not block other keys. If the
---      maximum number of tasks of its key is running, it is parked at a position that is not a time, see
---      pgq_task._parking_of(1), and claimed from there when one of the running tasks has ended. If its key's rate is
---      used up, it gets a slot: the time of its turn. A task that comes while others of its key have future slots gets
---      a slot after theirs. A slot is recognized by its last 8 bits, see pgq_task._is_slot(1).
---
---      The running tasks are determined from the tasks themselves: no end has to be reported, so limits survive workers
---      that crash. Internal.
--- ----------------------------------------------------------------------
+-- The running tasks are determined from the tasks themselves: no end has to be reported, so limits survive workers that
+-- crash.
 declare
     at_once     constant int4 := 64;
     -- maximum number of tasks to look at before other claims get their turn
@@ -341,11 +337,7 @@ returns text
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._limit_key_of(1)
---
---      Returns the key by which limits count a task, short enough for an index; null for none. Inlined. Internal.
--- ----------------------------------------------------------------------
+-- Returns the key by which limits count a task, short enough for an index; null for none. Inlined.
     select case when pg_catalog.octet_length(i_headers ->> 'limit_key') > 200 then pg_catalog.md5(i_headers ->> 'limit_key')
                 else nullif(i_headers ->> 'limit_key', '') end;
 $$;
@@ -355,12 +347,7 @@ returns bigint
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._parking_of(1)
---
---      Returns the first of the 2^38 positions, after all times, where tasks of a key wait. Keys may share them.
---      Internal.
--- ----------------------------------------------------------------------
+-- Returns the first of the 2^38 positions, after all times, where tasks of a key wait. Keys may share them.
     select 4611686018427387904 + ((pg_catalog.hashtext(i_key) & 8388607)::bigint << 38);
 $$;
 
@@ -369,11 +356,7 @@ returns boolean
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._is_slot(1)
---
---      Returns whether a position was given to a task because its key's rate is used up. No other position ends with
---      these bits: tasks that are pushed together skip them. Inlined. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a position was given to a task because its key's rate is used up. No other position ends with these
+-- bits: tasks that are pushed together skip them. Inlined.
     select i_pos & 255 = 255 and i_pos < 4611686018427387904;
 $$;

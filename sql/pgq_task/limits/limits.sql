@@ -5,27 +5,17 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.set_limits(6)
---
---      Limits how many tasks of a queue are claimed, over all claimants. The key of a task is "limit_key" in its
---      headers; tasks without a key are subject only to the limits of the whole queue. Tasks that are claimed already
---      count as running, but not for a rate.
---
+-- Limits how many tasks of a queue are claimed, over all claimants. The key of a task is "limit_key" in its headers;
+-- tasks without a key are subject only to the limits of the whole queue. Tasks that are claimed already count as
+-- running, but not for a rate.
 -- Parameters:
---      queue               - its name
 --      max_running         - maximum number claimed at the same time
 --      max_running_per_key - the same limit for tasks with the same key
 --      rate                - maximum number claimed in any period of length rate_period
 --      rate_per_key        - the same limit for tasks with the same key
 --      rate_period         - length of the period
 --      Null means no limit; if all are null, the limits are removed.
--- Errors:
---      PQ070 no such queue, PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
--- Tables:
---      inserts into, updates or deletes from pgq_task.queue_limit; creates and writes the queue's tables; updates
---      pgq_task.task
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue, PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
     v_queue     constant int4 := pgq_task._id_of_queue(set_limits.queue);
@@ -106,22 +96,14 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_limits(1)
---
---      Returns the limits of queues, as set by pgq_task.set_limits(6), and how much of them is used.
---
+-- Returns the limits of queues, as set by pgq_task.set_limits(6), and how much of them is used.
 -- Parameters:
 --      queue   - name of a queue, null for all
 -- Returns:
 --      A row for each queue that has limits:
 --      running - number of tasks claimed, null if that is not limited
 --      recent  - number of tasks claimed in the last rate_period
--- Errors:
---      PQ070 no such queue
--- Tables:
---      reads pgq_task.queue, pgq_task.queue_limit, pgq_task.task, the queue's tables
--- ----------------------------------------------------------------------
+-- Errors: PQ070 no such queue
 #variable_conflict use_column
 begin
     if get_limits.queue is not null then

@@ -3,12 +3,8 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._lock_limits(1)
---
---      Locks the counts for a queue's limits until the transaction ends; returns false if another session does not
---      release the lock soon. Internal.
--- ----------------------------------------------------------------------
+-- Locks the counts for a queue's limits until the transaction ends; returns false if another session does not release
+-- the lock soon.
 declare
     v_timeout   constant text := current_setting('lock_timeout');
 begin
@@ -34,11 +30,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._is_full(1)
---
---      Returns whether a queue has no room for any task, as far as can be seen without its lock. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a queue has no room for any task, as far as can be seen without its lock.
 declare
     q   pgq_task.queue_limit;
     s   pgq_task.limit_log;
@@ -61,12 +53,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._last_of_limit(3)
---
---      Returns the last count for a key; nulls if there is none. Rows in the current table are newer than rows in the
---      other one. Internal.
--- ----------------------------------------------------------------------
+-- Returns the last count for a key; nulls if there is none. Rows in the current table are newer than rows in the other
+-- one.
 declare
     v_last  pgq_task.limit_log;
 begin
@@ -87,12 +75,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._count_limited(4)
---
---      Returns the number of tasks claimed since a time: the difference between the last total and an earlier one.
---      Internal.
--- ----------------------------------------------------------------------
+-- Returns the number of tasks claimed since a time: the difference between the last total and an earlier one.
 declare
     v_base  bigint;
 begin
@@ -120,11 +103,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._next_of_limit(5)
---
---      Returns the time when a claim of a key that counts now no longer counts. Internal.
--- ----------------------------------------------------------------------
+-- Returns the time when a claim of a key that counts now no longer counts.
 declare
     v_first timestamptz;
 begin
@@ -143,12 +122,7 @@ returns timestamptz
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._rate_free_at(1)
---
---      Returns the time when tasks of a queue whose rate is used up can be claimed again; null if they can be now.
---      Internal.
--- ----------------------------------------------------------------------
+-- Returns the time when tasks of a queue whose rate is used up can be claimed again; null if they can be now.
 declare
     v_now   constant timestamptz := clock_timestamp();
     q       pgq_task.queue_limit;
@@ -172,17 +146,11 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._rotate_limits(2)
---
---      Truncates the other table and switches to it, if the current one is large and the other holds nothing that
---      counts. The caller has called pgq_task._lock_limits(1). Internal.
---
+-- Truncates the other table and switches to it, if the current one is large and the other holds nothing that counts.
+-- The caller has called pgq_task._lock_limits(1).
 -- Parameters:
 --      i_bytes - size in bytes that counts as large
--- Returns:
---      True if it switched.
--- ----------------------------------------------------------------------
+-- Returns: true if it switched.
 declare
     q       pgq_task.queue_limit;
     v_this  regclass;

@@ -3,12 +3,8 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._hold_back(1)
---
---      Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes a session that
---      ends the earlier task wait, and then see that this one is to be released. Internal.
--- ----------------------------------------------------------------------
+-- Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes a session that ends
+-- the earlier task wait, and then see that this one is to be released.
 declare
     v_queue_id  int4;
     v_order_key text;
@@ -34,13 +30,9 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._hold_back_all(1)
---
---      Takes those of these tasks out of their lanes that have an earlier one with the same order_key, and are due. The
---      caller has locked them, or just inserted them. As in pgq_task._is_behind(2) nothing else is locked, and a sweep
---      is told to look at their keys. Internal.
--- ----------------------------------------------------------------------
+-- Takes those of these tasks out of their lanes that have an earlier one with the same order_key, and are due. The
+-- caller has locked them, or just inserted them. As in pgq_task._is_behind(2) nothing else is locked, and a sweep is
+-- told to look at their keys.
 declare
     v_now   constant bigint := pgq_task._position_now();
 begin
@@ -63,12 +55,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._release_next(3)
---
---      Releases the next task with the same order_key after a task is gone, if it was held back. If it was not, it is
---      in its lane already. It does not wait for other sessions: the next sweep does what it cannot do. Internal.
--- ----------------------------------------------------------------------
+-- Releases the next task with the same order_key after a task is gone, if it was held back. If it was not, it is in its
+-- lane already. It does not wait for other sessions: the next sweep does what it cannot do.
 declare
     n   record;
 begin
@@ -96,12 +84,8 @@ returns void
 language sql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._release_after(1)
---
---      Does the work of pgq_task._release_next(3) for many tasks that are gone, using only their queue, key and id.
---      Tasks behind any of a key's tasks are also behind the first of them. Internal.
--- ----------------------------------------------------------------------
+-- Does the work of pgq_task._release_next(3) for many tasks that are gone, using only their queue, key and id. Tasks
+-- behind any of a key's tasks are also behind the first of them.
     select pgq_task._release_next(g.queue_id, g.order_key, g.id)
       from (select t.queue_id, t.order_key, min(t.id) as id
               from unnest(i_tasks) t
@@ -115,14 +99,9 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._release_late(0)
---
---      Checks keys with a task that may be held back needlessly: pgq_task._release_next(3) could not release it, or it
---      was pushed while the task before it ended, see pgq_task._is_behind(2). The first task of a key is released; if it
---      is not held back, it is locked for a moment, so that the session that ends it sees the tasks behind it.
---      Internal.
--- ----------------------------------------------------------------------
+-- Checks keys with a task that may be held back needlessly: pgq_task._release_next(3) could not release it, or it was
+-- pushed while the task before it ended, see pgq_task._is_behind(2). The first task of a key is released; if it is not
+-- held back, it is locked for a moment, so that the session that ends it sees the tasks behind it.
 declare
     at_once constant int4 := 20000;
     r       record;
@@ -173,15 +152,11 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._is_behind(2)
---
---      Returns whether a task that is about to get its id has an earlier one with the same order_key, so that it can be
---      held back at once: claims would step over it. The earlier one may end before this one is visible, in a session
---      that then cannot release it. So a sweep is told to check; unless this transaction has inserted or changed the
---      earlier task, because then no other session can end it before. It takes no lock: sessions that end tasks do not
---      wait for those that push. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a task that is about to get its id has an earlier one with the same order_key, so that it can be held
+-- back at once: claims would step over it. The earlier one may end before this one is visible, in a session that then
+-- cannot release it. So a sweep is told to check; unless this transaction has inserted or changed the earlier task,
+-- because then no other session can end it before. It takes no lock: sessions that end tasks do not wait for those that
+-- push.
 declare
     e   record;
 begin

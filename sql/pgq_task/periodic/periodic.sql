@@ -5,12 +5,8 @@ returns integer
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.set_periodic(10)
---
---      Creates or changes a task that is pushed periodically. Workers of pgqpy push the runs, whichever queues they
---      serve. They also evaluate the cron expression, which is not checked here. They notice changes within 30 seconds.
---
+-- Creates or changes a task that is pushed periodically. Workers of pgqpy push the runs, whichever queues they serve.
+-- They also evaluate the cron expression, which is not checked here. They notice changes within 30 seconds.
 -- Parameters:
 --      name        - unique name of the periodic task
 --      queue       - queue to push to
@@ -20,14 +16,10 @@ as $$
 --                    unique_key a run is skipped while the queue still has the previous one
 --      missed      - the runs to push of those that were due while no worker was running: the last one (last), all of
 --                    them (all), or none (skip)
--- Returns:
---      1 if it was created, 0 if it existed. If its schedule has changed, an existing one is due from now on; otherwise
---      it continues where it was.
--- Errors:
---      PQ070 no such queue, PQ072 invalid arguments, 42501 no right to insert into the queue, or into the previous one
--- Tables:
---      inserts into or updates pgq_task.periodic
--- ----------------------------------------------------------------------
+-- Returns: 1 if it was created, 0 if it existed. If its schedule has changed, an existing one is due from now on;
+--      otherwise it continues where it was.
+-- Errors: PQ070 no such queue, PQ072 invalid arguments, 42501 no right to insert into the queue, or into the previous
+--      one
 #variable_conflict use_column
 declare
     v_queue int4;
@@ -76,23 +68,13 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.push_periodic(4)
---
---      Pushes runs of a periodic task, unless another worker has pushed them. Workers of pgqpy call it.
---
+-- Pushes runs of a periodic task, unless another worker has pushed them. Workers of pgqpy call it.
 -- Parameters:
---      name        - name of the periodic task
 --      previous    - its last_due, as returned by pgq_task.get_periodic_info()
 --      last_due    - the last run that is due now
 --      due         - the runs to push; other runs up to last_due are skipped
--- Returns:
---      False if the periodic task was changed since the caller read it, or is paused; then nothing was done.
--- Errors:
---      PQ072 invalid times, 42501 no right to insert into its queue
--- Tables:
---      updates pgq_task.periodic, inserts into pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: false if the periodic task was changed since the caller read it, or is paused; then nothing was done.
+-- Errors: PQ072 invalid times, 42501 no right to insert into its queue
 #variable_conflict use_column
 declare
     p   record;
@@ -127,11 +109,7 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._push_run(2)
---
---      Pushes a run of a periodic task; with a unique_key only if no run before it waits, or is under way. Internal.
--- ----------------------------------------------------------------------
+-- Pushes a run of a periodic task; with a unique_key only if no run before it waits, or is under way.
 declare
     p           record;
     v_headers   jsonb;
@@ -155,20 +133,9 @@ returns bigint
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.run_periodic(1)
---
---      Pushes a run of a periodic task now, even if it is paused. Its schedule does not change.
---
--- Parameters:
---      name    - name of the periodic task
--- Returns:
---      The task's id, as from pgq_task.push(8).
--- Errors:
---      PQ072 there is no periodic task of this name, 42501 no right to insert into its queue
--- Tables:
---      reads pgq_task.periodic, inserts into pgq_task.task
--- ----------------------------------------------------------------------
+-- Pushes a run of a periodic task now, even if it is paused. Its schedule does not change.
+-- Returns: the task's id, as from pgq_task.push(8).
+-- Errors: PQ072 there is no periodic task of this name, 42501 no right to insert into its queue
 begin
     if not exists (select from pgq_task.periodic t where t.periodic_name = run_periodic.name) then
         perform pgq_task._raise_no_periodic(name);
@@ -184,21 +151,12 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_periodic_info(1)
---
---      Returns the periodic tasks.
---
+-- Returns the periodic tasks.
 -- Parameters:
 --      periodic    - name of a periodic task, null for all
--- Returns:
---      Their settings; last_due is the last run that was pushed or skipped, paused the time since which no run is
+-- Returns: their settings; last_due is the last run that was pushed or skipped, paused the time since which no run is
 --      pushed. payload, headers and keys are null for a restricted queue that the caller may not read.
--- Errors:
---      PQ072 there is no periodic task of this name
--- Tables:
---      reads pgq_task.periodic, pgq_task.queue
--- ----------------------------------------------------------------------
+-- Errors: PQ072 there is no periodic task of this name
 #variable_conflict use_column
 begin
     return query
@@ -221,18 +179,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.pause_periodic(1)
---
---      Pauses a periodic task: from the commit on none of its runs are pushed.
---
--- Parameters:
---      name    - name of the periodic task
--- Errors:
---      PQ072 there is no periodic task of this name
--- Tables:
---      updates pgq_task.periodic
--- ----------------------------------------------------------------------
+-- Pauses a periodic task: from the commit on none of its runs are pushed.
+-- Errors: PQ072 there is no periodic task of this name
 begin
     update pgq_task.periodic set paused = coalesce(paused, now()) where periodic_name = pause_periodic.name;
     if not found then
@@ -246,18 +194,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.resume_periodic(1)
---
---      Ends the pause of a periodic task. Runs that were due during the pause are not pushed later.
---
--- Parameters:
---      name    - name of the periodic task
--- Errors:
---      PQ072 there is no periodic task of this name
--- Tables:
---      updates pgq_task.periodic
--- ----------------------------------------------------------------------
+-- Ends the pause of a periodic task. Runs that were due during the pause are not pushed later.
+-- Errors: PQ072 there is no periodic task of this name
 begin
     update pgq_task.periodic
        set paused = null, last_due = case when paused is null then last_due else greatest(last_due, clock_timestamp()) end
@@ -273,19 +211,9 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.drop_periodic(1)
---
---      Deletes a periodic task. Tasks that were pushed stay. A worker whose app still defines it creates it again when
---      it starts.
---
--- Parameters:
---      name    - name of the periodic task
--- Errors:
---      PQ072 there is no periodic task of this name
--- Tables:
---      deletes from pgq_task.periodic
--- ----------------------------------------------------------------------
+-- Deletes a periodic task. Tasks that were pushed stay. A worker whose app still defines it creates it again when it
+-- starts.
+-- Errors: PQ072 there is no periodic task of this name
 begin
     delete from pgq_task.periodic where periodic_name = drop_periodic.name;
     if not found then
@@ -299,11 +227,7 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_no_periodic(1)
---
---      Raises PQ072. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072.
 begin
     perform pgq_task._raise_invalid(format('there is no periodic task %s', coalesce(quote_literal(i_name), 'NULL')),
                                    'pgq_task.get_periodic_info() lists those there are.');

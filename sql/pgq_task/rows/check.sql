@@ -4,11 +4,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._column_names(1)
---
---      Returns the names of all five columns, with some of them given. Internal.
--- ----------------------------------------------------------------------
+-- Returns the names of all five columns, with some of them given.
 declare
     v_names constant jsonb := jsonb_object(array['status', 'next_attempt', 'attempts', 'last_attempt', 'last_error'],
                                            array['status', 'next_attempt', 'attempts', 'last_attempt', 'last_error']);
@@ -43,11 +39,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_key(1)
---
---      Raises PQ078 for a relation that is not a table, is a partition, has children, or has no primary key. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ078 for a relation that is not a table, is a partition, has children, or has no primary key.
 declare
     c   pg_class;
 begin
@@ -78,11 +70,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_types(2)
---
---      Raises PQ078 if a column of one of these names has an unsuitable type. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ078 if a column of one of these names has an unsuitable type.
 declare
     a   record;
 begin
@@ -113,11 +101,7 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._has_index(2)
---
---      Returns whether a table has an index that begins with a column. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a table has an index that begins with a column.
     select exists (
         select from pg_index i
           join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
@@ -129,11 +113,7 @@ create or replace function pgq_task._raise_table(i_message text, i_hint text)
 returns void
 language plpgsql
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_table(2)
---
---      Raises PQ078: a table whose rows cannot be tasks. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ078: a table whose rows cannot be tasks.
 begin
     raise exception using errcode = 'PQ078', message = i_message, hint = i_hint;
 end;

@@ -5,20 +5,16 @@ returns int4
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.add_columns(5)
+-- Turns an existing table of an application into a queue of its rows, by adding five columns and an index:
 --
---      Turns an existing table of an application into a queue of its rows, by adding five columns and an index:
+-- status          text, how the last attempt ended: new (there was none), succeeded or failed
+-- next_attempt    timestamptz, from when on the row is to be processed; null: not at all
+-- attempts        int4, how often it was tried
+-- last_attempt    timestamptz, when it was tried last
+-- last_error      text, why the last attempt that failed did
 --
---      status          text, how the last attempt ended: new (there was none), succeeded or failed
---      next_attempt    timestamptz, from when on the row is to be processed; null: not at all
---      attempts        int4, how often it was tried
---      last_attempt    timestamptz, when it was tried last
---      last_error      text, why the last attempt that failed did
---
---      Existing columns with the right type are kept. No row is rewritten, but the table is locked exclusively for a
---      moment: set lock_timeout. Call it as the owner of the table.
---
+-- Existing columns with the right type are kept. No row is rewritten, but the table is locked exclusively for a moment:
+-- set lock_timeout. Call it as the owner of the table.
 -- Parameters:
 --      i_table         - table with a primary key; of a partitioned table the whole
 --      names           - other names for some columns: {"status": "mail_status"}
@@ -26,12 +22,9 @@ as $$
 --      queue_existing  - existing rows are due at once; only if next_attempt does not exist yet
 --      create_index    - create the index on next_attempt, which blocks writers while it is built. For a large table
 --                        pass false, and run the statement that pgq_task.table_index_sql() returns
--- Returns:
---      Number of columns added.
--- Errors:
---      PQ072 invalid names, PQ078 not a table with a primary key, or a column of that name has another type, 42501 not
---      the owner
--- ----------------------------------------------------------------------
+-- Returns: number of columns added.
+-- Errors: PQ072 invalid names, PQ078 not a table with a primary key, or a column of that name has another type, 42501
+--      not the owner
 declare
     v_names     constant jsonb := pgq_task._column_names(names);
     v_status    constant text := v_names ->> 'status';
@@ -84,22 +77,14 @@ returns int4
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.remove_columns(3)
---
---      Undoes pgq_task.add_columns(5): drops the columns, and with them the index and the objects that
---      pgq_task.notify_workers(2) added.
---
+-- Undoes pgq_task.add_columns(5): drops the columns, and with them the index and the objects that
+-- pgq_task.notify_workers(2) added.
 -- Parameters:
---      i_table     - table
 --      names       - the names given to pgq_task.add_columns(5)
 --      force       - drop them even if rows wait to be processed
--- Returns:
---      Number of columns dropped; missing ones are skipped.
--- Errors:
---      PQ073 rows wait to be processed, PQ072 invalid names, PQ078 a column of that name has another type, 42501 not
+-- Returns: number of columns dropped; missing ones are skipped.
+-- Errors: PQ073 rows wait to be processed, PQ072 invalid names, PQ078 a column of that name has another type, 42501 not
 --      the owner
--- ----------------------------------------------------------------------
 declare
     v_names     constant jsonb := pgq_task._column_names(names);
     v_next      constant text := v_names ->> 'next_attempt';
@@ -133,13 +118,9 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.table_index_sql(3)
---
---      Returns the statement that creates the index on a table's next_attempt. With online = true it does not block
---      writers, but cannot run in a function or a transaction: run it by itself. Rows that are not to be processed are
---      not in the index. PostgreSQL cannot do this online for partitioned tables: pass false.
--- ----------------------------------------------------------------------
+-- Returns the statement that creates the index on a table's next_attempt. With online = true it does not block writers,
+-- but cannot run in a function or a transaction: run it by itself. Rows that are not to be processed are not in the
+-- index. PostgreSQL cannot do this online for partitioned tables: pass false.
     select format('create index %1$son %2$s (%3$I) where %3$I is not null',
                   case when online then 'concurrently ' else '' end,
                   i_table, pgq_task._column_names(names) ->> 'next_attempt');
@@ -151,17 +132,10 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.describe_table(2)
---
---      Returns what a worker needs to know to process the rows of a table.
---
--- Returns:
---      The table's name in SQL, the columns of its primary key and their types, whether next_attempt has an index, and
---      the payload on the channel pgq_task_table for this table, null if there is none.
--- Errors:
---      PQ072 invalid names, PQ078 not a table with a primary key, or without the columns
--- ----------------------------------------------------------------------
+-- Returns what a worker needs to know to process the rows of a table.
+-- Returns: the table's name in SQL, the columns of its primary key and their types, whether next_attempt has an index,
+--      and the payload on the channel pgq_task_table for this table, null if there is none.
+-- Errors: PQ072 invalid names, PQ078 not a table with a primary key, or without the columns
 declare
     v_names     constant jsonb := pgq_task._column_names(names);
     v_missing   text;
@@ -194,17 +168,10 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.table_sizes(2)
---
---      Counts the rows of a table by status. It reads the whole table, with the caller's rights.
---
--- Returns:
---      For each existing status: the numbers of rows that are not to be processed (any more), due now, and due later;
---      the highest number of attempts; and how long the oldest has been due.
--- Errors:
---      as pgq_task.describe_table(2)
--- ----------------------------------------------------------------------
+-- Counts the rows of a table by status. It reads the whole table, with the caller's rights.
+-- Returns: for each existing status: the numbers of rows that are not to be processed (any more), due now, and due
+--      later; the highest number of attempts; and how long the oldest has been due.
+-- Errors: as pgq_task.describe_table(2)
 declare
     n   constant jsonb := pgq_task._column_names(names);
 begin
@@ -223,20 +190,15 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.was_left(2)
+-- Returns whether the last transaction that locked or changed a row did not commit. PostgreSQL stores the id of such a
+-- transaction in the row. So this shows, for a row of an application's table, that a worker began with it and did not
+-- finish, even if its process was killed, without any extra write.
 --
---      Returns whether the last transaction that locked or changed a row did not commit. PostgreSQL stores the id of
---      such a transaction in the row. So this shows, for a row of an application's table, that a worker began with it
---      and did not finish, even if its process was killed, without any extra write.
---
---      It may be wrong: true only makes the row be processed alone, and a wrong false is checked again after the next
---      failure.
---
+-- It may be wrong: true only makes the row be processed alone, and a wrong false is checked again after the next
+-- failure.
 -- Parameters:
 --      i_xmin      - the row's xmin
 --      i_xmax      - its xmax, as it was before it was locked
--- ----------------------------------------------------------------------
 declare
     v_next  constant bigint := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
     v_ago   bigint;

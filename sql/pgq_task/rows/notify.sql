@@ -3,21 +3,14 @@ returns boolean
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.notify_workers(2)
---
---      Adds triggers to a table that notify workers when there are rows to process. Without them workers look once a
---      second. There are no notifications while workers are looking anyway: a sequence that belongs to next_attempt
---      says until when. Inserts directly into a partition do not notify. Call it as the owner of the table.
---
+-- Adds triggers to a table that notify workers when there are rows to process. Without them workers look once a second.
+-- There are no notifications while workers are looking anyway: a sequence that belongs to next_attempt says until when.
+-- Inserts directly into a partition do not notify. Call it as the owner of the table.
 -- Parameters:
 --      i_table     - table with the columns of pgq_task.add_columns(5)
 --      names       - names of these columns
--- Returns:
---      False if it has the triggers already.
--- Errors:
---      as pgq_task.describe_table(2), 42501 not the owner
--- ----------------------------------------------------------------------
+-- Returns: false if it has the triggers already.
+-- Errors: as pgq_task.describe_table(2), 42501 not the owner
 declare
     v_next      constant text := pgq_task._column_names(names) ->> 'next_attempt';
     v_suffix    constant text := to_hex(hashtext(v_next));
@@ -55,12 +48,7 @@ returns void
 language plpgsql
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._drop_notify_triggers(2)
---
---      Drops the objects that pgq_task.notify_workers(2) has added, except the sequence, which is dropped with the
---      column. Internal.
--- ----------------------------------------------------------------------
+-- Drops the objects that pgq_task.notify_workers(2) has added, except the sequence, which is dropped with the column.
 declare
     v_name  text;
 begin
@@ -79,13 +67,9 @@ returns trigger
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._notify_of_table(0)
---
---      Trigger of pgq_task.notify_workers(2): notifies the channel pgq_task_table, with the table's signal as payload,
---      unless the workers want quiet. A transaction notifies once, and always if it changes many rows: it may commit
---      long after the workers looked.
--- ----------------------------------------------------------------------
+-- Trigger of pgq_task.notify_workers(2): notifies the channel pgq_task_table, with the table's signal as payload,
+-- unless the workers want quiet. A transaction notifies once, and always if it changes many rows: it may commit long
+-- after the workers looked.
 declare
     v_key       constant text := tg_relid || ' ' || tg_argv[0];
     v_told      constant text := current_setting('pgq_task.told_of_table', true);
@@ -117,18 +101,11 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.want_quiet(2)
---
---      Suppresses notifications: a worker is about to look for rows, and will look again in 50 milliseconds, so until
---      then it needs no notification.
---
+-- Suppresses notifications: a worker is about to look for rows, and will look again in 50 milliseconds, so until then
+-- it needs no notification.
 -- Parameters:
---      i_table     - table
 --      i_next      - name of its column next_attempt
--- Returns:
---      False if it has no triggers, see pgq_task.notify_workers(2).
--- ----------------------------------------------------------------------
+-- Returns: false if it has no triggers, see pgq_task.notify_workers(2).
 declare
     v_seq   constant regclass := pgq_task._quiet_sequence(i_table, i_next);
 begin
@@ -146,11 +123,7 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._quiet_sequence(2)
---
---      Returns the sequence that belongs to a table's column next_attempt, if there is one. Internal.
--- ----------------------------------------------------------------------
+-- Returns the sequence that belongs to a table's column next_attempt, if there is one.
     select d.objid::regclass
       from pg_depend d
       join pg_class s on s.oid = d.objid and s.relkind = 'S'
@@ -165,10 +138,6 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._table_signal(2)
---
---      Returns the payload on the channel pgq_task_table for a table. Internal.
--- ----------------------------------------------------------------------
+-- Returns the payload on the channel pgq_task_table for a table.
     select i_table::oid || ' ' || i_next;
 $$;

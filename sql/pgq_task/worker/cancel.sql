@@ -3,24 +3,14 @@ returns text
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.cancel(2)
---
---      Cancels a task. A task that is not claimed is deleted at once. If it is claimed, its worker learns of the
---      cancellation within about a second, and the job is interrupted if possible. A job that does not check runs to
---      its end. But the task is not retried: if this attempt fails, or is released or lost, the task goes to the error
---      queue.
---
+-- Cancels a task. A task that is not claimed is deleted at once. If it is claimed, its worker learns of the
+-- cancellation within about a second, and the job is interrupted if possible. A job that does not check runs to its
+-- end. But the task is not retried: if this attempt fails, or is released or lost, the task goes to the error queue.
 -- Parameters:
 --      id      - id of the task
 --      reason  - the reason
--- Returns:
---      "deleted", or "asked" if it is claimed
--- Errors:
---      PQ071 there is no such task, 42501 no right to delete tasks of its queue
--- Tables:
---      deletes from pgq_task.task, or inserts into pgq_task.cancellation
--- ----------------------------------------------------------------------
+-- Returns: "deleted", or "asked" if it is claimed
+-- Errors: PQ071 there is no such task, 42501 no right to delete tasks of its queue
 #variable_conflict use_column
 declare
     t   record;
@@ -66,11 +56,7 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._cancelled(1)
---
---      Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled. Internal.
--- ----------------------------------------------------------------------
+-- Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled.
 begin
     return (select 'cancelled: ' || c.reason
               from pgq_task.cancellation c
@@ -85,12 +71,7 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._cancelled_to_error_queue(1)
---
---      Sends tasks to their error queues that were cancelled while claimed, and are not claimed now: of these, or of
---      all. Internal.
--- ----------------------------------------------------------------------
+-- Sends tasks to their error queues that were cancelled while claimed, and are not claimed now: of these, or of all.
 declare
     v_id    bigint;
 begin
@@ -117,12 +98,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._forget_cancelled(1)
---
---      Removes the cancellations of tasks that are gone or in another queue: of the given tasks, or of all. Every
---      function that moves tasks calls it, so that they can come back. Internal.
--- ----------------------------------------------------------------------
+-- Removes the cancellations of tasks that are gone or in another queue: of the given tasks, or of all. Every function
+-- that moves tasks calls it, so that they can come back.
 begin
     if exists (select from pgq_task.cancellation) then
         delete from pgq_task.cancellation c

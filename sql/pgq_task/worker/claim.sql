@@ -6,12 +6,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.claim(5)
---
---      Claims available tasks: until the lease ends no other claimant gets them. A task whose lease has ended is
---      available again.
---
+-- Claims available tasks: until the lease ends no other claimant gets them. A task whose lease has ended is available
+-- again.
 -- Parameters:
 --      queues          - names of the queues, served in random order
 --      claimant        - name of the claimant
@@ -19,14 +15,9 @@ as $$
 --      max_tasks       - maximum number of tasks
 --      random_choice   - choose at random among the 8 or so tasks that have waited longest in their lane, so that tasks
 --                        that crash workers do not block the others; false for the order in which they became available
--- Returns:
---      The tasks, those of the highest priority first. No row if none is available, or the queues are paused.
--- Errors:
---      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit or lease that is not positive, an empty
+-- Returns: the tasks, those of the highest priority first. No row if none is available, or the queues are paused.
+-- Errors: PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit or lease that is not positive, an empty
 --      claimant
--- Tables:
---      reads pgq_task.queue, pgq_task.lane; updates pgq_task.task
--- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
     choice      constant int4 := 8;
@@ -143,12 +134,8 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._move_ahead(5)
---
---      Moves a lane's mark, which was at a given position, to the first waiting task, so that other claims need not
---      step over dead rows. Do not call it in a transaction with an earlier snapshot. Internal.
--- ----------------------------------------------------------------------
+-- Moves a lane's mark, which was at a given position, to the first waiting task, so that other claims need not step
+-- over dead rows. Do not call it in a transaction with an earlier snapshot.
 declare
     v_now_pos   constant bigint := pgq_task._position_of(i_now);
     v_first     bigint;
@@ -173,12 +160,8 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._is_first(3)
---
---      Returns whether a task is the earliest one with its order_key. This is a function, so that claims of tasks
---      without a key do not pay for it. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a task is the earliest one with its order_key. This is a function, so that claims of tasks without a
+-- key do not pay for it.
 begin
     -- Look backwards from its own position: tasks that ended long ago, whose dead rows are still there, come last.
     return (select e.id
@@ -195,11 +178,7 @@ language plpgsql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_lease(1)
---
---      Raises PQ072 unless a lease is null, or positive and no longer than 10 years. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless a lease is null, or positive and no longer than 10 years.
 begin
     if i_lease <= interval '0' or i_lease > interval '10 years' then
         perform pgq_task._raise_invalid(format('a lease of %s', i_lease), 'Give an interval of more than 0 and at most 10 years, such as 30 seconds.');

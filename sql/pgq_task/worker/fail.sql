@@ -4,25 +4,14 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.fail(6)
---
---      Ends a failed attempt: the task is available again after a delay, or goes to the error queue.
---
+-- Ends a failed attempt: the task is available again after a delay, or goes to the error queue.
 -- Parameters:
---      claimant    - the claimant of the task
---      id          - its id
 --      version     - its version, as claim() or renew() returned it
 --      error       - the error
 --      delay       - time until the next attempt
 --      final       - do not retry
--- Returns:
---      True if the task went to the error queue, because this was its last attempt or final.
--- Errors:
---      PQ071 the claimant does not have the task, PQ072 a negative delay
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: true if the task went to the error queue, because this was its last attempt or final.
+-- Errors: PQ071 the claimant does not have the task, PQ072 a negative delay
 declare
     v_buried    boolean;
 begin
@@ -43,24 +32,13 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.fail_many(6)
---
---      Ends failed attempts of many tasks; see pgq_task.fail(6).
---
+-- Ends failed attempts of many tasks; see pgq_task.fail(6).
 -- Parameters:
---      claimant    - the claimant of the tasks
---      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
 --      errors, delays, finals  - one for each, or null
--- Returns:
---      The tasks that the claimant had, each with whether it went to an error queue, which one, and the reason: the
+-- Returns: the tasks that the claimant had, each with whether it went to an error queue, which one, and the reason: the
 --      queue's max_attempts, or a cancellation; null if it was final. The claimant has lost the other tasks.
--- Errors:
---      PQ072 lists of different length, a negative delay
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Errors: PQ072 lists of different length, a negative delay
 #variable_conflict use_column
 declare
     v_queues    int4[];
@@ -122,13 +100,9 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._make_error_queues(2)
---
---      Creates the missing error queues and lanes for tasks of these queues, with these priorities. New objects are
---      locked until the transaction ends, so all sessions create them in the same order, independently of the order of
---      their tasks: queues, then restrictions, then lanes. Internal.
--- ----------------------------------------------------------------------
+-- Creates the missing error queues and lanes for tasks of these queues, with these priorities. New objects are locked
+-- until the transaction ends, so all sessions create them in the same order, independently of the order of their tasks:
+-- queues, then restrictions, then lanes.
 declare
     v_new   text[] := '{}';
     v_as    int4[] := '{}';
@@ -159,12 +133,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._to_error_queue(2)
---
---      Moves a task to its queue's error queue, which is created if necessary. The failure is described in headers; if
---      the task had headers of these names, they are kept in one called before. Internal.
--- ----------------------------------------------------------------------
+-- Moves a task to its queue's error queue, which is created if necessary. The failure is described in headers; if the
+-- task had headers of these names, they are kept in one called before.
 declare
     q           pgq_task.queue;
     v_error     text;
@@ -209,11 +179,7 @@ returns text
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._lost_error(0)
---
---      Returns the error text for an attempt that ended without a report. Internal.
--- ----------------------------------------------------------------------
+-- Returns the error text for an attempt that ended without a report.
     select 'the worker was lost'::text;
 $$;
 
@@ -223,13 +189,9 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._comes_again(2)
---
---      Returns whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows
---      more attempts, or, if the queue has no limit, this was not the fifth worker in a row that was lost with it.
---      Claims take only such tasks. Internal.
--- ----------------------------------------------------------------------
+-- Returns whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows more
+-- attempts, or, if the queue has no limit, this was not the fifth worker in a row that was lost with it. Claims take
+-- only such tasks.
 begin
     return case when i_max_attempts is null then i_task.lost + 1 < 5 else i_task.attempts < i_max_attempts end
            and pgq_task._cancelled(i_task.id) is null;
@@ -241,12 +203,8 @@ returns boolean
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._lost_to_error_queue(1)
---
---      Does the work of pgq_task._to_error_queue(2) for a sweep, which goes on with other queues if this one's error queue is
---      locked or cannot be created. Returns false if the task was not moved. Internal.
--- ----------------------------------------------------------------------
+-- Does the work of pgq_task._to_error_queue(2) for a sweep, which goes on with other queues if this one's error queue
+-- is locked or cannot be created. Returns false if the task was not moved.
 begin
     perform pgq_task._to_error_queue(i_id, coalesce(pgq_task._cancelled(i_id), pgq_task._lost_error()));
     return true;
@@ -263,10 +221,6 @@ returns text[]
 language sql
 immutable
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._failure_headers(0)
---
---      Returns the names of the headers that pgq_task._to_error_queue(2) writes and pgq_task.requeue(3) removes. Internal.
--- ----------------------------------------------------------------------
+-- Returns the names of the headers that pgq_task._to_error_queue(2) writes and pgq_task.requeue(3) removes.
     select '{origin,reason,attempts,buried_at,unique_key,before}'::text[];
 $$;

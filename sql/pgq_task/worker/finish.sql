@@ -3,22 +3,12 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.finish(4)
---
---      Finishes a task, in the caller's transaction: the transaction's other effects are committed together with it, or
---      not at all.
---
+-- Finishes a task, in the caller's transaction: the transaction's other effects are committed together with it, or not
+-- at all.
 -- Parameters:
---      claimant    - the claimant of the task
---      id          - its id
 --      version     - its version, as claim() or renew() returned it
 --      result      - its result, kept if the queue keeps finished tasks
--- Errors:
---      PQ071 the task is claimed, or was finished, by another claimant
--- Tables:
---      deletes from pgq_task.task
--- ----------------------------------------------------------------------
+-- Errors: PQ071 the task is claimed, or was finished, by another claimant
 declare
     r       record;
     v_count bigint;
@@ -54,25 +44,14 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.finish_many(5)
---
---      Finishes those of these tasks that the claimant still has.
---
+-- Finishes those of these tasks that the claimant still has.
 -- Parameters:
---      claimant    - the claimant of the tasks
---      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
 --      results     - one for each, or null
 --      notes       - one for each, or null: a remark about the execution, such as why the result is not kept; it
 --                    becomes the error of the kept finished task
--- Returns:
---      The ids of the tasks that were not finished, because another claimant has them, or has finished them.
--- Errors:
---      PQ072 lists of different length
--- Tables:
---      deletes from pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: the ids of the tasks that were not finished, because another claimant has them, or has finished them.
+-- Errors: PQ072 lists of different length
 #variable_conflict use_column
 declare
     v_tasks     pgq_task.task[];
@@ -129,27 +108,14 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.renew(4)
---
---      Renews the leases of tasks: they begin again.
---
+-- Renews the leases of tasks: they begin again.
 -- Parameters:
---      claimant    - the claimant of the tasks
---      ids         - their ids
---      versions    - their versions
 --      lease       - duration from now; null for that of the queue's settings
--- Returns:
---      The tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases. The
---      claimant has lost the other tasks.
--- Errors:
---      PQ072 lists of different length, a lease that is not positive
--- Tables:
---      updates pgq_task.task
--- Notes:
---      It does not wait for other sessions: a task that a transaction has locked (perhaps the claimant's own, about to
---      finish it) is not changed, and counts as the claimant's until that transaction commits.
--- ----------------------------------------------------------------------
+-- Returns: the tasks that the claimant still has, with their versions, mostly new ones, and the ends of their leases.
+--      The claimant has lost the other tasks.
+-- Errors: PQ072 lists of different length, a lease that is not positive
+-- Notes: it does not wait for other sessions: a task that a transaction has locked (perhaps the claimant's own, about
+--      to finish it) is not changed, and counts as the claimant's until that transaction commits.
 #variable_conflict use_column
 declare
     v_now   constant timestamptz := clock_timestamp();
@@ -187,11 +153,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_same_length(2)
---
---      Raises PQ072 unless each id has its version. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless each id has its version.
 begin
     if coalesce(cardinality(i_ids), 0) <> coalesce(cardinality(i_versions), 0)
             or array_position(i_ids, null) is not null or array_position(i_versions, null) is not null then
@@ -208,11 +170,7 @@ language plpgsql
 immutable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._require_one_each(3)
---
---      Raises PQ072 unless a list has one element for each task, or is null. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ072 unless a list has one element for each task, or is null.
 begin
     if i_number <> coalesce(cardinality(i_ids), 0) then
         perform pgq_task._raise_invalid(format('%s tasks and %s %s', coalesce(cardinality(i_ids), 0), i_number, i_what),
@@ -226,11 +184,7 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._raise_lost(3)
---
---      Raises PQ071 with a reason for each of these tasks that the claimant does not have. Internal.
--- ----------------------------------------------------------------------
+-- Raises PQ071 with a reason for each of these tasks that the claimant does not have.
 declare
     v_conflicts jsonb;
 begin
@@ -248,11 +202,7 @@ language sql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._conflicts_of(3)
---
---      Returns the reasons why a claimant must not change these tasks; null if it may. Internal.
--- ----------------------------------------------------------------------
+-- Returns the reasons why a claimant must not change these tasks; null if it may.
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
                'id', w.id, 'version', w.version,
                'reason', case when t.id is null or t.version is distinct from w.version then 'missing' else 'claimed' end,
@@ -274,26 +224,16 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.finish_and_claim(7)
---
---      Finishes a task and claims the next one of a queue, in one round trip and one transaction.
---
+-- Finishes a task and claims the next one of a queue, in one round trip and one transaction.
 -- Parameters:
 --      claimant, id, version, result   - as in pgq_task.finish(4)
 --      queue                           - name of the queue to claim from
 --      lease, random_choice            - as in pgq_task.claim(5)
--- Returns:
---      The task; all null if none is available, or the queue is paused.
--- Errors:
---      Those of both functions; then nothing was finished and nothing claimed.
--- Tables:
---      reads pgq_task.queue, pgq_task.lane; deletes from and updates pgq_task.task
--- Notes:
---      Workers that take one task at a time call nothing else. So the usual case is done here without function calls,
+-- Returns: the task; all null if none is available, or the queue is paused.
+-- Errors: those of both functions; then nothing was finished and nothing claimed.
+-- Notes: workers that take one task at a time call nothing else. So the usual case is done here without function calls,
 --      which cost as much as the work itself: a task of a queue without limits, rights or history, and the next task in
 --      the highest lane. All other cases are left to finish(4) and claim(5).
--- ----------------------------------------------------------------------
 #variable_conflict use_column
 declare
     choice      constant int4 := 8;

@@ -6,25 +6,16 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.heartbeat(6)
---
---      Reports the progress of a worker's tasks, and returns those of them that were cancelled.
---
+-- Reports the progress of a worker's tasks, and returns those of them that were cancelled.
 -- Parameters:
 --      claimant        - the worker
 --      ids             - the tasks that it works on
 --      progress_ids    - the tasks with progress; if one is named twice, the last entry counts
 --      done, total, notes  - their progress, one for each: number done, total number, and a note; total and notes may
 --                            be left out
--- Returns:
---      The tasks that were cancelled, and the reasons. Tasks of queues that the caller may not claim from are left out,
---      as are tasks that the worker does not have.
--- Errors:
---      PQ072 lists of different length, a task with progress but without done
--- Tables:
---      inserts into or updates pgq_task.progress, reads pgq_task.cancellation
--- ----------------------------------------------------------------------
+-- Returns: the tasks that were cancelled, and the reasons. Tasks of queues that the caller may not claim from are left
+--      out, as are tasks that the worker does not have.
+-- Errors: PQ072 lists of different length, a task with progress but without done
 #variable_conflict use_column
 begin
     perform pgq_task._require_one_each('done', coalesce(cardinality(heartbeat.done), 0), progress_ids),
@@ -66,22 +57,13 @@ language plpgsql
 stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_progress(2)
---
---      Returns the progress of claimed tasks that have reported it, or were cancelled.
---
+-- Returns the progress of claimed tasks that have reported it, or were cancelled.
 -- Parameters:
 --      queue_name  - only those of this queue; null for all that the caller may read
 --      ids         - only these
--- Returns:
---      The tasks, with done, total, note and the time of the report; and the reason of the cancellation, null if not
---      cancelled.
--- Errors:
---      PQ070 no such queue, 42501 no right to read it
--- Tables:
---      reads pgq_task.task, pgq_task.progress, pgq_task.cancellation
--- ----------------------------------------------------------------------
+-- Returns: the tasks, with done, total, note and the time of the report; and the reason of the cancellation, null if
+--      not cancelled.
+-- Errors: PQ070 no such queue, 42501 no right to read it
 #variable_conflict use_column
 begin
     if get_progress.queue_name is not null then

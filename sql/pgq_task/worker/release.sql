@@ -4,24 +4,13 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.release(4)
---
---      Gives tasks back as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
---      meanwhile go to the error queue.
---
+-- Gives tasks back as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
+-- meanwhile go to the error queue.
 -- Parameters:
---      claimant    - the claimant of the tasks
---      ids         - their ids
 --      versions    - their versions, as claim() or renew() returned them
 --      delays      - one for each, or null: time until the task is available again; null for its previous position
--- Returns:
---      The ids of the tasks that were not given back, because another claimant has them, or has finished them.
--- Errors:
---      PQ072 lists of different length, a negative delay
--- Tables:
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: the ids of the tasks that were not given back, because another claimant has them, or has finished them.
+-- Errors: PQ072 lists of different length, a negative delay
 #variable_conflict use_column
 declare
     v_now       constant bigint := pgq_task._position_now();
@@ -85,22 +74,12 @@ returns table (id bigint, version int4)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.get_leases(3)
---
---      Returns which of these tasks the claimant has, and their versions: for a worker that does not know whether its
---      last renewal succeeded.
---
+-- Returns which of these tasks the claimant has, and their versions: for a worker that does not know whether its last
+-- renewal succeeded.
 -- Parameters:
---      claimant    - the claimant of the tasks
---      ids         - their ids
 --      lock        - prevent renewals from changing them until the transaction ends
--- Returns:
---      The tasks that were not claimed or changed by others since, even if their leases have ended. Tasks of queues
+-- Returns: the tasks that were not claimed or changed by others since, even if their leases have ended. Tasks of queues
 --      that the caller may not claim from are left out.
--- Tables:
---      reads pgq_task.task, pgq_task.queue
--- ----------------------------------------------------------------------
 #variable_conflict use_column
 begin
     if lock then
@@ -123,23 +102,13 @@ returns setof pgq_task.claimed
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.pop(3)
---
---      Removes available tasks from a queue, those that have been available for longest first. When the transaction
---      commits they are gone: they are processed at most once. A rollback puts them back.
---
+-- Removes available tasks from a queue, those that have been available for longest first. When the transaction commits
+-- they are gone: they are processed at most once. A rollback puts them back.
 -- Parameters:
---      queue       - its name
 --      max_tasks   - maximum number of tasks
 --      claimant    - name of the claimant, for the history
--- Returns:
---      The tasks, those of the highest priority first. No row if none is available, or the queue is paused.
--- Errors:
---      PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit that is not positive, an empty claimant
--- Tables:
---      deletes from pgq_task.task
--- ----------------------------------------------------------------------
+-- Returns: the tasks, those of the highest priority first. No row if none is available, or the queue is paused.
+-- Errors: PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit that is not positive, an empty claimant
 declare
     v_claimed   pgq_task.claimed[];
     v_tasks     pgq_task.task[];

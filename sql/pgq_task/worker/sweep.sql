@@ -5,40 +5,29 @@ security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 set lock_timeout = '100ms'
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task.sweep(0)
+-- Moves the lanes' marks low past dead rows, and moves away the tasks before them: active claims move to the end of
+-- their lease, tasks held back by an earlier one with the same order_key leave the lane until that one is gone, and
+-- tasks whose attempts are used up go to the error queue. Workers call it when they are idle, and about once a second
+-- when they are busy; and so does the ticker. Afterwards tasks that became visible behind the marks can be claimed.
 --
---      Moves the lanes' marks low past dead rows, and moves away the tasks before them: active claims move to the end
---      of their lease, tasks held back by an earlier one with the same order_key leave the lane until that one is gone,
---      and tasks whose attempts are used up go to the error queue. Workers call it when they are idle, and about once a
---      second when they are busy; and so does the ticker. Afterwards tasks that became visible behind the marks can be
---      claimed.
+-- A mark must not pass a task that becomes visible later. So it stays before the time of the previous sweep. A session
+-- that writes a position draws a transaction id first and then reads the clock; so does each sweep. So a task before
+-- the last sweep's time that is not visible yet belongs to a transaction with a lower id than that sweep's, which this
+-- sweep's snapshot shows as running. These transactions are remembered; when one has ended, the lanes are walked again
+-- from the position where it may have written. Locked tasks are passed too, and the transactions that hold the locks
+-- are remembered in the same way.
 --
---      A mark must not pass a task that becomes visible later. So it stays before the time of the previous sweep. A
---      session that writes a position draws a transaction id first and then reads the clock; so does each sweep. So a
---      task before the last sweep's time that is not visible yet belongs to a transaction with a lower id than that
---      sweep's, which this sweep's snapshot shows as running. These transactions are remembered; when one has ended,
---      the lanes are walked again from the position where it may have written. Locked tasks are passed too, and the
---      transactions that hold the locks are remembered in the same way.
+-- A task whose lease has ended is behind all tasks that were pushed before that. If tasks are waiting it is moved
+-- before them; only once, as it may be the task that crashes workers.
 --
---      A task whose lease has ended is behind all tasks that were pushed before that. If tasks are waiting it is moved
---      before them; only once, as it may be the task that crashes workers.
+-- Marks change at once, remembered transactions only when the sweep commits. So each sweep draws its number first: if
+-- the previous sweep left no row, then it did not commit, or the server has crashed, or the database was restored, and
+-- all marks start again.
 --
---      Marks change at once, remembered transactions only when the sweep commits. So each sweep draws its number first:
---      if the previous sweep left no row, then it did not commit, or the server has crashed, or the database was
---      restored, and all marks start again.
---
---      Reading a mark takes a lock, and locks are limited. So a call processes at most 500 lanes, and the next call
---      continues from there; "a sweep" above is a round of calls.
---
--- Returns:
---      False if another sweep is running, or there was one just before.
--- Errors:
---      PQ012 not in READ COMMITTED
--- Tables:
---      inserts into and deletes from pgq_task.sweep, deletes from pgq_task.cancellation, pgq_task.unique_period;
---      updates pgq_task.task
--- ----------------------------------------------------------------------
+-- Reading a mark takes a lock, and locks are limited. So a call processes at most 500 lanes, and the next call
+-- continues from there; "a sweep" above is a round of calls.
+-- Returns: false if another sweep is running, or there was one just before.
+-- Errors: PQ012 not in READ COMMITTED
 declare
     v_now       timestamptz;
     v_id        bigint;
@@ -233,12 +222,8 @@ returns xid8[]
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._holders_of(1)
---
---      Returns the running transactions that have locked a task; null if it does not exist any more. An xmax is either
---      32 bits of a transaction id or the number of a multixact, and does not say which. Internal.
--- ----------------------------------------------------------------------
+-- Returns the running transactions that have locked a task; null if it does not exist any more. An xmax is either 32
+-- bits of a transaction id or the number of a multixact, and does not say which.
 declare
     v_xmax      xid;
     v_members   xid[];
@@ -278,12 +263,8 @@ language sql
 stable
 set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._full_xid(2)
---
---      Returns the transaction id with these 32 bits that is nearest to i_next, before or after it; without i_next,
---      nearest to the present one. Internal.
--- ----------------------------------------------------------------------
+-- Returns the transaction id with these 32 bits that is nearest to i_next, before or after it; without i_next, nearest
+-- to the present one.
     select greatest(n.next + ((i_xid::text::bigint - n.next + 2147483648) & 4294967295) - 2147483648, 0)::text::xid8
       from (select coalesce(i_next, pg_snapshot_xmax(pg_current_snapshot()))::text::bigint as next) n;
 $$;
@@ -293,12 +274,8 @@ returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 as $$
--- ----------------------------------------------------------------------
--- Function: pgq_task._set_clock_back(1)
---
---      Adapts positions after the server's clock was set back: available tasks are available again, and leases end at
---      the right time after their claims. Locked tasks are skipped. Internal.
--- ----------------------------------------------------------------------
+-- Adapts positions after the server's clock was set back: available tasks are available again, and leases end at the
+-- right time after their claims. Locked tasks are skipped.
 declare
     v_now   constant timestamptz := clock_timestamp();
     v_back  constant bigint := pgq_task._position_of(i_was) - pgq_task._position_of(v_now);
