@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/_client_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Tasks in a connection's transaction: push, claim, renew, finish, fail, modify."""
+"""Tasks in a connection's transaction."""
 
 from __future__ import annotations
 
@@ -15,13 +15,27 @@ from datetime import datetime
 from time import monotonic
 from typing import Any, Literal, TypeAlias
 
+from psycopg.rows import dict_row, tuple_row
+
+from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.retries import interval
+from pgqpy._wire.statements import checked
 from pgqpy.connection import Connection
-from pgqpy.errors import InvalidTask, translate_errors
+from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._job_client import TaskJobs
 from pgqpy.tasks._statements import Duration
-from pgqpy.tasks._values import Modified, Pushed, Task, TaskInfo
+from pgqpy.tasks._values import (
+    FinishedTask,
+    Modified,
+    PeriodicInfo,
+    Pushed,
+    Task,
+    TaskInfo,
+    TaskLimits,
+    TaskProgress,
+    TaskQueueInfo,
+    TaskStatistics,
+)
 
 _Taken: TypeAlias = list[Task]
 
@@ -38,7 +52,7 @@ def _seconds(wait: Duration | None) -> float:
     return math.inf if wait is None else interval(wait, "wait").total_seconds()
 
 
-class Tasks(TaskJobs):
+class Tasks:
     """Task queues, on the caller's connection and in its transaction.
 
     Each method calls the function of ``pgq_task`` of its name and raises its errors as a
@@ -48,7 +62,7 @@ class Tasks(TaskJobs):
 
     def __init__(self, conn: Connection, claimant: str | None = None) -> None:
         """``claimant`` is the name under which tasks are claimed; by default a unique one."""
-        super().__init__(conn)
+        self.conn = conn
         self.claimant = claimant or claimant_name()
 
     # --- push
@@ -152,7 +166,7 @@ class Tasks(TaskJobs):
         )
         return [row[0] for row in rows]
 
-    # --- claim, and what ends it
+    # --- claim
 
     def try_claim(
         self,
@@ -179,21 +193,6 @@ class Tasks(TaskJobs):
         )
         return [Task(*row) for row in rows]
 
-    def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
-        """Take up to ``max_tasks`` available tasks out of the queue, in their order.
-
-        When the transaction commits they are gone: they are done at most once. With ``wait`` it
-        waits for the first one like `claim`, for up to that many seconds (None: without end).
-        """
-
-        def take() -> list[Task]:
-            rows = self._rows(sql.POP, queue, number, self.claimant)
-            return [Task(*row) for row in rows]
-
-        number = sql.whole(max_tasks, "max_tasks")
-        seconds = _seconds(wait)
-        return self._wait([queue], take, seconds) if seconds > 0 else take()
-
     def claim(
         self,
         queues: str | Iterable[str],
@@ -217,6 +216,23 @@ class Tasks(TaskJobs):
 
         return self._wait(names, take, _seconds(wait))
 
+    def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
+        """Take up to ``max_tasks`` available tasks out of the queue, in their order.
+
+        When the transaction commits they are gone: they are done at most once. With ``wait`` it
+        waits for the first one like `claim`, for up to that many seconds (None: without end).
+        """
+
+        def take() -> list[Task]:
+            rows = self._rows(sql.POP, queue, number, self.claimant)
+            return [Task(*row) for row in rows]
+
+        number = sql.whole(max_tasks, "max_tasks")
+        seconds = _seconds(wait)
+        return self._wait([queue], take, seconds) if seconds > 0 else take()
+
+    # --- what becomes of claimed tasks
+
     def renew(self, tasks: Iterable[Task], lease: Duration | None = None) -> list[Task]:
         """Begin the leases again; return the tasks that are still this claimant's, renewed.
 
@@ -224,18 +240,9 @@ class Tasks(TaskJobs):
         """
         known = {task.id: task for task in tasks}
         named = sql.versions(known.values())
-        rows = self._rows(sql.RENEW_FOR_CLIENT, self.claimant, *named, sql.duration(lease, "lease"))
+        duration = sql.duration(lease, "lease")
+        rows = self._rows(sql.RENEW_FOR_CLIENT, self.claimant, *named, duration)
         return [replace(known[row[0]], version=row[1], lease=row[2]) for row in rows]
-
-    def release(self, tasks: Iterable[Task], *, delay: Duration = 0) -> list[int]:
-        """Give tasks back as if they had not been claimed: the attempt does not count.
-
-        They are available again after ``delay`` seconds. Returns the ids of those that were not
-        this claimant's any more.
-        """
-        ids, versions = sql.versions(tasks)
-        delays = [sql.duration(delay, "delay")] * len(ids)
-        return [row[0] for row in self._rows(sql.RELEASE, self.claimant, ids, versions, delays)]
 
     def finish(self, task: Task, result: Any = None) -> None:
         """Finish a task: it is removed when the caller's transaction commits.
@@ -296,7 +303,7 @@ class Tasks(TaskJobs):
         """
         return bool(
             self._value(
-                sql.FAIL,
+                b"select pgq_task.fail(%s, %s, %s::int4, %s, %s::interval, %s)",
                 self.claimant,
                 task.id,
                 task.version,
@@ -305,6 +312,16 @@ class Tasks(TaskJobs):
                 final,
             )
         )
+
+    def release(self, tasks: Iterable[Task], *, delay: Duration = 0) -> list[int]:
+        """Give tasks back as if they had not been claimed: the attempt does not count.
+
+        They are available again after ``delay`` seconds. Returns the ids of those that were not
+        this claimant's any more.
+        """
+        ids, versions = sql.versions(tasks)
+        delays = [sql.duration(delay, "delay")] * len(ids)
+        return [row[0] for row in self._rows(sql.RELEASE, self.claimant, ids, versions, delays)]
 
     # --- anything, all or nothing
 
@@ -343,7 +360,301 @@ class Tasks(TaskJobs):
     def reserve_ids(self, count: int = 1) -> list[int]:
         """Reserve ids for inserts of `modify` with an explicit ``id``: so tasks can name each other
         in their payloads. No other task gets them."""
-        return [row[0] for row in self._rows(sql.RESERVE_IDS, sql.whole(count, "count"))]
+        reserve = b"select * from pgq_task.reserve_ids(%s::int4)"
+        return [row[0] for row in self._rows(reserve, sql.whole(count, "count"))]
+
+    # --- tasks that other processes work on
+
+    def result(self, task_id: int, *, wait: Duration | None = None) -> Any:
+        """Return the result of a task, decoded; waits until it is finished, for up to ``wait``
+        seconds (None: without end).
+
+        The queue must keep finished tasks, for longer than it takes to ask. Raises TaskFailed, with
+        the reason, if the task is in an error queue or was deleted; TimeoutError; InvalidTask if
+        the task is unknown, or not visible to others before this transaction commits.
+        """
+        end = None if wait is None else monotonic() + interval(wait, "wait").total_seconds()
+        pause = 0.01
+        waker = Waker()
+        try:
+            while True:
+                rows = self._rows(sql.RESULT, sql.task_id(task_id))
+                if not rows:
+                    raise InvalidTask(
+                        f"nothing is known of task {task_id}",
+                        hint="It does not exist, or its queue did not keep it when it was finished:"
+                        " Tasks.set_config(queue, 'keep', '1 hour').",
+                    )
+                ((status, result, error),) = rows
+                if status == "finished":
+                    return result
+                if status == "uncommitted":
+                    raise InvalidTask(
+                        f"task {task_id} was pushed in this transaction, which is still open",
+                        hint="Commit it: no worker sees the task before.",
+                    )
+                if status in ("failed", "deleted", "popped"):
+                    said = status if status == "failed" else f"was {status}"
+                    raise TaskFailed(f"task {task_id} {said}" + (f": {error}" if error else ""))
+                left = pause if end is None else end - monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"task {task_id} is {status}")
+                waker.wait(min(pause, left))
+                pause = min(pause * 1.5, 1.0)
+        finally:
+            waker.close()
+
+    def cancel(self, task_id: int, reason: str = "cancelled") -> bool:
+        """Cancel a task: True if it was not claimed, and is deleted.
+
+        False if a worker has it. A `TaskApp` worker is told within about a second: an asyncio job
+        is cancelled, others find out by `CurrentJob.progress` or `check_cancelled`; then the task
+        goes to the error queue. Raises TaskConflict if there is no such task.
+        """
+        cancel = b"select pgq_task.cancel(%s, %s)"
+        return bool(self._value(cancel, sql.task_id(task_id), reason) == "deleted")
+
+    def progress(
+        self, queue: str | None = None, *, ids: Iterable[int] | None = None
+    ) -> list[TaskProgress]:
+        """Return the progress of claimed tasks that reported it, or were cancelled."""
+        ask = b"select * from pgq_task.get_progress(%s, %s::bigint[])"
+        rows = self._rows(ask, queue, sql.task_ids(ids))
+        return [TaskProgress(*row) for row in rows]
+
+    # --- lists of tasks, and changes of many
+
+    def change(
+        self,
+        queue: str,
+        filter: Mapping[str, Any] | None,  # noqa: A002
+        change: Mapping[str, Any],
+        *,
+        max_tasks: int | None = None,
+        claimed: bool = False,
+    ) -> int:
+        """Change all tasks of a queue that a filter finds, in the same way; return their number.
+
+        ``change`` has ``at`` or ``delay``, ``queue``, ``priority``, ``payload``, ``headers``,
+        ``attempts``, ``error``, ``order_key``, or ``stop``. Claimed tasks are not changed unless
+        ``claimed``.
+        """
+        value = self._value(
+            b"select pgq_task.change_tasks(%s::text, %s::jsonb, %s::jsonb, %s::int4, %s)",
+            queue,
+            sql.filter_json(filter),
+            sql.filter_json(change),
+            sql.whole(max_tasks, "max_tasks"),
+            claimed,
+        )
+        return int(value)
+
+    def remove(
+        self,
+        queue: str,
+        filter: Mapping[str, Any] | None,  # noqa: A002
+        *,
+        max_tasks: int | None = None,
+        claimed: bool = False,
+    ) -> int:
+        """Delete all tasks of a queue that a filter finds; return their number. See `change`."""
+        remove = b"select pgq_task.remove_tasks(%s::text, %s::jsonb, %s::int4, %s)"
+        filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
+        return int(self._value(remove, queue, filtered, number, claimed))
+
+    def requeue(
+        self,
+        queue: str,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002
+        *,
+        max_tasks: int | None = None,
+    ) -> int:
+        """Send tasks of an error queue back to where they failed; return their number."""
+        requeue = b"select pgq_task.requeue(%s::text, %s::jsonb, %s::int4)"
+        filtered, number = sql.filter_json(filter), sql.whole(max_tasks, "max_tasks")
+        return int(self._value(requeue, queue, filtered, number))
+
+    def stop(self, task_id: int, version: int) -> int:
+        """Exclude a task from claims until `start`; return its new version. Raises TaskConflict."""
+        known = sql.task_id(task_id), sql.whole(version, "the version")
+        return int(self._value(b"select pgq_task.stop(%s, %s::int4)", *known))
+
+    def start(self, task_id: int, version: int) -> int:
+        """Make a stopped or scheduled task available now; return its new version."""
+        known = sql.task_id(task_id), sql.whole(version, "the version")
+        return int(self._value(b"select pgq_task.start(%s, %s::int4)", *known))
+
+    # --- history
+
+    def finished(
+        self,
+        queue: str,
+        *,
+        ids: Iterable[int] | None = None,
+        finished_from: datetime | None = None,
+        finished_before: datetime | None = None,
+        payload: Any = None,
+        outcome: str | None = None,
+        max_tasks: int | None = 100,
+    ) -> list[FinishedTask]:
+        """Return the finished tasks that a queue keeps, the last ones first.
+
+        Only those with these ``ids``, finished between two times (with time zone), with a payload
+        that contains ``payload`` (JSON; None: any payload), with outcome ``"finished"``,
+        ``"popped"`` or ``"deleted"``; at most ``max_tasks`` (None: all). The queue's setting
+        ``keep`` says how long they are kept.
+        """
+        rows = self._dicts(
+            sql.FINISHED,
+            queue,
+            queue,
+            sql.whole(max_tasks, "max_tasks"),
+            sql.task_ids(ids),
+            sql.when(finished_from, None)[0],
+            sql.when(finished_before, None)[0],
+            sql.jsonb_or_null(payload),
+            outcome,
+        )
+        return [FinishedTask(**row) for row in rows]
+
+    def replay(
+        self,
+        queue: str,
+        *,
+        target: str | None = None,
+        ids: Iterable[int] | None = None,
+        finished_from: datetime | None = None,
+        finished_before: datetime | None = None,
+        payload: Any = None,
+        outcome: str | None = None,
+        max_tasks: int | None = None,
+    ) -> list[int]:
+        """Push finished tasks again, as new ones, to the same queue or to ``target``; return their
+        ids.
+
+        They are chosen like for `finished`. The headers of each name the original task: ``origin``,
+        ``replay_of`` and ``finished_at``.
+        """
+        rows = self._rows(
+            sql.REPLAY,
+            queue,
+            target,
+            sql.task_ids(ids),
+            sql.when(finished_from, None)[0],
+            sql.when(finished_before, None)[0],
+            sql.jsonb_or_null(payload),
+            outcome,
+            sql.whole(max_tasks, "max_tasks"),
+        )
+        return [row[0] for row in rows]
+
+    def statistics(self, queue: str | None = None) -> list[TaskStatistics]:
+        """Return the counts of operations on tasks, of all queues or of one."""
+        return [TaskStatistics(**row) for row in self._dicts(sql.STATISTICS, queue)]
+
+    # --- queues
+
+    def create_queue(self, queue: str) -> bool:
+        """Create a task queue; False if it exists already."""
+        return bool(self._value(b"select pgq_task.create_queue(%s::text)", queue))
+
+    def drop_queue(self, queue: str, *, force: bool = False) -> None:
+        """Drop a task queue. Raises TaskQueueNotEmpty if it has tasks, unless ``force``."""
+        self._value(b"select pgq_task.drop_queue(%s::text, %s)", queue, force)
+
+    def set_config(self, queue: str, param: str, value: object) -> None:
+        """Set ``lease``, ``max_attempts``, ``error_queue`` or ``keep`` (how long finished tasks are
+        kept); values are written like in SQL, for instance ``'1 hour'``, None is none."""
+        written = None if value is None else str(value)
+        self._value(b"select pgq_task.set_queue_config(%s, %s, %s)", queue, param, written)
+
+    def pause(self, queue: str) -> None:
+        """Stop claims of the queue's tasks, from the commit on."""
+        self._value(b"select pgq_task.pause_queue(%s)", queue)
+
+    def resume(self, queue: str) -> None:
+        """End a pause."""
+        self._value(b"select pgq_task.resume_queue(%s)", queue)
+
+    def queues(
+        self, queue: str | None = None, *, max_count: int | None = 10_000
+    ) -> list[TaskQueueInfo]:
+        """Return settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of
+        each kind and priority (None: all), so that the cost does not grow with their number."""
+        ask = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
+        rows = self._dicts(ask, queue, sql.whole(max_count, "max_count"))
+        return [TaskQueueInfo(**row) for row in rows]
+
+    def is_empty(self, queues: str | Iterable[str]) -> bool:
+        """Whether the queues have no tasks at all, claimed and scheduled ones included."""
+        names = sql.queue_names(queues)
+        return bool(self._value(b"select pgq_task.queue_is_empty(%s::text[])", names))
+
+    def next_time(self, queues: str | Iterable[str]) -> datetime | None:
+        """Return the time from which the first task of the queues can be claimed, in the past if
+        one can be now; None if there is none, or all are claimed."""
+        names = sql.queue_names(queues)
+        time: datetime | None = self._value(b"select pgq_task.next_time(%s::text[])", names)
+        return time
+
+    def server_time(self) -> datetime:
+        """Return the server's clock, with which tasks' times are compared."""
+        time: datetime = self._value(b"select pgq_task.server_time()")
+        return time
+
+    def set_limits(
+        self,
+        queue: str,
+        *,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+        rate: int | None = None,
+        rate_per_key: int | None = None,
+        rate_period: Duration = 60,
+    ) -> None:
+        """Limit how many tasks of a queue run at a time, and are begun in any period of
+        ``rate_period`` seconds; in all, and of those with the same ``limit_key`` in their headers.
+
+        It applies to all workers together, from the commit on. None is no limit. Raises InvalidTask
+        for limits below 1.
+        """
+        self._value(
+            sql.SET_LIMITS,
+            queue,
+            sql.whole(max_running, "max_running"),
+            sql.whole(max_running_per_key, "max_running_per_key"),
+            sql.whole(rate, "rate"),
+            sql.whole(rate_per_key, "rate_per_key"),
+            sql.duration(rate_period, "rate_period"),
+        )
+
+    def limits(self, queue: str | None = None) -> list[TaskLimits]:
+        """Return the limits of queues that have any."""
+        rows = self._rows(b"select * from pgq_task.get_limits(%s)", queue)
+        return [TaskLimits(*row) for row in rows]
+
+    # --- periodic tasks
+
+    def periodic(self) -> list[PeriodicInfo]:
+        """Return the periodic tasks."""
+        rows = self._rows(b"select * from pgq_task.get_periodic_info()")
+        return [PeriodicInfo(*row) for row in rows]
+
+    def pause_periodic(self, name: str) -> None:
+        """Stop pushing runs of a periodic task."""
+        self._value(b"select pgq_task.pause_periodic(%s)", name)
+
+    def resume_periodic(self, name: str) -> None:
+        """End a pause; runs that were due in it are not made up for."""
+        self._value(b"select pgq_task.resume_periodic(%s)", name)
+
+    def run_periodic(self, name: str) -> int:
+        """Push a run of a periodic task now, in addition to the due ones; return the task's id."""
+        return int(self._value(b"select pgq_task.run_periodic(%s)", name))
+
+    def drop_periodic(self, name: str) -> None:
+        """Delete a periodic task, until a worker starts whose app has it."""
+        self._value(b"select pgq_task.drop_periodic(%s)", name)
 
     # --- helpers
 
@@ -375,6 +686,42 @@ class Tasks(TaskJobs):
             if not self.conn.closed:
                 self._execute(b"unlisten pgq_task")
 
+    def _value(self, statement: bytes, *arguments: Any) -> Any:
+        ((value,),) = self._rows(statement, *arguments)
+        return value
+
+    def _rows(self, statement: bytes, *arguments: Any) -> Any:
+        cursor = self.conn.cursor(row_factory=tuple_row, binary=True)
+        with translate_errors():
+            cursor.execute(statement, checked(arguments))
+            return cursor.fetchall()
+
+    def _dicts(self, statement: bytes, *arguments: Any) -> Any:
+        cursor = self.conn.cursor(row_factory=dict_row)
+        with translate_errors():
+            cursor.execute(statement, checked(arguments))
+            return cursor.fetchall()
+
     def _execute(self, statement: bytes) -> None:
         with translate_errors():
             self.conn.execute(statement)
+
+    # --- last, since its name hides the type in what follows
+
+    def list(
+        self,
+        queue: str | None = None,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002
+        *,
+        max_tasks: int | None = 100,
+    ) -> list[TaskInfo]:
+        """List tasks, of all queues or of one, without locks.
+
+        ``filter`` has the conditions of ``pgq_task.list_tasks``: ``status`` (available, claimed,
+        scheduled, held, stopped, or several), ``ids``, ``payload`` and ``headers`` (contained
+        values), ``error`` (part of it), ``claimant``, ``priority``, ``unique_key``, ``order_key``,
+        ``attempts`` (at least), ``created_after``, ``created_before``, ``at_after``, ``at_before``.
+        """
+        number = sql.whole(max_tasks, "max_tasks")
+        rows = self._dicts(sql.LIST, queue, sql.filter_json(filter), number)
+        return [TaskInfo(**row) for row in rows]

@@ -33,38 +33,27 @@ select pgq_task.push_many(%s::text, %s::jsonb[], %s::timestamptz, %s::interval, 
 """
 #: The error of a task whose last attempt ended without a result: pgq_task._lost_error().
 LOST = "the worker was lost"
-CLAIM = b"""
+_TASK = b"""
 select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
-       order_key
+       order_key"""
+#: The seconds until the lease ends, because clocks differ.
+_SECONDS = b", extract(epoch from lease - clock_timestamp())::float8"
+_CLAIM = b"""
   from pgq_task.claim(%s::text[], %s::text, %s::interval, %s::int4, %s)
 """
-#: Returns the seconds until the lease ends, because clocks differ.
-CLAIM_FOR_WORKER = b"""
-select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
-       order_key, extract(epoch from lease - clock_timestamp())::float8
-  from pgq_task.claim(%s::text[], %s::text, %s::interval, %s::int4, %s)
-"""
-FINISH_AND_CLAIM = b"""
-select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
-       order_key
+_FINISH_AND_CLAIM = b"""
   from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text, %s::jsonb, %s::interval, %s)
  where id is not null
 """
-FINISH_AND_CLAIM_FOR_WORKER = b"""
-select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
-       order_key, extract(epoch from lease - clock_timestamp())::float8
-  from pgq_task.finish_and_claim(%s::text, %s, %s::int4, %s::text, %s::jsonb, %s::interval, %s)
- where id is not null
-"""
-POP = b"""
-select id, version, queue, priority, attempts, lease, created, payload, headers, error, unique_key,
-       order_key
-  from pgq_task.pop(%s::text, %s::int4, %s::text)
-"""
+CLAIM = _TASK + _CLAIM
+CLAIM_FOR_WORKER = _TASK + _SECONDS + _CLAIM
+FINISH_AND_CLAIM = _TASK + _FINISH_AND_CLAIM
+FINISH_AND_CLAIM_FOR_WORKER = _TASK + _SECONDS + _FINISH_AND_CLAIM
+POP = _TASK + b" from pgq_task.pop(%s::text, %s::int4, %s::text)"
 RENEW = b"select id, version from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
+LEASES = b"select * from pgq_task.get_leases(%s, %s::bigint[], %s)"
 #: With the ends of the leases.
 RENEW_FOR_CLIENT = b"select * from pgq_task.renew(%s, %s::bigint[], %s::int4[], %s::interval)"
-HELD = b"select * from pgq_task.get_leases(%s, %s::bigint[], %s)"
 RELEASE = b"""
 select * from pgq_task.release(%s, %s::bigint[], %s::int4[], %s::interval[])
 """
@@ -72,7 +61,6 @@ FINISH = b"select pgq_task.finish(%s, %s, %s::int4, %s::jsonb)"
 FINISH_MANY = b"""
 select * from pgq_task.finish_many(%s, %s::bigint[], %s::int4[], %s::jsonb[], %s::text[])
 """
-FAIL = b"select pgq_task.fail(%s, %s, %s::int4, %s, %s::interval, %s)"
 FAIL_MANY = b"""
 select * from pgq_task.fail_many(%s, %s::bigint[], %s::int4[], %s::text[], %s::interval[],
                                  %s::boolean[])
@@ -80,33 +68,36 @@ select * from pgq_task.fail_many(%s, %s::bigint[], %s::int4[], %s::text[], %s::i
 MODIFY = b"""
 select * from pgq_task.modify(%s, %s::jsonb, %s::jsonb, %s::jsonb, %s::jsonb, %s, %s)
 """
-RESERVE_IDS = b"select * from pgq_task.reserve_ids(%s::int4)"
-CREATE_QUEUE = b"select pgq_task.create_queue(%s::text)"
-DROP_QUEUE = b"select pgq_task.drop_queue(%s::text, %s)"
-SET_QUEUE_CONFIG = b"select pgq_task.set_queue_config(%s, %s, %s)"
-QUEUE_INFO = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
-QUEUE_IS_EMPTY = b"select pgq_task.queue_is_empty(%s::text[])"
-SERVER_TIME = b"select pgq_task.server_time()"
-NEXT_TIME = b"select pgq_task.next_time(%s::text[])"
 #: Python has no infinite time, which a stopped task has.
 LIST = b"""
 select id, version, queue, priority, status, nullif(at, 'infinity') as at, claimant, attempts,
        last_attempt, created, payload, headers, error, unique_key, order_key
   from pgq_task.list_tasks(%s::text, %s::jsonb, %s::int4)
 """
-CHANGE = b"select pgq_task.change_tasks(%s::text, %s::jsonb, %s::jsonb, %s::int4, %s)"
-REMOVE = b"select pgq_task.remove_tasks(%s::text, %s::jsonb, %s::int4, %s)"
-REQUEUE = b"select pgq_task.requeue(%s::text, %s::jsonb, %s::int4)"
-STOP = b"select pgq_task.stop(%s, %s::int4)"
-START = b"select pgq_task.start(%s, %s::int4)"
-PAUSE_QUEUE = b"select pgq_task.pause_queue(%s)"
-RESUME_QUEUE = b"select pgq_task.resume_queue(%s)"
 SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
 #: Returns those of a claimant's tasks that were cancelled.
 CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"
 QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
 SWEEP = b"select pgq_task.sweep()"
-
+FINISHED = b"""
+select id, %s as queue, outcome, finished, claimant, attempts, last_attempt, created, result, error,
+       payload, headers, priority, unique_key, order_key
+  from pgq_task.finished_tasks(%s::text, %s::int4, %s::bigint[], %s::timestamptz, %s::timestamptz,
+                               %s::jsonb, %s::text)
+"""
+REPLAY = b"""
+select * from pgq_task.replay(%s::text, %s::text, %s::bigint[], %s::timestamptz, %s::timestamptz,
+                              %s::jsonb, %s::text, %s::int4)
+"""
+STATISTICS = b"""
+select queue_name as queue, pushed, claimed, finished, popped, failed, buried, released, moved,
+       deleted
+  from pgq_task.get_statistics(%s)
+"""
+SET_LIMITS = b"""
+select pgq_task.set_limits(%s, %s::int4, %s::int4, %s::int4, %s::int4, %s::interval)
+"""
+RESULT = b"select status, result, error from pgq_task.get_result(%s)"
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode

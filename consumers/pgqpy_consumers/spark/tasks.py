@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 import pgqpy
 from pgqpy.errors import InvalidParameter
-from pgqpy.tasks._queues import TaskQueues
+from pgqpy.tasks import Tasks
 from pgqpy_consumers.spark.options import InvalidOption, Options, _count, _one_of, _text
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_column
 from pgqpy_consumers.spark.ranges import check_condition, conninfo
@@ -111,7 +111,7 @@ class PgqTaskReader(DataSourceReader):
         with options.connect("pgqpy spark tasks") as conn:
             if options.where is not None:
                 _check_where(conn, options.where)
-            (info,) = TaskQueues(conn).queues(options.queue, max_count=1)
+            (info,) = Tasks(conn).queues(options.queue, max_count=1)
             first: Any = None
             if options.num_partitions > 1 and info.total:
                 ((first, last),) = conn.execute(

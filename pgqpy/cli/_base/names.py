@@ -12,7 +12,7 @@ import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli._base.database import refuse_planted
 from pgqpy.cli._events.queue_config import PARAMETERS
-from pgqpy.tasks._queues import TaskQueues
+from pgqpy.tasks import Tasks
 
 #: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
 COMPLETION_TIMEOUT = 2
@@ -78,7 +78,7 @@ COUNT = click.IntRange(1, 2**31 - 2)
 PARAMETER = click.Choice([*PARAMETERS])
 QUEUE = Name("queue", lambda admin, _: (q.queue_name for q in admin.get_queue_info()))
 TASK_QUEUE = Name(
-    "queue", lambda admin, _: (q.queue_name for q in TaskQueues(admin.conn).queues(max_count=1))
+    "queue", lambda admin, _: (q.queue_name for q in Tasks(admin.conn).queues(max_count=1))
 )
 CONSUMER = Name(
     "consumer",

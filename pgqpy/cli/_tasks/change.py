@@ -18,14 +18,14 @@ from pgqpy.cli._base.position import Moment
 from pgqpy.cli._base.wording import plural
 from pgqpy.cli._tasks.choice import Choice, choice_options, choose, claimed_option
 from pgqpy.cli._tasks.push import JSON
+from pgqpy.tasks import Tasks
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._queues import TaskQueues
 
 
 def _do(
     dsn: str,
     past: str,
-    what: Callable[[TaskQueues, Choice], int],
+    what: Callable[[Tasks, Choice], int],
     *,
     dry_run: bool,
     claimed: bool = False,
@@ -37,7 +37,7 @@ def _do(
     with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
         choices = choose(conn, claimed=claimed, **which)
         for choice in choices:
-            done = what(TaskQueues(conn), choice)
+            done = what(Tasks(conn), choice)
             if choice.ids and done < len(choice.ids):
                 few = len(choice.ids) - done
                 raise CliError(f"{plural(few, 'task')} of {choice.queue} cannot be {past}", lost)
@@ -207,7 +207,7 @@ def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
     """
     with connect(dsn) as conn, conn.transaction():
         for choice in choose(conn, ids=ids):
-            for info in TaskQueues(conn).list(choice.queue, choice.filter, max_tasks=None):
+            for info in Tasks(conn).list(choice.queue, choice.filter, max_tasks=None):
                 conn.execute(sql.FINISH, [_user(conn), info.id, info.version, result])
     say(f"finished {plural(len(set(ids)), 'task')}")
 

@@ -16,7 +16,7 @@ from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.names import COUNT, PRIORITY, TASK_ID, TEXT
 from pgqpy.cli._base.wording import brief
 from pgqpy.cli._tasks.push import JSON
-from pgqpy.tasks._queues import TaskQueues
+from pgqpy.tasks import Tasks
 
 STATUSES = ("available", "claimed", "scheduled", "held", "stopped")
 
@@ -132,7 +132,7 @@ def choose(
 
 
 def _by_ids(conn: pgqpy.Connection, ids: tuple[int, ...], *, claimed: bool) -> list[Choice]:
-    found = {info.id: info for info in TaskQueues(conn).list(filter={"ids": ids}, max_tasks=None)}
+    found = {info.id: info for info in Tasks(conn).list(filter={"ids": ids}, max_tasks=None)}
     queues: defaultdict[str, list[int]] = defaultdict(list)
     for task_id in dict.fromkeys(ids):
         if task_id not in found:

@@ -17,7 +17,6 @@ from pgqpy.cli._base.wording import printable
 from pgqpy.cli._tasks.choice import distance, filter_options, no_such_task, read_filter
 from pgqpy.cli._tasks.progress import how_far
 from pgqpy.tasks import TaskProgress, Tasks
-from pgqpy.tasks._queues import TaskQueues
 
 count_option = click.option(
     "-n",
@@ -54,7 +53,7 @@ def list_tasks(dsn: str, queue: str | None, count: int, as_json: bool, **which: 
     """
     with connect(dsn) as conn:
         given = read_filter(conn, which)
-        tasks = TaskQueues(conn).list(queue, given, max_tasks=count + 1)
+        tasks = Tasks(conn).list(queue, given, max_tasks=count + 1)
     more, tasks = len(tasks) > count, tasks[:count]
     if as_json:
         for each in tasks:

@@ -26,8 +26,7 @@ from pgqpy.cli._tasks import (
     push,
     work,
 )
-from pgqpy.tasks import TaskQueueInfo
-from pgqpy.tasks._queues import TaskQueues
+from pgqpy.tasks import TaskQueueInfo, Tasks
 
 #: The parameters of pgq_task.set_queue_config(), in the order of their display.
 PARAMETERS = {
@@ -69,7 +68,7 @@ def create(dsn: str, queue: str, settings: tuple[str, ...]) -> None:
     """
     pairs = [_pair(setting) for setting in settings]
     with connect(dsn) as conn, conn.transaction():
-        queues = TaskQueues(conn)
+        queues = Tasks(conn)
         created = queues.create_queue(queue)
         for parameter, value in pairs:
             queues.set_config(queue, parameter, value)
@@ -96,7 +95,7 @@ def drop(dsn: str, queue: str, force: bool) -> None:
     queue is another queue, and stays.
     """
     with connect(dsn) as conn:
-        TaskQueues(conn).drop_queue(queue, force=force)
+        Tasks(conn).drop_queue(queue, force=force)
     say(f"dropped task queue {queue}")
 
 
@@ -114,7 +113,7 @@ def list_queues(dsn: str, as_json: bool) -> None:
     10,000. The keys of the JSON objects are the columns of pgq_task.get_queue_info().
     """
     with connect(dsn) as conn:
-        queues = TaskQueues(conn).queues()
+        queues = Tasks(conn).queues()
     if as_json:
         print_json(queues)
     elif not queues:
@@ -170,7 +169,7 @@ def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_js
     from then on obey.
     """
     with connect(dsn) as conn:
-        queues = TaskQueues(conn)
+        queues = Tasks(conn)
         if parameter is not None and value is not None:
             queues.set_config(queue, parameter, parse_value(value))
         (info,) = queues.queues(queue, max_count=1)
@@ -195,7 +194,7 @@ def pause(dsn: str, queue: str) -> None:
     including those that are started later.
     """
     with connect(dsn) as conn:
-        TaskQueues(conn).pause(queue)
+        Tasks(conn).pause(queue)
     say(f"paused task queue {queue}")
 
 
@@ -208,7 +207,7 @@ def resume(dsn: str, queue: str) -> None:
     Waiting workers are notified at once. A queue that is not paused stays as it is.
     """
     with connect(dsn) as conn:
-        TaskQueues(conn).resume(queue)
+        Tasks(conn).resume(queue)
     say(f"resumed task queue {queue}")
 
 

@@ -86,7 +86,7 @@ class Completer:
         doubtful = [claim for claim in claims if claim.doubtful]
         if doubtful:
             ids = [claim.task.id for claim in doubtful]
-            (rows,) = send(conn, [(sql.HELD, [self._worker.name, ids, in_transaction])])
+            (rows,) = send(conn, [(sql.LEASES, [self._worker.name, ids, in_transaction])])
             know_versions(doubtful, rows)
         return Completions(self._worker.name, info, completed)
 

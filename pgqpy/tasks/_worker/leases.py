@@ -228,7 +228,7 @@ class Leases:
         """Renew claims; return the lost ones."""
         if any(claim.doubtful for claim in claims):
             ids = [claim.task.id for claim in claims]
-            know_versions(claims, self._ask(sql.HELD, ids, False))
+            know_versions(claims, self._ask(sql.LEASES, ids, False))
         asked = monotonic()
         versions = dict(self._ask(sql.RENEW, *_versions(claims), self._lease))
         for claim in claims:
