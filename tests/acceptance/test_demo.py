@@ -20,7 +20,7 @@ from pgqpy.demo.compare import compare
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = [pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PATIENCE = 300.0
 

@@ -11,7 +11,7 @@ from tests.fixtures.fix_example import EXAMPLES, SPARK_PATIENCE, Program, Run
 from tests.fixtures.fix_ticker import StartTicker, eventually
 from tests.fixtures.fix_web import accepts, ask, free_port
 
-pytestmark = [pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Manage:

@@ -8,7 +8,7 @@ from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_example import SPARK_PATIENCE, Run
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
-pytestmark = [pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

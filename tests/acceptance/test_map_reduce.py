@@ -34,7 +34,6 @@ def push(conn: Connection, queue: str, payload: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.any_pg
 def test_workers_killed_at_random_count_each_word_once(dsn: str, run: Run) -> None:
     """The program compares its result with a count in one go, and says so."""
     command = [sys.executable, "-m", "examples.map_reduce", str(TEXT)]

@@ -13,7 +13,7 @@ from pgqpy.embedded import Server
 from tests.fixtures.fix_db import create_database, drop_database
 
 pytest_plugins = ["pytester"]
-pytestmark = [pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)

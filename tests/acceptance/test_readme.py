@@ -22,6 +22,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", STORY, re.MULTILINE | re.DOTALL)
 BEFORE = ("pip install", "export PGQPY_DSN")
 
 
+@pytest.mark.every_pg
 def test_it(
     server: Server,
     empty_dsn: str,

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.mail_server import MailServer
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "order_mails.py"
-
-pytestmark = pytest.mark.any_pg
 
 
 def test_the_example_confirms_orders_by_mail(

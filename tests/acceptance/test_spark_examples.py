@@ -14,7 +14,7 @@ from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_example import EXAMPLES, SPARK_PATIENCE, Program, Run
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture

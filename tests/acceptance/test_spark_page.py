@@ -15,7 +15,7 @@ from tests.fixtures.fix_db import Connection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import produce_migrations, render_python_code
 from alembic.runtime.migration import MigrationContext
@@ -16,8 +15,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import pgqpy.alembic
 from tests.fixtures.fix_db import Connection
-
-pytestmark = pytest.mark.any_pg
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sqlalchemy.md").read_text()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 
-import pytest
-
 from pgqpy.tasks import TaskApp, Tasks
 from tests.acceptance.test_tasks_page import ROOT, blocks
 from tests.fixtures.fix_cli import Cli
@@ -14,7 +12,6 @@ from tests.fixtures.fix_db import Connection
 PAGE = (ROOT / "docs" / "tasks-cli.md").read_text()
 
 
-@pytest.mark.any_pg
 def test_the_page(cli: Cli, conn: Connection) -> None:
     tasks = Tasks(conn)
     for queue in ("mails", "mails.failed", "reports"):

@@ -12,8 +12,6 @@ from pgqpy.tasks import Tasks
 from tests.acceptance.test_tasks_page import ROOT, blocks, run
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 JOBS = (ROOT / "docs" / "tasks-jobs.md").read_text()
 HISTORY = (ROOT / "docs" / "tasks-history.md").read_text()
 

@@ -11,8 +11,6 @@ import pytest
 from pgqpy.tasks import Tasks, TaskWorker
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tasks.md").read_text()
 
@@ -26,6 +24,7 @@ def run(block: str, names: dict[str, Any]) -> None:
     exec(block.replace(".run()", ".run(until_empty=True)"), names)
 
 
+@pytest.mark.every_pg
 def test_the_page(
     conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

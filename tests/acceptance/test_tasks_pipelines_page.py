@@ -10,8 +10,6 @@ from pgqpy.tasks import PipelineWorker, Tasks
 from tests.acceptance.test_tasks_page import ROOT, blocks, run
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 PAGE = (ROOT / "docs" / "tasks-pipelines.md").read_text()
 
 

@@ -15,8 +15,6 @@ from pgqpy.tasks import TableWorker
 from tests.acceptance.test_tasks_page import ROOT, blocks, run
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 PAGE = (ROOT / "docs" / "tasks-tables.md").read_text()
 
 

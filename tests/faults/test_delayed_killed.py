@@ -27,6 +27,8 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
+pytestmark = pytest.mark.every_pg
+
 KILLS = 5
 QUEUE = "load"
 TABLES = """

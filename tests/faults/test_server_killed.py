@@ -10,6 +10,8 @@ from pgqpy.schema import schema_sql
 from tests.faults.load import QUEUE, Load, drain
 from tests.fixtures import queue_ops as ops
 
+pytestmark = pytest.mark.every_pg
+
 KILLS = 10
 
 

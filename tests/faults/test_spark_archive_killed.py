@@ -18,7 +18,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE = 120.0
 QUEUE = "test_queue"

@@ -20,7 +20,7 @@ from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PATIENCE = 300.0
 

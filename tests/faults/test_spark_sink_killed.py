@@ -98,7 +98,6 @@ def session_members(session: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.any_pg
 def test_a_driver_killed_around_its_commit_sends_every_line_once(
     conn: Connection, dsn: str, queue: str, tmp_path: Path
 ) -> None:
@@ -123,7 +122,6 @@ def test_a_driver_killed_around_its_commit_sends_every_line_once(
 
 
 @pytest.mark.slow
-@pytest.mark.any_pg
 def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(server: Server) -> None:
     from pyspark.sql.types import StringType, StructType
 

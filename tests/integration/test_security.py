@@ -16,6 +16,8 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tools import site_pages
 
+pytestmark = pytest.mark.every_pg
+
 INFO_FUNCTIONS = {
     "version",
     "quote_fqname",

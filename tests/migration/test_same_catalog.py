@@ -15,6 +15,8 @@ from tests.fixtures.fix_db import Connect, Connection
 
 from .catalog import catalog, data
 
+pytestmark = pytest.mark.every_pg
+
 Install = Callable[[str], None]
 
 

@@ -107,7 +107,6 @@ def test_wheel_is_typed(wheel: Path) -> None:
         assert f"{package}/py.typed" in shipped
 
 
-@pytest.mark.any_pg
 def test_schema_installs_from_the_wheel_in_an_empty_environment(
     empty_environment: Path, empty_dsn: str, tmp_path: Path
 ) -> None:

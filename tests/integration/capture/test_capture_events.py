@@ -18,6 +18,8 @@ from tests.fixtures.fix_capture import (
 )
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.every_pg
+
 
 @pytest.fixture
 def flight(conn: Connection, queue: str) -> str:

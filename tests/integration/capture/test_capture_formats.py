@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.fix_capture import raw_events
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.reference
+pytestmark = [pytest.mark.reference, pytest.mark.every_pg]
 
 COLUMNS = {
     "b": ("bool", ["true", "false"]),

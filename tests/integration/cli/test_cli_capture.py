@@ -9,8 +9,6 @@ import pytest
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 
 @pytest.fixture
 def table(conn: Connection) -> str:
@@ -19,6 +17,7 @@ def table(conn: Connection) -> str:
     return 'shop."Order"'
 
 
+@pytest.mark.every_pg
 def test_a_table_is_captured_listed_and_released(
     cli: Cli, conn: Connection, queue: str, table: str
 ) -> None:

@@ -10,9 +10,8 @@ from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 from tests.integration.delayed.test_delayed_events import move, waiting
 
-pytestmark = pytest.mark.any_pg
 
-
+@pytest.mark.every_pg
 def test_an_event_for_later_is_shown_and_cancelled_by_the_id_that_was_printed(
     cli: Cli, conn: Connection, queue: str
 ) -> None:

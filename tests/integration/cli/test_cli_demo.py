@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.fixtures.fix_cli import Cli
-
-pytestmark = pytest.mark.any_pg
 
 
 def test_the_environments_database_is_not_used_by_the_demo(cli: Cli) -> None:

@@ -16,8 +16,6 @@ from pgqpy.embedded import Server
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 COMMANDS = [
     ("queue", "list"),
     ("queue", "create", "q"),

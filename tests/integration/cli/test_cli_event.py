@@ -12,8 +12,6 @@ import pytest
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 
 def data(cli: Cli, queue: str) -> list[str | None]:
     return [event["data"] for event in cli.json_lines("event", "peek", queue, "-n", "100")]

@@ -11,8 +11,6 @@ from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 AWKWARD = 'it\'s "quoted" [red]%s{}; drop schema pgq --'
 
@@ -37,6 +35,7 @@ def failing(conn: Connection, dsn: str, queue: str, tick: Tick) -> str:
     return "group"
 
 
+@pytest.mark.every_pg
 def test_a_group_is_created_listed_shown_resized_and_dropped(cli: Cli, queue: str) -> None:
     said = cli.ok("group", "create", queue, "g", "--key", "ev_extra1", "--partitions", "3")
     assert said == f"created group g on queue {queue} with 3 partitions\n"

@@ -7,8 +7,6 @@ import pytest
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connect
 
-pytestmark = pytest.mark.any_pg
-
 
 def test_migrating_installs_the_schema_and_again_changes_nothing(empty_cli: Cli) -> None:
     said = empty_cli.ok("migrate")

@@ -10,8 +10,6 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 AWKWARD = 'it\'s "quoted" [red]%s{}; drop schema pgq --'
 
 
@@ -26,6 +24,7 @@ def tick(conn: Connection, queue: str) -> int:
     return int(value(conn, "select pgq.ticker(%s)", queue))
 
 
+@pytest.mark.every_pg
 def test_a_queue_is_created_listed_and_dropped(cli: Cli) -> None:
     assert cli.ok("queue", "create", "flights") == "created queue flights\n"
     assert [info["queue_name"] for info in cli.json("queue", "list")] == ["flights"]

@@ -36,6 +36,7 @@ def fail(conn: Connection, queue: str, *, error: str = "timeout", final: bool = 
 # --- queues
 
 
+@pytest.mark.every_pg
 def test_queues_are_created_configured_paused_and_dropped(cli: Cli) -> None:
     said = cli.ok("task", "create", "mails", "--set", "lease=5min", "--set", "max_attempts=8")
     assert said == "created task queue mails\n"
@@ -468,7 +469,6 @@ def hang(task):
 """
 
 
-@pytest.mark.any_pg
 @pytest.mark.parametrize("concurrency", ["1", "2"])
 def test_a_second_interrupt_ends_a_worker_whose_handlers_do_not(
     cli: Cli, spawn: Spawn, mails: str, tmp_path: Path, concurrency: str

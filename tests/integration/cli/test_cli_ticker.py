@@ -10,8 +10,6 @@ import pytest
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_the_ticker_ticks_until_it_is_told_to_stop(

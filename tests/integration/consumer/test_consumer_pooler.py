@@ -11,8 +11,6 @@ from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
 
-pytestmark = pytest.mark.any_pg
-
 
 @pytest.mark.parametrize("size", [1, 5])
 def test_a_pool_in_transaction_mode_is_not_trusted(pool: Pool, queue: str, size: int) -> None:

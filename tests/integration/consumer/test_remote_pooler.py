@@ -10,8 +10,6 @@ from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
 
-pytestmark = pytest.mark.any_pg
-
 
 class Remote(RemoteConsumer):
     consumer = "copy"

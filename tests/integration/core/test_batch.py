@@ -12,6 +12,8 @@ from pgqpy import Admin, Batch, Consumer, Event, PgqError, Producer
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
+pytestmark = pytest.mark.every_pg
+
 
 class Reading(Consumer):
     consumer = "reader"

@@ -21,6 +21,8 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
+pytestmark = pytest.mark.every_pg
+
 
 def busy_batch(conn: Connection, connect: Connect, queue: str) -> int:
     """A batch between two ticks at which transactions were open; some of them commit later."""

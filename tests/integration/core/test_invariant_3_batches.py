@@ -14,6 +14,8 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
+pytestmark = pytest.mark.every_pg
+
 
 @pytest.fixture
 def consumer(conn: Connection, queue: str) -> str:

@@ -4,10 +4,13 @@ bounded, also while some transaction holds back the xmin horizon for hours.
 
 from __future__ import annotations
 
+import pytest
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
+
+pytestmark = pytest.mark.every_pg
 
 CYCLES = 300
 LOGS = ("tick_0", "tick_1", "position_0", "position_1")

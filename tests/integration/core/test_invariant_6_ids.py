@@ -12,6 +12,8 @@ from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.every_pg
+
 
 @pytest.fixture
 def mortal(server: Server) -> Iterator[Server]:

@@ -15,6 +15,8 @@ from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.every_pg
+
 WRITES = {
     "insert_event": "select pgq.insert_event('q', 't', 'd')",
     "insert_events": "select pgq.insert_events('q', array['t'], array['d'])",

@@ -10,6 +10,8 @@ import pytest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.every_pg
+
 NASTY_NAMES = [
     """it's "quoted"; drop schema pgq cascade; --""",
     "back\\slash\\' and %s %I {} $1 $$",

@@ -23,8 +23,6 @@ from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import StartTicker, eventually
 from tests.fixtures.mail_server import MailServer
 
-pytestmark = pytest.mark.any_pg
-
 Put = Callable[..., int]
 Sender = Callable[..., EmailSender]
 

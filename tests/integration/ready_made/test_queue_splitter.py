@@ -13,8 +13,6 @@ from pgqpy_consumers.settings import ConfigError, build
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 FIELDS = "ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
 
 

@@ -10,8 +10,6 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_replicate import Pair
 
-pytestmark = pytest.mark.any_pg
-
 
 @pytest.fixture
 def config(pair: Pair, tmp_path: Path) -> str:

@@ -13,8 +13,6 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_replicate import PATIENCE, Pair
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = pytest.mark.any_pg
-
 
 @pytest.fixture
 def shop(pair: Pair) -> Pair:

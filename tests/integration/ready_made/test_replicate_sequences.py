@@ -8,8 +8,6 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_replicate import PATIENCE, Pair
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = pytest.mark.any_pg
-
 
 @pytest.fixture
 def numbered(pair: Pair) -> Pair:

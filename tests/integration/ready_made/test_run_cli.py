@@ -15,8 +15,6 @@ from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import PATIENCE, eventually
 
-pytestmark = pytest.mark.any_pg
-
 CLASSES = """
 from dataclasses import dataclass
 

@@ -15,8 +15,6 @@ from pgqpy_consumers.table_loader import BadRow, TableLoader
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 TABLE = """
 create table item (
     id      int primary key,
@@ -81,6 +79,7 @@ CAPTURES = {
 }
 
 
+@pytest.mark.every_pg
 @pytest.mark.parametrize("mode", ["latest", "plain"])
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_the_target_has_what_the_source_has(

@@ -25,8 +25,6 @@ from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import StartTicker, eventually
 from tests.fixtures.hook_server import Answer, HookServer, Request
 
-pytestmark = pytest.mark.any_pg
-
 SECRET = "whsec_" + base64.b64encode(b"s" * 32).decode()
 
 Put = Callable[..., None]

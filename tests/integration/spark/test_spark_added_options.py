@@ -15,7 +15,7 @@ from tests.fixtures.fix_db import Connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 NEW = "select 'new' as ev_type, 'b' as ev_data"
 

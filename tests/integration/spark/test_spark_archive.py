@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pgqpy_consumers.spark.archive import Archive
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 MakeArchive: TypeAlias = "Callable[..., Archive]"
 

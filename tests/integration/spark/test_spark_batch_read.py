@@ -18,7 +18,7 @@ from tests.fixtures.fix_db import Connect, Connection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 Load: TypeAlias = "Callable[..., DataFrame]"
 

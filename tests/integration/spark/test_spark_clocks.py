@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pgqpy
     from pgqpy_consumers.spark import SparkConsumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 # The default of sessions from then on.
 SETTINGS = {

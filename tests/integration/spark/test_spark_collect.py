@@ -12,8 +12,6 @@ from pgqpy_consumers.spark.collect import Bounds, Collector
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.any_pg
-
 HOUR = timedelta(hours=1)
 CONSUMER = "collector"
 

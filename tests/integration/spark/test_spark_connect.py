@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pgqpy
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 InClient: TypeAlias = Callable[..., Any]
 QUEUE = "test_queue"

@@ -11,8 +11,6 @@ from psycopg.conninfo import conninfo_to_dict
 import pgqpy
 from pgqpy_consumers.spark.ranges import conninfo
 
-pytestmark = pytest.mark.any_pg
-
 
 def test_executors_need_no_service_file(
     dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pgqpy_consumers.spark import SparkConsumer
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 Method: TypeAlias = "Callable[[SparkConsumer, pgqpy.Batch, DataFrame], None]"
 MakeConsumer: TypeAlias = "Callable[..., SparkConsumer]"

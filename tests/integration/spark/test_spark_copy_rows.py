@@ -10,7 +10,7 @@ from pgqpy._wire.statements import copy_in
 from pgqpy.errors import PayloadTooLarge
 from tests.fixtures.fix_db import Connection
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 TEXTS = ["", None, "Ørsted", "𝄞", 'a\n\t\\N"', "x" * 70_000, None]
 
@@ -32,6 +32,7 @@ def stored(conn: Connection, batch: pa.RecordBatch) -> list[tuple[str | None, ..
         return found.fetchall()
 
 
+@pytest.mark.every_pg
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string()])
 @pytest.mark.parametrize("start", [0, 2, 5])
 def test_texts_and_nulls_are_stored_as_they_are(

@@ -13,7 +13,7 @@ from tests.fixtures.fix_db import Connection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MEGABYTE = 1_048_576
 

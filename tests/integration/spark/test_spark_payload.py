@@ -20,8 +20,6 @@ from tests.fixtures.fix_db import Connection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.any_pg
-
 FORMATS = ["row_json", "jsontriga", "logutriga"]
 
 # (type, its type in Spark, a value in SQL, the value in Spark)

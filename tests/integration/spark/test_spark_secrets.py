@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IN_DSN, IN_OPTION = "sesame-of-the-dsn", "sesame-of-the-option"
 # Not a name that Spark takes for that of a secret, and hides.

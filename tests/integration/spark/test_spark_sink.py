@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pgqpy_consumers.spark.sink import PgqWriter
     from pgqpy_consumers.spark.staging import Staged
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 # Enough for a table: a task's first rows travel in its message.
 MANY = 5_000

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pgqpy_consumers.spark.stream_reader import PgqStreamReader
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 Place: TypeAlias = dict[str, Any]
 Call: TypeAlias = Callable[[], object]

@@ -17,7 +17,7 @@ from tests.fixtures.fix_db import Connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.any_pg]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

@@ -31,8 +31,6 @@ from pgqpy import errors
 from pgqpy.sqlalchemy import AsyncProducer, Producer, libpq_dsn
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 EVENTS = [("many", str(number)) for number in range(12_000)]
 
 
@@ -62,6 +60,7 @@ def types(conn: Connection) -> list[str | None]:
     return [ev_type for (ev_type,) in rows]
 
 
+@pytest.mark.every_pg
 def test_events_exist_only_if_the_session_commits(
     conn: Connection, queue: str, engine: sa.Engine
 ) -> None:

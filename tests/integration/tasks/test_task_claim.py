@@ -14,6 +14,8 @@ from psycopg import errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
+pytestmark = pytest.mark.every_pg
+
 QUEUE = "tasks"
 CLAIM = "select id, version from pgq_task.claim(array[%s], %s, %s, %s, %s)"
 

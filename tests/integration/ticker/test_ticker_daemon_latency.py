@@ -87,7 +87,6 @@ def no_prepared() -> Iterator[str]:
         yield server.dsn
 
 
-@pytest.mark.any_pg
 def test_a_sleeping_ticker_is_woken_by_the_first_event(
     start_ticker: StartTicker, no_prepared: str, connect: Connect
 ) -> None:
@@ -101,7 +100,6 @@ def test_a_sleeping_ticker_is_woken_by_the_first_event(
         tick_heard(listener)
 
 
-@pytest.mark.any_pg
 def test_producers_stop_calling_once_the_ticker_is_awake(
     start_ticker: StartTicker, no_prepared: str, connect: Connect
 ) -> None:
@@ -120,7 +118,6 @@ def test_producers_stop_calling_once_the_ticker_is_awake(
     assert list(caller.notifies(timeout=0)) == []
 
 
-@pytest.mark.any_pg
 def test_a_declaration_of_sleep_that_was_taken_back_is_made_again(
     start_ticker: StartTicker, no_prepared: str, connect: Connect
 ) -> None:
@@ -133,7 +130,6 @@ def test_a_declaration_of_sleep_that_was_taken_back_is_made_again(
     eventually(conn, "select last_value = 2 from pgq.ticker_sleep_seq")
 
 
-@pytest.mark.any_pg
 def test_a_heartbeat_that_is_due_keeps_no_ticker_awake_but_an_event_does(
     no_prepared: str, connect: Connect
 ) -> None:

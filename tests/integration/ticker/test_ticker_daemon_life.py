@@ -200,7 +200,6 @@ def test_a_broken_file_changes_nothing_and_is_told(start_ticker: StartTicker, ds
 # Databases that go away
 
 
-@pytest.mark.any_pg
 def test_a_server_that_is_killed_and_comes_back_is_ticked_again(
     start_ticker: StartTicker, own_server: Server
 ) -> None:
@@ -219,7 +218,6 @@ def test_a_server_that_is_killed_and_comes_back_is_ticked_again(
         eventually(conn, "select last_tick_id from pgq.get_queue_info('q')")
 
 
-@pytest.mark.any_pg
 def test_a_database_that_stays_away_is_complained_of_once(start_ticker: StartTicker) -> None:
     daemon = start_ticker("host=127.0.0.1 port=1 dbname=nowhere", top=HTTP, reconnect_at_most=0.01)
     daemon.hear("ready")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_ticker import StartTicker, eventually
-
-pytestmark = pytest.mark.any_pg
 
 
 def test_a_pool_in_transaction_mode_is_refused_before_it_keeps_our_lock(

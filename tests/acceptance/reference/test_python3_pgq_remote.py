@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_python3_pgq import PYTHON, _installed  # noqa: F401
+from tests.acceptance.reference.test_python3_pgq import PYTHON, _installed  # noqa: F401
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import PATIENCE
 
-pytestmark = [pytest.mark.reference, pytest.mark.slow]
+pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.any_pg]
 
 #: Dies once, when the target has committed and the source does not know it yet.
 CONSUMER = """

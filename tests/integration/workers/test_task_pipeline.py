@@ -39,6 +39,7 @@ def graph(start: str | list[str], **stations: Any) -> Pipeline:
     return pipeline
 
 
+@pytest.mark.every_pg
 @pytest.mark.parametrize(
     "stations",
     [

@@ -116,6 +116,7 @@ def owners(conn: Connection) -> dict[str, int]:
     )
 
 
+@pytest.mark.every_pg
 @pytest.mark.usefixtures("group")
 def test_one_worker_gets_all_events_and_each_key_in_order(
     conn: Connection, dsn: str, tick: Tick, effect: Effect

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 import pgqpy
 from tests.fixtures.fix_client import Background, Tick
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_pool import Pool
 from tests.fixtures.fix_ticker import eventually
-
-pytestmark = pytest.mark.any_pg
 
 
 class Worker(pgqpy.GroupConsumer):

@@ -18,8 +18,6 @@ from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.any_pg
-
 PAGE = (Path(__file__).parents[3] / "docs" / "tasks-events.md").read_text()
 
 

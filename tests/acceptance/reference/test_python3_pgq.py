@@ -14,7 +14,7 @@ from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_reference import missing_on_purpose
 from tests.fixtures.fix_ticker import PATIENCE
 
-pytestmark = [pytest.mark.reference, pytest.mark.slow]
+pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.any_pg]
 
 PYTHON = "/usr/bin/python3"
 

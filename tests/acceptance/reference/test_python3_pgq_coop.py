@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.test_python3_pgq import CONFIG, PYTHON, _installed
+from tests.acceptance.reference.test_python3_pgq import CONFIG, PYTHON, _installed
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import PATIENCE
 
-pytestmark = [pytest.mark.reference, pytest.mark.slow]
+pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.any_pg]
 __all__ = ["_installed"]
 
 WORKER = """

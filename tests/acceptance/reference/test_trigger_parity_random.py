@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from tests.acceptance.test_trigger_parity import Side, compare, sides
+from tests.acceptance.reference.test_trigger_parity import Side, compare, sides
 
 pytestmark = pytest.mark.reference
 

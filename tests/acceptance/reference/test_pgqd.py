@@ -16,7 +16,7 @@ from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_reference import missing_on_purpose
 from tests.fixtures.fix_ticker import PATIENCE, eventually
 
-pytestmark = [pytest.mark.reference, pytest.mark.slow]
+pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.any_pg]
 
 CONFIG = """
 [pgqd]

@@ -21,7 +21,7 @@ from tests.fixtures.fix_db import Connection, create_database, drop_database
 from tests.fixtures.fix_reference import missing_on_purpose
 from tests.fixtures.fix_ticker import PATIENCE, eventually
 
-pytestmark = [pytest.mark.reference, pytest.mark.slow]
+pytestmark = [pytest.mark.reference, pytest.mark.slow, pytest.mark.any_pg]
 
 SCHEMAS = [
     Path("/usr/share/postgresql/15/contrib", name) for name in ("pgq_node.sql", "londiste.sql")

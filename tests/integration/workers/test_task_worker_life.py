@@ -20,6 +20,7 @@ from tests.fixtures.fix_task_worker import Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
 
 
+@pytest.mark.every_pg
 def test_stop_gives_back_what_has_not_begun_and_finishes_what_has(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
@@ -264,7 +265,6 @@ def test_it_ends_when_its_last_queue_is_dropped(dsn: str, conn: Connection, task
         TaskWorker(dsn, "work", handle).run()
 
 
-@pytest.mark.any_pg
 def test_it_works_through_a_pooler_with_fewer_sessions_than_it_has(
     pool: Pool, conn: Connection, tasks: Tasks
 ) -> None:

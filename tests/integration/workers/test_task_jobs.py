@@ -81,6 +81,7 @@ def buried(conn: Connection) -> list[Any]:
     ]
 
 
+@pytest.mark.every_pg
 def test_arguments_arrive_as_what_their_annotations_say(
     app: TaskApp, conn: Connection, work: Any
 ) -> None:

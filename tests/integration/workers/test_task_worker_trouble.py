@@ -539,7 +539,6 @@ def test_a_worker_that_claims_its_own_task_again_has_lost_the_first_claim(
     assert effects(conn) == ["x"]
 
 
-@pytest.mark.any_pg
 def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_waited_for(
     pool: Pool, conn: Connection, tasks: Tasks
 ) -> None:
