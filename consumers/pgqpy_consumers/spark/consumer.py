@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
@@ -12,9 +13,11 @@ from pgqpy.consumer._check import check_names
 from pgqpy_consumers.spark.batch_frame import batch_frame
 from pgqpy_consumers.spark.collect import Bounds, Collector
 from pgqpy_consumers.spark.ranges import newest
-from pgqpy_consumers.spark.session import get_session
+from pgqpy_consumers.spark.session import get_session, program_session
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from pyspark.sql import DataFrame, SparkSession
 
     from pgqpy._runtime.session import Session
@@ -162,9 +165,15 @@ class SparkConsumer:
         Ends the process: with 0 if it was stopped or is done, 1 if it failed, 2 for wrong
         usage. For ``spark-submit`` and schedulers, under ``if __name__ == "__main__":``.
         """
-        from pgqpy.cli._consumers.spark_run import program
+        from pgqpy_consumers.spark._program import main
 
-        program(cls).main()
+        def run(given: Namespace) -> None:
+            spark = program_session(given.master)
+            made = cls(given.dsn, spark=spark, queue=given.queue, consumer=given.consumer)
+            made.run(until_empty=given.once)
+
+        about = (cls.__doc__ or f"Run {cls.__name__}.").partition("\n\n")[0]
+        sys.exit(main(about, run))
 
     # --- session and connection
 

@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psycopg
+from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 
 import pgqpy
-from pgqpy.cli._base.output import console
-from pgqpy.cli._base.wording import duration, printable, rate
 from pgqpy.consumer._batch_progress import BatchProgress
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class Progress:
             self._spinner.update(text=self._line(self._now()))
             live = Live(
                 self._spinner,
-                console=console(stderr=True),
+                console=Console(stderr=True, markup=False, emoji=False, highlight=False),
                 transient=True,
                 # Output of process_batch appears above the line, unless it goes elsewhere.
                 redirect_stdout=sys.stdout.isatty(),
@@ -135,11 +134,13 @@ class Progress:
         parts = [f"{batch.seq_end - batch.seq_start:,} events"]
         if now.tasks is not None:
             parts.append(f"{now.tasks_done}/{now.tasks} tasks")
-        parts.append(duration(now.running) if now.running else "0 s")
+        parts.append(_duration(now.running))
         if self._events_per_second is not None:
-            parts.append(f"{rate(self._events_per_second)} events/s")
-        parts.append(f"{duration(batch.lag + now.running)} behind")
-        return f"batch {batch.id} of {printable(self._consumer)}: {', '.join(parts)}"
+            parts.append(f"{self._events_per_second:,.0f} events/s")
+        parts.append(f"{_duration(batch.lag + now.running)} behind")
+        # Names come from outside: terminals must not obey them.
+        name = "".join(sign if sign.isprintable() else "?" for sign in self._consumer)
+        return f"batch {batch.id} of {name}: {', '.join(parts)}"
 
     def _tell_session(self, statement: str, *values: str) -> None:
         """Set the session's name; errors are ignored, because they must not make a batch fail."""
@@ -152,3 +153,8 @@ class Progress:
             return False
         own_bar = self._context.getConf().get("spark.ui.showConsoleProgress", "false")
         return "PYSPARK_GATEWAY_PORT" in os.environ or own_bar == "true"
+
+
+def _duration(value: timedelta) -> str:
+    minutes, seconds = divmod(int(value.total_seconds()), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

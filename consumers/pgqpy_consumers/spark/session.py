@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pgqpy_consumers.spark.java import require_java
@@ -51,6 +52,13 @@ def get_session(master: str | None = None) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
         return SparkSession.builder.getOrCreate()
     return local_session(master or "local[*]")
+
+
+def program_session(master: str | None = None) -> SparkSession:
+    """Return `get_session`'s for a program that prints the errors it gets: Spark logs none."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+    return get_session(master)
 
 
 def local_session(

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from pgqpy.cli._base.command import Command, Settings
+from pgqpy.cli._base.command import Settings
 from pgqpy.cli._base.errors import Situation, explain, explain_usage
 from pgqpy.cli._base.interrupt import INTERRUPTED
 from pgqpy.cli._base.output import print_problem
@@ -61,7 +61,3 @@ class Program(click.Command):
             print_problem(explain(error, Situation(settings.dsn, settings.role)))
             sys.exit(1)
         sys.exit(outcome if isinstance(outcome, int) else 0)
-
-
-class CommandProgram(Program, Command):
-    """A command that is a program of its own."""

@@ -1,10 +1,8 @@
-"""``pgqpy spark run``: run a `SparkConsumer` by the name of its class, or as its own program."""
+"""``pgqpy spark run``: run a `SparkConsumer` by the name of its class."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,28 +11,10 @@ from pgqpy.cli._base.command import Command, dsn_option
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
 from pgqpy.cli._base.names import CONSUMER, QUEUE, TEXT
-from pgqpy.cli._base.program import CommandProgram
 from pgqpy.cli._consumers.spark_session import master_option, spark_session
 
 if TYPE_CHECKING:
     from pgqpy_consumers.spark import SparkConsumer
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def run_options(function: Function) -> Function:
-    """Add the options of a consumer's run."""
-    for option in (
-        click.option("--queue", type=QUEUE, help="The queue, instead of the class's."),
-        click.option("--consumer", type=CONSUMER, help="The name, instead of the class's."),
-        master_option,
-        click.option(
-            "--once", is_flag=True, help="Process what is there now, and end; for schedulers."
-        ),
-        dsn_option,
-    ):
-        function = option(function)
-    return function
 
 
 @click.command(
@@ -47,9 +27,20 @@ def run_options(function: Function) -> Function:
         "pgqpy spark run delays.py:DelaysByMonth --once",
     ),
 )
-@run_options
+@dsn_option
+@click.option("--once", is_flag=True, help="Process what is there now, and end; for schedulers.")
+@master_option
+@click.option("--consumer", type=CONSUMER, help="The name, instead of the class's.")
+@click.option("--queue", type=QUEUE, help="The queue, instead of the class's.")
 @click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
-def run(target: str, **options: Any) -> None:
+def run(
+    dsn: str,
+    target: str,
+    queue: str | None,
+    consumer: str | None,
+    master: str | None,
+    once: bool,
+) -> None:
     """Run a SparkConsumer.
 
     It runs until SIGTERM or Ctrl-C, which end it after the current batch. The class is found in a
@@ -59,38 +50,10 @@ def run(target: str, **options: Any) -> None:
     ends. Then nothing is retried: the next run does that. Exit codes: 0 when it was stopped or is
     done, 1 when it failed.
     """
-    run_consumer(load(target), **options)
+    consumer_class = load(target)
+    from pgqpy_consumers.spark._program import log_batches
 
-
-def program(consumer_class: type[SparkConsumer]) -> click.Command:
-    """Return the program for a file that defines a `SparkConsumer`."""
-
-    @click.command(
-        cls=CommandProgram,
-        role="pgq_reader",
-        help=(consumer_class.__doc__ or f"Run {consumer_class.__name__}.").partition("\n\n")[0],
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    @run_options
-    def main(**options: Any) -> None:
-        run_consumer(consumer_class, **options)
-
-    return main
-
-
-def run_consumer(
-    consumer_class: type[SparkConsumer],
-    *,
-    dsn: str,
-    queue: str | None,
-    consumer: str | None,
-    master: str | None,
-    once: bool,
-) -> None:
-    """Run a consumer until it is stopped, or the queue is empty with --once."""
-    # Logs of other libraries, such as py4j, are of little use.
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    logger.setLevel(logging.INFO)
+    log_batches()
     made = consumer_class(dsn, spark=spark_session(master), queue=queue, consumer=consumer)
     try:
         made.run(until_empty=once)

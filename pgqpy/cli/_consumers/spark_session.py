@@ -24,12 +24,7 @@ def spark_session(master: str | None) -> SparkSession:
     """Return the session. Raises CliError if Spark is not installed, JavaMissingError without
     Java."""
     try:
-        from pgqpy_consumers.spark import get_session
+        from pgqpy_consumers.spark.session import program_session
     except ImportError as error:
         raise CliError(str(error)) from error
-    from pyspark.logger import PySparkLogger
-
-    # Spark raises the query errors that it logs.
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
-    return get_session(master)
+    return program_session(master)

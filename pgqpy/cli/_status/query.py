@@ -19,8 +19,8 @@ from pgqpy.admin import Admin
 from pgqpy.cli._base.database import one_queue
 from pgqpy.consumer._batch_progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
-from pgqpy_ticker.lead import LOCK
 
+# The ticker's lock has this key: see pgq._lock_keys().
 SERVER: LiteralString = """
 select current_database() as database,
        current_setting('server_version') as server_version,
@@ -28,8 +28,8 @@ select current_database() as database,
        (select pid
           from pg_catalog.pg_locks
          where locktype = 'advisory'
-           and classid = %(class)s
-           and objid = %(object)s
+           and classid = 1885827440
+           and objid = 1
            and objsubid = 2
            and granted
            and database = (select oid from pg_catalog.pg_database
@@ -264,7 +264,7 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     admin = Admin(conn)
     queues = admin.get_queue_info() if queue is None else [one_queue(conn, queue)]
     with conn.cursor(row_factory=class_row(Server)) as cursor:
-        server = cursor.execute(SERVER, {"class": LOCK[0], "object": LOCK[1]}).fetchone()
+        server = cursor.execute(SERVER).fetchone()
     assert server is not None
     with conn.cursor(row_factory=class_row(Rotation)) as cursor:
         rotations = {row.queue: row for row in cursor.execute(ROTATION)}
