@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pgqpy.errors import InvalidTask
-from pgqpy.tasks._jobs.cron import Cron
+from pgqpy.tasks._jobs.periodic import Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -70,7 +70,7 @@ def _next(task: PeriodicInfo) -> datetime | None:
     if task.paused:
         return None
     try:
-        from pgqpy.tasks._jobs.cron import Cron
+        from pgqpy.tasks._jobs.periodic import Cron
 
         return next(Cron(task.cron, task.time_zone).after(task.last_due), None)
     except (ImportError, InvalidTask):

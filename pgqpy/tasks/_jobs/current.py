@@ -107,11 +107,6 @@ def current_job() -> CurrentJob:
     return job
 
 
-def has_current_job() -> bool:
-    """Whether a worker runs this; False if the function was called directly."""
-    return _current.get() is not None
-
-
 def call(job: CurrentJob, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a job's function here; an async one in an event loop of its own."""
     if asyncio.iscoroutinefunction(function):

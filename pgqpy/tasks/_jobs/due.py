@@ -61,7 +61,7 @@ def push_due(conn: Connection) -> float | None:
 def _push_one(conn: Connection, row: Any, now: datetime) -> datetime | None:
     """Push the due runs of one schedule; return the time of the next run."""
     # It is an optional dependency.
-    from pgqpy.tasks._jobs.cron import Cron
+    from pgqpy.tasks._jobs.periodic import Cron
 
     due: list[datetime] = []
     passed = 0

@@ -58,7 +58,7 @@ async def async_push_due(conn: AsyncConnection) -> float | None:
 async def _push_one(conn: AsyncConnection, row: Any, now: datetime) -> datetime | None:
     """Push the due runs of one schedule; return the time of the next run."""
     # It is an optional dependency.
-    from pgqpy.tasks._jobs.cron import Cron
+    from pgqpy.tasks._jobs.periodic import Cron
 
     due: list[datetime] = []
     passed = 0

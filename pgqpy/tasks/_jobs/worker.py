@@ -14,20 +14,24 @@ from pgqpy.connection import Connection
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, RetryPolicy
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._jobs.app import OTHER_KIND, Job, TaskApp
 from pgqpy.tasks._jobs.current import CurrentJob, call
 from pgqpy.tasks._jobs.heartbeat import Heartbeat
+from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.worker import TaskWorker
 
 
 class AppWorker(TaskWorker):
-    """Runs the jobs of an app; `TaskApp.worker` makes it."""
+    """Runs the jobs of an app; `TaskApp.worker` makes it.
+
+    If one of them has a transaction, each gets one, which begins when the job uses it; otherwise
+    many tasks are finished at once.
+    """
 
     def __init__(
         self,
-        app: TaskApp,
+        app: Jobs,
         dsn: str | None = None,
         queues: str | Iterable[str] | None = None,
         *,
@@ -43,7 +47,8 @@ class AppWorker(TaskWorker):
             if job.transaction and inspect.iscoroutinefunction(job.function) is not awaited:
                 raise InvalidTask(
                     f"the connection of this worker is not for the job {job.name}",
-                    hint=OTHER_KIND,
+                    hint="Jobs with a transaction that are `def` need TaskApp.worker,"
+                    " those that are `def` TaskApp.worker; they can be in queues of their own.",
                 )
         leases = [interval(job.lease, "lease") for job in jobs if job.lease is not None]
         settings = {"lease": max(leases, default=None)} | settings
@@ -52,6 +57,8 @@ class AppWorker(TaskWorker):
         super().__init__(dsn, names, **settings)
         self.app = app
         self.periodic = periodic
+        transaction = any(job.transaction for job in app.jobs.values())
+        self._way = "process_task" if transaction else "handle_task"
         self._heartbeat: Heartbeat | None = None
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
@@ -73,6 +80,12 @@ class AppWorker(TaskWorker):
     def pushes_periodic(self) -> bool:
         # The heartbeat of an app with schedules does it, even while jobs take long.
         return self.periodic and not self.app.periodics
+
+    def handle_task(self, task: Task) -> Any:
+        return self._run_job(task, None)
+
+    def process_task(self, conn: Connection, task: Task) -> Any:
+        return self._run_job(task, conn)
 
     def _run_job(self, task: Task, conn: Connection | None) -> Any:
         job = self._job(task)
@@ -100,29 +113,6 @@ class AppWorker(TaskWorker):
                 hint=f"This worker's app has {', '.join(sorted(self.app.jobs))}.",
             )
         return job
-
-
-class HandlingAppWorker(AppWorker):
-    """A worker without transactions: many tasks are finished at once."""
-
-    def handle_task(self, task: Task) -> Any:
-        return self._run_job(task, None)
-
-
-class TransactionAppWorker(AppWorker):
-    """A worker with a transaction for each job, which begins when the job uses it."""
-
-    def process_task(self, conn: Connection, task: Task) -> Any:
-        return self._run_job(task, conn)
-
-
-def make_worker(
-    app: TaskApp, dsn: str | None, queues: str | Iterable[str] | None, **settings: Any
-) -> AppWorker:
-    """Make the kind of worker that the jobs of the app need."""
-    transaction = any(job.transaction for job in app.jobs.values())
-    kind = TransactionAppWorker if transaction else HandlingAppWorker
-    return kind(app, dsn, queues, **settings)
 
 
 def _name(task: Task) -> str:

@@ -11,20 +11,24 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, RetryPolicy
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._jobs.app import OTHER_KIND, Job, TaskApp
 from pgqpy.tasks._jobs.current import CurrentJob, async_call
 from pgqpy.tasks._jobs.heartbeat import Heartbeat
+from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
 
 
 class AsyncAppWorker(AsyncTaskWorker):
-    """Runs the jobs of an app; `TaskApp.async_worker` makes it."""
+    """Runs the jobs of an app; `TaskApp.async_worker` makes it.
+
+    If one of them has a transaction, each gets one, which begins when the job uses it; otherwise
+    many tasks are finished at once.
+    """
 
     def __init__(
         self,
-        app: TaskApp,
+        app: Jobs,
         dsn: str | None = None,
         queues: str | Iterable[str] | None = None,
         *,
@@ -40,7 +44,8 @@ class AsyncAppWorker(AsyncTaskWorker):
             if job.transaction and inspect.iscoroutinefunction(job.function) is not awaited:
                 raise InvalidTask(
                     f"the connection of this worker is not for the job {job.name}",
-                    hint=OTHER_KIND,
+                    hint="Jobs with a transaction that are `async def` need TaskApp.async_worker,"
+                    " those that are `def` TaskApp.worker; they can be in queues of their own.",
                 )
         leases = [interval(job.lease, "lease") for job in jobs if job.lease is not None]
         settings = {"lease": max(leases, default=None)} | settings
@@ -49,6 +54,8 @@ class AsyncAppWorker(AsyncTaskWorker):
         super().__init__(dsn, names, **settings)
         self.app = app
         self.periodic = periodic
+        transaction = any(job.transaction for job in app.jobs.values())
+        self._way = "process_task" if transaction else "handle_task"
         self._heartbeat: Heartbeat | None = None
 
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
@@ -70,6 +77,12 @@ class AsyncAppWorker(AsyncTaskWorker):
     def pushes_periodic(self) -> bool:
         # The heartbeat of an app with schedules does it, even while jobs take long.
         return self.periodic and not self.app.periodics
+
+    async def handle_task(self, task: Task) -> Any:
+        return await self._run_job(task, None)
+
+    async def process_task(self, conn: AsyncConnection, task: Task) -> Any:
+        return await self._run_job(task, conn)
 
     async def _run_job(self, task: Task, conn: AsyncConnection | None) -> Any:
         job = self._job(task)
@@ -97,29 +110,6 @@ class AsyncAppWorker(AsyncTaskWorker):
                 hint=f"This worker's app has {', '.join(sorted(self.app.jobs))}.",
             )
         return job
-
-
-class AsyncHandlingAppWorker(AsyncAppWorker):
-    """A worker without transactions: many tasks are finished at once."""
-
-    async def handle_task(self, task: Task) -> Any:
-        return await self._run_job(task, None)
-
-
-class AsyncTransactionAppWorker(AsyncAppWorker):
-    """A worker with a transaction for each job, which begins when the job uses it."""
-
-    async def process_task(self, conn: AsyncConnection, task: Task) -> Any:
-        return await self._run_job(task, conn)
-
-
-def async_make_worker(
-    app: TaskApp, dsn: str | None, queues: str | Iterable[str] | None, **settings: Any
-) -> AsyncAppWorker:
-    """Make the kind of worker that the jobs of the app need."""
-    transaction = any(job.transaction for job in app.jobs.values())
-    kind = AsyncTransactionAppWorker if transaction else AsyncHandlingAppWorker
-    return kind(app, dsn, queues, **settings)
 
 
 def _name(task: Task) -> str:

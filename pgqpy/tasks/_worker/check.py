@@ -17,6 +17,9 @@ WAYS = ("handle_task", "process_task", "process_batch")
 
 def way_of(worker: object) -> str:
     """Return the method that a worker has overridden. Raises InvalidConsumer if it is not one."""
+    given: str | None = getattr(worker, "_way")  # noqa: B009
+    if given is not None:
+        return given
     name = type(worker).__name__
     ways = [
         way

@@ -96,6 +96,9 @@ class AsyncTaskWorker:
     reconnect_cap: float = 5.0
     """The maximum seconds between attempts to reconnect."""
 
+    #: The method that works on tasks; None: the only one that is overridden.
+    _way: str | None = None
+
     def __init__(
         self,
         dsn: str | None = None,

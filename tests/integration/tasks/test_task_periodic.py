@@ -19,9 +19,8 @@ from psycopg.conninfo import make_conninfo
 
 from pgqpy.errors import InvalidTask, PermissionDenied, TaskQueueNotFound
 from pgqpy.tasks import AsyncTaskWorker, Task, TaskApp, Tasks, TaskWorker, current_job
-from pgqpy.tasks._jobs.cron import Cron
 from pgqpy.tasks._jobs.due import push_due
-from pgqpy.tasks._jobs.periodic import PeriodicTask, set_periodic
+from pgqpy.tasks._jobs.periodic import Cron, PeriodicTask, set_periodic
 from tests.fixtures import queue_ops
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
@@ -405,7 +404,7 @@ def test_a_worker_leaves_to_others_what_it_may_not_push(
 def test_a_worker_needs_cron_expressions_only_for_periodic_tasks(
     tasks: Connection, dsn: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pgqpy.tasks._jobs.cron", None)
+    monkeypatch.setitem(sys.modules, "pgqpy.tasks._jobs.periodic", None)
     TaskWorker(dsn, QUEUE, print).run(until_empty=True)
     assert "periodic" not in caplog.text
     make(tasks)

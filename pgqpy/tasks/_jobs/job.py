@@ -1,0 +1,196 @@
+"""Functions that can be pushed: called as usual, or put into a queue for a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import psycopg
+
+from pgqpy.errors import InvalidTask
+from pgqpy.retry import RetryPolicy
+from pgqpy.tasks._client import Tasks
+from pgqpy.tasks._client_async import AsyncTasks
+from pgqpy.tasks._jobs.payload import Arguments
+from pgqpy.tasks._jobs.periodic import PeriodicTask
+from pgqpy.tasks._statements import Duration, headers_json, smallint
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: A text, or a function of the job's arguments that returns one, or None for none.
+Key = str | Callable[..., str | None] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """The options of a job's push; the names are those of `pgqpy.tasks.Tasks.push`.
+
+    ``limit_key`` is the key of limits per key: see `pgq_task.set_limits`.
+    """
+
+    queue: str
+    at: datetime | None = None
+    delay: Duration | None = None
+    priority: int = 0
+    headers: Mapping[str, Any] | None = None
+    unique_key: Key = None
+    order_key: Key = None
+    limit_key: Key = None
+
+
+class Push(Generic[P]):
+    """A function's name and arguments, with the options of a push."""
+
+    def __init__(self, name: str, arguments: Arguments, options: PushOptions) -> None:
+        smallint(options.priority)
+        self.name = name
+        self.arguments = arguments
+        self.default = options
+
+    @overload
+    def push(self, conn: psycopg.Connection[Any], /, *args: P.args, **kwargs: P.kwargs) -> int: ...
+
+    @overload
+    def push(
+        self, conn: psycopg.AsyncConnection[Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[int]: ...
+
+    def push(self, conn: Any, /, *args: P.args, **kwargs: P.kwargs) -> int | Awaitable[int]:
+        """Put a call into the queue, in the connection's transaction; return the task's id.
+
+        With an AsyncConnection, await it. While a task with the same ``unique_key`` waits in the
+        queue, none is pushed, and its id is returned. Raises TypeError for arguments that the
+        function does not take, InvalidPayload for those that do not fit its annotations.
+        """
+        payload, settings = self.task(args, kwargs)
+        pushed: int | Awaitable[int] = _tasks(conn).push(self.default.queue, payload, **settings)
+        return pushed
+
+    def push_many(
+        self, conn: Any, calls: Iterable[Mapping[str, Any]], /
+    ) -> list[int] | Awaitable[list[int]]:
+        """Put many calls into the queue, each a mapping of arguments by name; return their ids.
+
+        In one round trip, unless the job has a ``unique_key``.
+        """
+        tasks = [self.task((), call) for call in calls]
+        common = [{**settings, "order_key": None} for _, settings in tasks]
+        client = _tasks(conn)
+        ids: list[int] | Awaitable[list[int]]
+        if not tasks:
+            # Awaitable if the connection is async.
+            ids = client.push_many(self.default.queue, [])
+        elif common[0]["unique_key"] is None and all(one == common[0] for one in common):
+            del common[0]["unique_key"], common[0]["order_key"]
+            ids = client.push_many(
+                self.default.queue,
+                [payload for payload, _ in tasks],
+                order_keys=[settings["order_key"] for _, settings in tasks],
+                **common[0],
+            )
+        elif isinstance(client, AsyncTasks):
+            ids = _push_each(client, self.default.queue, tasks)
+        else:
+            ids = [client.push(self.default.queue, payload, **each) for payload, each in tasks]
+        return ids
+
+    def task(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the payload, and the other arguments of `Tasks.push`."""
+        options = self.default
+        payload = {"task": self.name, "args": self.arguments.encode(args, kwargs)}
+        headers_json(options.headers)
+        headers = dict(options.headers or {})
+        limit_key = _key(options.limit_key, "limit_key", args, kwargs)
+        if limit_key is not None:
+            headers["limit_key"] = limit_key
+        return payload, {
+            "at": options.at,
+            "delay": options.delay,
+            "priority": options.priority,
+            "headers": headers or None,
+            "unique_key": _key(options.unique_key, "unique_key", args, kwargs),
+            "order_key": _key(options.order_key, "order_key", args, kwargs),
+        }
+
+
+class Job(Push[P], Generic[P, R]):
+    """A function that can be put into a queue; `TaskApp.task` makes it.
+
+    Call it to run the function now; `push` it to let a worker run it later.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        name: str,
+        options: PushOptions,
+        *,
+        lease: Duration | None = None,
+        retry_policy: RetryPolicy | None = None,
+        transaction: bool = False,
+    ) -> None:
+        update_wrapper(self, function)
+        super().__init__(name, Arguments(name, function), options)
+        self.function = function
+        self.lease = lease
+        self.retry_policy = retry_policy
+        self.transaction = transaction
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<job {self.name}>"
+
+    def options(self, **options: Any) -> Push[P]:
+        """Change some `PushOptions`: ``job.options(delay=60, priority=5).push(conn, ...)``."""
+        try:
+            changed = replace(self.default, **options)
+        except TypeError as error:
+            raise InvalidTask(
+                f"{self.name}.options(): {error}",
+                hint=f"There are {', '.join(PushOptions.__slots__)}.",
+            ) from None
+        return Push(self.name, self.arguments, changed)
+
+
+class Jobs(Protocol):
+    """The jobs of an app, for its workers."""
+
+    jobs: dict[str, Job[Any, Any]]
+    periodics: dict[str, Any]
+    retry_policy: RetryPolicy | None
+
+    @property
+    def queues(self) -> list[str]: ...
+
+    def periodic_tasks(self) -> list[PeriodicTask]: ...
+
+
+async def _push_each(client: AsyncTasks, queue: str, tasks: list[Any]) -> list[int]:
+    return [await client.push(queue, payload, **each) for payload, each in tasks]
+
+
+def _key(key: Key, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    value: object = key(*args, **kwargs) if callable(key) else key
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise InvalidTask(f"the {what} is {value!r:.80}", hint="Give a text, or None for none.")
+
+
+def _tasks(conn: object) -> Any:
+    """Return the client for either kind of connection."""
+    if isinstance(conn, psycopg.AsyncConnection):
+        return AsyncTasks(conn)
+    if isinstance(conn, psycopg.Connection):
+        return Tasks(conn)
+    raise InvalidTask(
+        f"a job cannot be pushed into {conn!r:.80}", hint="Give a connection of psycopg's."
+    )
