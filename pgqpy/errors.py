@@ -349,10 +349,10 @@ PERMANENT: tuple[type[PgqError], ...] = (
 
 #: SQLSTATEs, and classes of them, that concern the server, the connection, or other
 #: transactions.
-_CIRCUMSTANCES = ("08", "40", "53", "57P", "58", "25006", "25P03", "25P04", "55P03")
+_TRANSIENT = ("08", "40", "53", "57P", "58", "25006", "25P03", "25P04", "55P03")
 
 
-def is_circumstance(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether an error is not the fault of the request.
 
     A lost connection, a serialization failure or deadlock, an unavailable lock, a full disk, a
@@ -362,7 +362,7 @@ def is_circumstance(error: BaseException) -> bool:
         return False
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | ConnectionFailed)
-    return error.sqlstate.startswith(_CIRCUMSTANCES)
+    return error.sqlstate.startswith(_TRANSIENT)
 
 
 def from_psycopg(error: psycopg.Error) -> PgqError:

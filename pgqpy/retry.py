@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
-
-from pgqpy.errors import InvalidConsumer
 
 #: Returns the delay of an event after the attempt of that number (from 1) failed with that error,
 #: in seconds or as an interval; None: no retry, it becomes a dead letter.
@@ -88,17 +85,6 @@ class ExponentialBackoff:
         except OverflowError:
             delay = self.cap
         return delay * random.uniform(1 - self.jitter, 1)
-
-
-def check_policy(policy: RetryPolicy) -> None:
-    """Raise InvalidConsumer if it cannot be called like a policy."""
-    try:
-        inspect.signature(policy).bind(1, Exception())
-    except TypeError as error:
-        raise InvalidConsumer(
-            f"retry_policy cannot be called with an attempt and an error: {error}; as an attribute "
-            "of a class a function must be a staticmethod"
-        ) from None
 
 
 def in_short(error: Exception) -> str:

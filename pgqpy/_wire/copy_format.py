@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pgqpy._runtime.retries import Retries
-from pgqpy.event import Event, UnreadableEvent
+from pgqpy.event import Event, Retries, UnreadableEvent
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 HEADER = SIGNATURE + struct.pack(">ii", 0, 0)

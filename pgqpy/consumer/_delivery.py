@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from pgqpy._runtime.retries import interval
+from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import event_arrays
 
 #: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one.

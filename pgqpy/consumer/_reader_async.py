@@ -7,13 +7,12 @@ from collections.abc import Collection, Sequence
 import psycopg
 
 from pgqpy._runtime.acompat import AsyncLock
-from pgqpy._runtime.retries import Retries
 from pgqpy._wire import copy_protocol
 from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
 from pgqpy._wire.statements import copy_out
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
-from pgqpy.event import Event
+from pgqpy.event import Event, Retries
 
 #: The seconds that a cancel request may take before the connection is given up.
 _CANCEL_TIMEOUT = 5.0

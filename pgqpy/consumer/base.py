@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -17,18 +17,28 @@ from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Waker, on_stop_signals
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
+from pgqpy._runtime.checks import (
+    COUNT,
+    EXCEPTIONS,
+    INTERVAL,
+    SECONDS,
+    SEVERAL,
+    check_hooks,
+    check_overridden,
+    check_policy,
+    check_settings,
+)
 from pgqpy._runtime.error_origin import blame, blamed
+from pgqpy._runtime.failure import decide, is_outage, storable
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.retries import storable
 from pgqpy._runtime.session import Session
+from pgqpy._runtime.stoppable import Stoppable
 from pgqpy._wire.statements import next_batch
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._check import check_consumer
 from pgqpy.consumer._event_by_event import EventByEvent, RunInPieces
 from pgqpy.consumer._lanes import Lanes
 from pgqpy.consumer.batch import Batch
@@ -39,15 +49,14 @@ from pgqpy.errors import (
     InvalidConsumer,
     LeaseLost,
     PgqError,
-    is_circumstance,
     translate_errors,
 )
 from pgqpy.event import Event
 from pgqpy.models import BatchStats
-from pgqpy.retry import DeadLetter, Retry, RetryPolicy, check_policy, in_short
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy, in_short
 
 
-class Consumer:
+class Consumer(Stoppable):
     """Takes a queue's events in batches and stores its position.
 
     Subclass it, name the queue and the consumer, and process events::
@@ -135,8 +144,6 @@ class Consumer:
             raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
         self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self._prepare_threshold = prepare_threshold
-        self._stopping = False
-        self._waker: Waker | None = None
 
     #: Pauses after the loss of the database, and after a failed batch.
     _lost: Backoff
@@ -179,9 +186,7 @@ class Consumer:
         It will be retried; raise here to leave `run` instead. The error is logged already.
         """
 
-    def on_event_failed(
-        self, event: Event, error: Exception, delay: float | timedelta | None
-    ) -> None:
+    def on_event_failed(self, event: Event, error: Exception, delay: timedelta | None) -> None:
         """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
 
         Both happen when the batch is finished. The error is logged already. Raise here to retry the
@@ -213,7 +218,7 @@ class Consumer:
 
     def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
-        with self._session() as session:
+        with self._running(handle_signals=False), self._session() as session:
             return self._next(session, tolerant=False)
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
@@ -229,8 +234,7 @@ class Consumer:
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
-        with signals, self._session() as session:
+        with self._running(handle_signals=handle_signals), self._session() as session:
             new = self._join(session.working())
             logger.info(
                 "consumer %s %s",
@@ -238,7 +242,7 @@ class Consumer:
                 "registered and started" if new else "started",
                 extra=self._fields(),
             )
-            while not self._stopping:
+            while not self.stopping:
                 if self._next(session, tolerant=not until_empty):
                     continue
                 if until_empty:
@@ -256,68 +260,37 @@ class Consumer:
         single events itself, and rolls back their writes. Raises ``error`` if there is no policy,
         or if it is an outage.
         """
-        delay: float | timedelta | None
-        if isinstance(error, Retry):
-            delay = error.delay
-        elif isinstance(error, DeadLetter):
-            delay = None
-        elif self.retry_policy is None or not self._is_for_policy(error):
+        if not self._is_for_policy(error):
             blame(event.id, error)
             raise error
-        else:
-            delay = self.retry_policy(event.retry_count + 1, error)
         attempt = event.retry_count + 1
-        fields = self._fields(batch) | {"event_id": event.id, "attempt": attempt}
-        reason = in_short(error)
-        if delay is None:
-            # A deliberate DeadLetter may name a cause; only that has a traceback of interest.
-            cause = error.__cause__ if isinstance(error, DeadLetter) else error
-            batch.retries.bury(event.id, reason, cause)
-            logger.error(
-                "event %s becomes a dead letter after attempt %s: %s",
-                event.id,
-                attempt,
-                reason,
-                exc_info=cause,
-                extra=fields,
-            )
+        failure = decide(error, attempt, self.retry_policy)
+        if failure.delay is None:
+            batch.retries.give_up(event.id, failure.reason, failure.cause)
         else:
-            batch.retries.add(event.id, delay)
-            pause = delay.total_seconds() if isinstance(delay, timedelta) else delay
-            logger.warning(
-                "event %s failed in attempt %s, again in %.1f s: %s",
-                event.id,
-                attempt,
-                pause,
-                reason,
-                extra=fields | {"pause": pause},
-            )
-        self.on_event_failed(event, error, delay)
-
-    def stop(self) -> None:
-        """Make `run` return after the current batch, or now if it waits.
-
-        Call it from any thread (asyncio: the event loop's), also before `run`.
-        """
-        self._stopping = True
-        if self._waker is not None:
-            self._waker.wake()
+            batch.retries.add(event.id, failure.delay)
+        failure.log(
+            f"event {event.id}",
+            attempt,
+            self._fields(batch) | {"event_id": event.id},
+            end="becomes a dead letter",
+        )
+        self.on_event_failed(event, error, failure.delay)
 
     # --- helpers
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        if (
-            type(self).process_batch is Consumer.process_batch
-            and type(self).process_event is Consumer.process_event
-        ):
-            raise InvalidConsumer(
-                f"{type(self).__name__} must override process_batch or process_event"
-            )
-        check_consumer(self)
+    def _check(self) -> None:
+        """Raise InvalidConsumer if the class cannot work."""
+        check_overridden(self, Consumer, "process_batch", "process_event")
+        check_settings(self, _SETTINGS)
+        check_hooks(self)
         Lanes.check(self.concurrency)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
+
+    @contextmanager
+    def _session(self) -> Iterator[Session]:
+        self._check()
         session = Session(
             self.dsn,
             Subscription(self._listen_dsn, self.queue) if self.listen else None,
@@ -327,13 +300,9 @@ class Consumer:
         )
         self._lost = Backoff(0.1, self.reconnect_cap)
         self._failed = Backoff(self.backoff_first, self.backoff_cap)
-        self._waker = Waker()
         try:
             yield session
         finally:
-            self._stopping = False
-            waker, self._waker = self._waker, None
-            waker.close()
             session.close()
 
     def _join(self, conn: Connection) -> bool:
@@ -462,11 +431,7 @@ class Consumer:
         """Whether an error of `process_event` concerns only its event."""
         if isinstance(error, Retry | DeadLetter):
             return True
-        return (
-            self.retry_policy is not None
-            and not isinstance(error, self.outages)
-            and not is_circumstance(error)
-        )
+        return self.retry_policy is not None and not is_outage(error, self.outages)
 
     def _batch_failed(self, session: Session, batch: Batch, error: Exception) -> None:
         if session.lost:
@@ -536,7 +501,7 @@ class Consumer:
 
     def _sleep(self, seconds: float) -> None:
         """Wait, unless stopped."""
-        if not self._stopping and self._waker is not None:
+        if not self.stopping and self._waker is not None:
             self._waker.wait(seconds)
 
     def _fields(self, batch: Batch | None = None) -> dict[str, Any]:
@@ -553,3 +518,11 @@ class Consumer:
 
 _NOTE_FAILURE = b"select pgq.note_failure(%s, %s, %s)"
 _MOST_OF_AN_ERROR = 1_000
+_SETTINGS = {
+    "batch_size": COUNT.or_none(),
+    "concurrency": COUNT,
+    **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
+    **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
+    "event_types": SEVERAL,
+    "outages": EXCEPTIONS,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from time import monotonic
@@ -14,18 +14,28 @@ from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncWaker, async_on_stop_signals
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.checks import (
+    COUNT,
+    EXCEPTIONS,
+    INTERVAL,
+    SECONDS,
+    SEVERAL,
+    check_hooks,
+    check_overridden,
+    check_policy,
+    check_settings,
+)
 from pgqpy._runtime.error_origin import blame, blamed
+from pgqpy._runtime.failure import decide, is_outage, storable
 from pgqpy._runtime.listener_async import AsyncSubscription
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.retries import storable
 from pgqpy._runtime.session_async import AsyncSession
+from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy._wire.statements import next_batch
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._check import check_consumer
 from pgqpy.consumer._event_by_event_async import AsyncEventByEvent, RunInPieces
 from pgqpy.consumer._lanes import AsyncLanes
 from pgqpy.consumer.batch_async import AsyncBatch
@@ -36,15 +46,14 @@ from pgqpy.errors import (
     InvalidConsumer,
     LeaseLost,
     PgqError,
-    is_circumstance,
     translate_errors,
 )
 from pgqpy.event import Event
 from pgqpy.models import BatchStats
-from pgqpy.retry import DeadLetter, Retry, RetryPolicy, check_policy, in_short
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy, in_short
 
 
-class AsyncConsumer:
+class AsyncConsumer(AsyncStoppable):
     """Takes a queue's events in batches and stores its position.
 
     Subclass it, name the queue and the consumer, and process events::
@@ -132,8 +141,6 @@ class AsyncConsumer:
             raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
         self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self._prepare_threshold = prepare_threshold
-        self._stopping = False
-        self._waker: AsyncWaker | None = None
 
     #: Pauses after the loss of the database, and after a failed batch.
     _lost: Backoff
@@ -177,7 +184,7 @@ class AsyncConsumer:
         """
 
     async def on_event_failed(
-        self, event: Event, error: Exception, delay: float | timedelta | None
+        self, event: Event, error: Exception, delay: timedelta | None
     ) -> None:
         """Called when an event failed; it is retried after ``delay``, None: it is a dead letter.
 
@@ -210,7 +217,7 @@ class AsyncConsumer:
 
     async def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
-        async with self._session() as session:
+        async with self._running(handle_signals=False), self._session() as session:
             return await self._next(session, tolerant=False)
 
     async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
@@ -226,8 +233,7 @@ class AsyncConsumer:
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        signals = async_on_stop_signals(self.stop) if handle_signals else nullcontext()
-        async with signals, self._session() as session:
+        async with self._running(handle_signals=handle_signals), self._session() as session:
             new = await self._join(await session.working())
             logger.info(
                 "consumer %s %s",
@@ -235,7 +241,7 @@ class AsyncConsumer:
                 "registered and started" if new else "started",
                 extra=self._fields(),
             )
-            while not self._stopping:
+            while not self.stopping:
                 if await self._next(session, tolerant=not until_empty):
                     continue
                 if until_empty:
@@ -253,68 +259,37 @@ class AsyncConsumer:
         single events itself, and rolls back their writes. Raises ``error`` if there is no policy,
         or if it is an outage.
         """
-        delay: float | timedelta | None
-        if isinstance(error, Retry):
-            delay = error.delay
-        elif isinstance(error, DeadLetter):
-            delay = None
-        elif self.retry_policy is None or not self._is_for_policy(error):
+        if not self._is_for_policy(error):
             blame(event.id, error)
             raise error
-        else:
-            delay = self.retry_policy(event.retry_count + 1, error)
         attempt = event.retry_count + 1
-        fields = self._fields(batch) | {"event_id": event.id, "attempt": attempt}
-        reason = in_short(error)
-        if delay is None:
-            # A deliberate DeadLetter may name a cause; only that has a traceback of interest.
-            cause = error.__cause__ if isinstance(error, DeadLetter) else error
-            batch.retries.bury(event.id, reason, cause)
-            logger.error(
-                "event %s becomes a dead letter after attempt %s: %s",
-                event.id,
-                attempt,
-                reason,
-                exc_info=cause,
-                extra=fields,
-            )
+        failure = decide(error, attempt, self.retry_policy)
+        if failure.delay is None:
+            batch.retries.give_up(event.id, failure.reason, failure.cause)
         else:
-            batch.retries.add(event.id, delay)
-            pause = delay.total_seconds() if isinstance(delay, timedelta) else delay
-            logger.warning(
-                "event %s failed in attempt %s, again in %.1f s: %s",
-                event.id,
-                attempt,
-                pause,
-                reason,
-                extra=fields | {"pause": pause},
-            )
-        await self.on_event_failed(event, error, delay)
-
-    def stop(self) -> None:
-        """Make `run` return after the current batch, or now if it waits.
-
-        Call it from any thread (asyncio: the event loop's), also before `run`.
-        """
-        self._stopping = True
-        if self._waker is not None:
-            self._waker.wake()
+            batch.retries.add(event.id, failure.delay)
+        failure.log(
+            f"event {event.id}",
+            attempt,
+            self._fields(batch) | {"event_id": event.id},
+            end="becomes a dead letter",
+        )
+        await self.on_event_failed(event, error, failure.delay)
 
     # --- helpers
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
-        if (
-            type(self).process_batch is AsyncConsumer.process_batch
-            and type(self).process_event is AsyncConsumer.process_event
-        ):
-            raise InvalidConsumer(
-                f"{type(self).__name__} must override process_batch or process_event"
-            )
-        check_consumer(self)
+    def _check(self) -> None:
+        """Raise InvalidConsumer if the class cannot work."""
+        check_overridden(self, AsyncConsumer, "process_batch", "process_event")
+        check_settings(self, _SETTINGS)
+        check_hooks(self)
         AsyncLanes.check(self.concurrency)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[AsyncSession]:
+        self._check()
         session = AsyncSession(
             self.dsn,
             AsyncSubscription(self._listen_dsn, self.queue) if self.listen else None,
@@ -324,13 +299,9 @@ class AsyncConsumer:
         )
         self._lost = Backoff(0.1, self.reconnect_cap)
         self._failed = Backoff(self.backoff_first, self.backoff_cap)
-        self._waker = AsyncWaker()
         try:
             yield session
         finally:
-            self._stopping = False
-            waker, self._waker = self._waker, None
-            waker.close()
             await session.close()
 
     async def _join(self, conn: AsyncConnection) -> bool:
@@ -460,11 +431,7 @@ class AsyncConsumer:
         """Whether an error of `process_event` concerns only its event."""
         if isinstance(error, Retry | DeadLetter):
             return True
-        return (
-            self.retry_policy is not None
-            and not isinstance(error, self.outages)
-            and not is_circumstance(error)
-        )
+        return self.retry_policy is not None and not is_outage(error, self.outages)
 
     async def _batch_failed(
         self, session: AsyncSession, batch: AsyncBatch, error: Exception
@@ -538,7 +505,7 @@ class AsyncConsumer:
 
     async def _sleep(self, seconds: float) -> None:
         """Wait, unless stopped."""
-        if not self._stopping and self._waker is not None:
+        if not self.stopping and self._waker is not None:
             await self._waker.wait(seconds)
 
     def _fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
@@ -555,3 +522,11 @@ class AsyncConsumer:
 
 _NOTE_FAILURE = b"select pgq.note_failure(%s, %s, %s)"
 _MOST_OF_AN_ERROR = 1_000
+_SETTINGS = {
+    "batch_size": COUNT.or_none(),
+    "concurrency": COUNT,
+    **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
+    **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
+    "event_types": SEVERAL,
+    "outages": EXCEPTIONS,
+}

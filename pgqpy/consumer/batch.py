@@ -13,12 +13,11 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgqpy._runtime.retries import Retries
 from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, checked
 from pgqpy.connection import Connection
 from pgqpy.consumer._reader import Reader, RowsReader
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
-from pgqpy.event import Event
+from pgqpy.event import Event, Retries
 
 
 @dataclass(eq=False, kw_only=True)

@@ -18,11 +18,11 @@ from typing import Any
 import psycopg
 
 from pgqpy._runtime.acompat import every
+from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import MOST_INLINE, checked
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._check import check_interval
 from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PgqError, translate_errors
@@ -102,7 +102,7 @@ class CoopConsumer(Consumer):
             or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         )
         self.dead_after = self.dead_after if dead_after is None else dead_after
-        check_interval(self, "dead_after", self.dead_after)
+        check_settings(self, {"dead_after": POSITIVE_INTERVAL})
         self._batch_class = partial(_SharedBatch, worker=self.worker_name)
         self._at_work_on: int | None = None
 

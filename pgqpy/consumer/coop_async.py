@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 
 from pgqpy._runtime.acompat import async_every
+from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.statements import MOST_INLINE, checked
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._check import check_interval
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PgqError, translate_errors
@@ -99,7 +99,7 @@ class AsyncCoopConsumer(AsyncConsumer):
             or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         )
         self.dead_after = self.dead_after if dead_after is None else dead_after
-        check_interval(self, "dead_after", self.dead_after)
+        check_settings(self, {"dead_after": POSITIVE_INTERVAL})
         self._batch_class = partial(_AsyncSharedBatch, worker=self.worker_name)
         self._at_work_on: int | None = None
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -21,8 +22,9 @@ from psycopg.rows import dict_row
 
 from pgqpy._runtime.acompat import every
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
+from pgqpy._runtime.failure import decide, storable
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.retries import storable
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import MOST_INLINE, call, checked
 from pgqpy.connection import Connection, connect
@@ -39,7 +41,6 @@ from pgqpy.retry import (
     ExponentialBackoff,
     Retry,
     RetryPolicy,
-    in_short,
 )
 
 _NEXT_BATCH = b"""
@@ -174,6 +175,10 @@ class GroupConsumer(Consumer):
             )
             ((new,),) = cursor.fetchall()
         return bool(new)
+
+    def _check(self) -> None:
+        super()._check()
+        check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
@@ -406,30 +411,24 @@ class GroupConsumer(Consumer):
             batch.order.end(event.id)
 
     def _park(self, batch: GroupBatch, event: Event, error: Exception) -> None:
-        delay: float | timedelta | None
-        if isinstance(error, Retry):
-            delay = error.delay
-        elif self.retry_policy is None or not self._is_for_policy(error):
+        if not self._is_for_policy(error):
             raise error
-        else:
-            delay = self.retry_policy(event.retry_count + 1, error)
+        attempt = event.retry_count + 1
+        failure = decide(error, attempt, self.retry_policy)
         if batch.keys is None and not isinstance(batch, ParkedBatch):
             # On a separate connection: this is not one of the event's effects.
             with connect(self.dsn, prepare_threshold=None) as conn:
                 batch.keys = self._keys(conn, batch)
-        pause = timedelta(seconds=delay) if isinstance(delay, int | float) else delay
-        reason = in_short(error)
-        batch.park(event, storable(reason, self._encoding), pause)
-        logger.warning(
-            "event %s failed in attempt %s, its key is parked, %s: %s",
-            event.id,
-            event.retry_count + 1,
-            "until it is unparked" if pause is None else f"again after {pause}",
-            reason,
-            exc_info=None if isinstance(error, Retry) else error,
-            extra=self._fields(batch) | {"event_id": event.id, "attempt": event.retry_count + 1},
+        batch.park(event, storable(failure.reason, self._encoding), failure.delay)
+        failure.log(
+            f"event {event.id}, whose key is parked,",
+            attempt,
+            self._fields(batch) | {"event_id": event.id},
+            end="waits to be unparked",
+            level=logging.WARNING,
+            always_traceback=True,
         )
-        self.on_event_failed(event, error, delay)
+        self.on_event_failed(event, error, failure.delay)
 
     def _keys(self, conn: Connection, batch: GroupBatch) -> dict[int, str]:
         """Return the keys of a batch's events."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
@@ -18,8 +19,9 @@ from psycopg.rows import dict_row
 
 from pgqpy._runtime.acompat import async_every
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
+from pgqpy._runtime.failure import decide, storable
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.retries import storable
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.statements import MOST_INLINE, call, checked
 from pgqpy.connection_async import AsyncConnection, async_connect
@@ -36,7 +38,6 @@ from pgqpy.retry import (
     ExponentialBackoff,
     Retry,
     RetryPolicy,
-    in_short,
 )
 
 _NEXT_BATCH = b"""
@@ -172,6 +173,10 @@ class AsyncGroupConsumer(AsyncConsumer):
             )
             ((new,),) = await cursor.fetchall()
         return bool(new)
+
+    def _check(self) -> None:
+        super()._check()
+        check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
@@ -413,30 +418,24 @@ class AsyncGroupConsumer(AsyncConsumer):
             batch.order.end(event.id)
 
     async def _park(self, batch: AsyncGroupBatch, event: Event, error: Exception) -> None:
-        delay: float | timedelta | None
-        if isinstance(error, Retry):
-            delay = error.delay
-        elif self.retry_policy is None or not self._is_for_policy(error):
+        if not self._is_for_policy(error):
             raise error
-        else:
-            delay = self.retry_policy(event.retry_count + 1, error)
+        attempt = event.retry_count + 1
+        failure = decide(error, attempt, self.retry_policy)
         if batch.keys is None and not isinstance(batch, AsyncParkedBatch):
             # On a separate connection: this is not one of the event's effects.
             async with await async_connect(self.dsn, prepare_threshold=None) as conn:
                 batch.keys = await self._keys(conn, batch)
-        pause = timedelta(seconds=delay) if isinstance(delay, int | float) else delay
-        reason = in_short(error)
-        batch.park(event, storable(reason, self._encoding), pause)
-        logger.warning(
-            "event %s failed in attempt %s, its key is parked, %s: %s",
-            event.id,
-            event.retry_count + 1,
-            "until it is unparked" if pause is None else f"again after {pause}",
-            reason,
-            exc_info=None if isinstance(error, Retry) else error,
-            extra=self._fields(batch) | {"event_id": event.id, "attempt": event.retry_count + 1},
+        batch.park(event, storable(failure.reason, self._encoding), failure.delay)
+        failure.log(
+            f"event {event.id}, whose key is parked,",
+            attempt,
+            self._fields(batch) | {"event_id": event.id},
+            end="waits to be unparked",
+            level=logging.WARNING,
+            always_traceback=True,
         )
-        await self.on_event_failed(event, error, delay)
+        await self.on_event_failed(event, error, failure.delay)
 
     async def _keys(self, conn: AsyncConnection, batch: AsyncGroupBatch) -> dict[int, str]:
         """Return the keys of a batch's events."""

@@ -13,6 +13,7 @@ from typing import Any
 from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
+from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.error_origin import comes_from
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
@@ -21,7 +22,7 @@ from pgqpy.connection import Connection
 from pgqpy.consumer._event_by_event import EventByEvent
 from pgqpy.consumer._target import TargetConsumer
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 
@@ -101,20 +102,13 @@ class RemoteConsumer(TargetConsumer):
 
     @contextmanager
     def _session(self) -> Iterator[Session]:
-        self._refuse_unfinished_class()
         self._prepared = self._started = False
         with super()._session() as session:
             yield session
 
-    def _refuse_unfinished_class(self) -> None:
-        kind = type(self)
-        if (
-            kind.process_remote_batch is RemoteConsumer.process_remote_batch
-            and kind.process_remote_event is RemoteConsumer.process_remote_event
-        ):
-            raise InvalidConsumer(
-                f"{kind.__name__} must override process_remote_batch or process_remote_event"
-            )
+    def _check(self) -> None:
+        super()._check()
+        check_overridden(self, RemoteConsumer, "process_remote_batch", "process_remote_event")
 
     def _join(self, conn: Connection) -> bool:
         new = super()._join(conn)

@@ -10,6 +10,7 @@ from typing import Any
 from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
+from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.error_origin import comes_from
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
@@ -18,7 +19,7 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._event_by_event_async import AsyncEventByEvent
 from pgqpy.consumer._target_async import AsyncTargetConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 
@@ -100,20 +101,13 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[AsyncSession]:
-        self._refuse_unfinished_class()
         self._prepared = self._started = False
         async with super()._session() as session:
             yield session
 
-    def _refuse_unfinished_class(self) -> None:
-        kind = type(self)
-        if (
-            kind.process_remote_batch is AsyncRemoteConsumer.process_remote_batch
-            and kind.process_remote_event is AsyncRemoteConsumer.process_remote_event
-        ):
-            raise InvalidConsumer(
-                f"{kind.__name__} must override process_remote_batch or process_remote_event"
-            )
+    def _check(self) -> None:
+        super()._check()
+        check_overridden(self, AsyncRemoteConsumer, "process_remote_batch", "process_remote_event")
 
     async def _join(self, conn: AsyncConnection) -> bool:
         new = await super()._join(conn)

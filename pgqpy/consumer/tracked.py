@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from psycopg.rows import tuple_row
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.error_origin import blame
 from pgqpy._runtime.session import Session
 from pgqpy.connection import Connection
 from pgqpy.consumer._target import TargetConsumer
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -85,7 +85,7 @@ class TrackedConsumer(TargetConsumer):
     def process_batch(self, conn: Connection, batch: Batch) -> None:
         """Process the events that are not done yet; do not override."""
         for event in self._events(batch):
-            if self._stopping:
+            if self.stopping:
                 raise Stopped
             self._process_one(batch, event)
         self._target_lost.reset()
@@ -142,12 +142,9 @@ class TrackedConsumer(TargetConsumer):
             cursor.execute(statement, identity)
             return bool((cursor.fetchall())[0][0])
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        if type(self).process_tracked_event is TrackedConsumer.process_tracked_event:
-            raise InvalidConsumer(f"{type(self).__name__} must override process_tracked_event")
-        with super()._session() as session:
-            yield session
+    def _check(self) -> None:
+        super()._check()
+        check_overridden(self, TrackedConsumer, "process_tracked_event")
 
     def _next(self, session: Session, *, tolerant: bool) -> bool:
         try:

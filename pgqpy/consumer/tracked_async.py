@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from psycopg.rows import tuple_row
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.error_origin import blame
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._target_async import AsyncTargetConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import InvalidConsumer, translate_errors
+from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -82,7 +82,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process the events that are not done yet; do not override."""
         async for event in self._events(batch):
-            if self._stopping:
+            if self.stopping:
                 raise Stopped
             await self._process_one(batch, event)
         self._target_lost.reset()
@@ -142,12 +142,9 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
                 await cursor.execute(statement, identity)
                 return bool((await cursor.fetchall())[0][0])
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
-        if type(self).process_tracked_event is AsyncTrackedConsumer.process_tracked_event:
-            raise InvalidConsumer(f"{type(self).__name__} must override process_tracked_event")
-        async with super()._session() as session:
-            yield session
+    def _check(self) -> None:
+        super()._check()
+        check_overridden(self, AsyncTrackedConsumer, "process_tracked_event")
 
     async def _next(self, session: AsyncSession, *, tolerant: bool) -> bool:
         try:

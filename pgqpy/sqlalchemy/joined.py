@@ -15,7 +15,7 @@ from sqlalchemy.pool import StaticPool
 
 from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import is_circumstance
+from pgqpy.errors import is_transient
 
 __all__ = ["AsyncSession", "Session", "async_joined_session", "joined_session"]
 
@@ -86,6 +86,6 @@ def _nothing(_connection: Any) -> None:
 
 
 def _cause(error: sa.exc.DBAPIError) -> Exception:
-    if isinstance(error.orig, psycopg.Error) and is_circumstance(error.orig):
+    if isinstance(error.orig, psycopg.Error) and is_transient(error.orig):
         return error.orig
     return error

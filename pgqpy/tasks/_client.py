@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 from psycopg.rows import dict_row, tuple_row
 
 from pgqpy._runtime.acompat import Waker
-from pgqpy._runtime.retries import interval
+from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors

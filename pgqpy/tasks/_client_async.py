@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 from psycopg.rows import dict_row, tuple_row
 
 from pgqpy._runtime.acompat import AsyncWaker
-from pgqpy._runtime.retries import interval
+from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from pgqpy._runtime.retries import interval
+from pgqpy._runtime.failure import interval
 from pgqpy._wire.statements import checked
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.tasks._values import Modified, Task, TaskInfo

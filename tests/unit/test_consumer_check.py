@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import pgqpy
-from pgqpy.consumer._check import check_consumer
 from pgqpy.errors import InvalidConsumer
 
 
@@ -26,7 +25,7 @@ async def _later(self: object, conn: object, event: object) -> None: ...
 @pytest.mark.parametrize(
     ("members", "said"),
     [
-        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; it must be a whole number, at least 1"),
         ({"batch_size": "many"}, "batch_size is 'many'; it must be a whole number"),
         ({"concurrency": "2"}, "concurrency is '2'; it must be a whole number"),
         ({"poll_interval": timedelta(1)}, "poll_interval is .* a number of seconds"),
@@ -43,7 +42,7 @@ async def _later(self: object, conn: object, event: object) -> None: ...
 )
 def test_what_cannot_work_is_refused_by_name(members: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidConsumer, match=f"Mine.*{said}"):
-        check_consumer(sync_consumer(**members))
+        sync_consumer(**members)._check()
 
 
 def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
@@ -55,7 +54,7 @@ def test_a_method_that_asyncio_cannot_await_is_refused() -> None:
             """Return without awaiting."""
 
     with pytest.raises(InvalidConsumer, match=r"Mine\.process_event must be `async def`"):
-        check_consumer(Mine(""))
+        Mine("")._check()
 
 
 @pytest.mark.parametrize(
@@ -83,14 +82,14 @@ def test_whatever_can_be_called_like_the_method_will_do() -> None:
 
         return inner
 
-    check_consumer(sync_consumer(process_event=staticmethod(lambda conn, event: None)))
-    check_consumer(sync_consumer(process_event=lambda self, *args: None))
-    check_consumer(sync_consumer(process_event=lambda me, c, e, more=1: None))
-    check_consumer(sync_consumer(batch_size=None, min_lag=None, event_types={"a"}))
+    sync_consumer(process_event=staticmethod(lambda conn, event: None))._check()
+    sync_consumer(process_event=lambda self, *args: None)._check()
+    sync_consumer(process_event=lambda me, c, e, more=1: None)._check()
+    sync_consumer(batch_size=None, min_lag=None, event_types={"a"})._check()
 
     class Mine(pgqpy.AsyncConsumer):
         queue = "q"
         consumer = "c"
         process_event = traced(_later)
 
-    check_consumer(Mine(""))
+    Mine("")._check()

@@ -39,7 +39,7 @@ def test_an_error_without_a_sqlstate_is_a_failed_connection() -> None:
 def test_a_session_that_the_server_ended_is_a_failed_connection(sqlstate: str) -> None:
     error = errors.from_psycopg(psycopg.errors.lookup(sqlstate)("terminating connection"))
     assert isinstance(error, errors.ConnectionFailed)
-    assert errors.is_circumstance(error)
+    assert errors.is_transient(error)
 
 
 def test_an_unknown_sqlstate_is_a_plain_error_that_keeps_it() -> None:

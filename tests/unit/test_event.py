@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgqpy import Event, NewEvent, PgqError
-from pgqpy._runtime.retries import Retries
+from pgqpy.event import Retries
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 #: Any text that PostgreSQL can store.

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgqpy import DeadLetter, ExponentialBackoff, FixedDelay, Retry
-from pgqpy._runtime.retries import PIECE, Retries
-from pgqpy.retry import check_policy, in_short
+from pgqpy._runtime.checks import check_policy
+from pgqpy.event import PIECE, Retries
+from pgqpy.retry import in_short
 
 ERROR = ValueError("why")
 
@@ -85,8 +86,8 @@ def test_an_error_is_told_in_one_line() -> None:
 def test_the_last_word_on_an_event_counts() -> None:
     retries = Retries()
     retries.add(1, 5)
-    retries.bury(1, "bad")
-    retries.bury(2, "bad")
+    retries.give_up(1, "bad")
+    retries.give_up(2, "bad")
     retries.add(2, 5)
     assert (len(retries), retries.dead_letters) == (1, 1)
     assert retries
@@ -97,7 +98,7 @@ def test_the_last_word_on_an_event_counts() -> None:
 def test_dead_letters_are_sent_in_pieces() -> None:
     retries = Retries()
     for event_id in range(PIECE + 1):
-        retries.bury(event_id, str(event_id))
+        retries.give_up(event_id, str(event_id))
     first, second = retries.letters("UTF8")
     assert [len(first[0]), len(second[0])] == [PIECE, 1]
     assert first[0] + second[0] == list(range(PIECE + 1))

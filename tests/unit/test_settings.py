@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pgqpy
-from pgqpy.consumer._check import check_names
+from pgqpy._runtime.checks import check_names
 from pgqpy.errors import InvalidConsumer
 from pgqpy.sqlalchemy.worker import ModelWorker
 from pgqpy.sqlalchemy.worker_async import AsyncModelWorker

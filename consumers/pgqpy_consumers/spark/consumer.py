@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
 import pgqpy
+from pgqpy._runtime.checks import check_names
 from pgqpy._runtime.log import logger
-from pgqpy.consumer._check import check_names
 from pgqpy_consumers.spark.batch_frame import batch_frame
 from pgqpy_consumers.spark.collect import Bounds, Collector
 from pgqpy_consumers.spark.ranges import newest

@@ -156,20 +156,20 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         self._batch, self._memory = batch, await self._working_target()
         lanes = Lanes(self._send_once, window=self.window)
         await lanes.run(self._keyed(batch))
-        if self._stopping:
+        if self.stopping:
             # The batch stays open; its sent events are recorded.
             raise Stopped
         self._target_lost.reset()
 
     async def _keyed(self, batch: pgqpy.AsyncBatch) -> AsyncIterator[tuple[str, pgqpy.Event]]:
         async for event in self._events(batch):
-            if self._stopping:
+            if self.stopping:
                 return
             yield self.key(event), event
 
     async def _send_once(self, event: pgqpy.Event) -> None:
         """Send an event unless it was sent, and record it."""
-        if self._stopping:
+        if self.stopping:
             return
         if await self._begin(self._memory, self._batch, event):
             return
@@ -227,7 +227,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._told_to_stop.wait()
-        return not self._stopping
+        return not self.stopping
 
     async def on_error(self, error: Exception, batch: pgqpy.AsyncBatch | None) -> None:
         """Ends `run` when the endpoint is gone."""

@@ -10,9 +10,10 @@ from typing import Any, overload
 
 import psycopg
 
-from pgqpy._runtime.retries import interval
+from pgqpy._runtime.checks import check_policy
+from pgqpy._runtime.failure import interval
 from pgqpy.errors import InvalidTask
-from pgqpy.retry import RetryPolicy, check_policy
+from pgqpy.retry import RetryPolicy
 from pgqpy.tasks._client import Tasks
 from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-from pgqpy._runtime.retries import interval
+from pgqpy._runtime.failure import interval
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, RetryPolicy

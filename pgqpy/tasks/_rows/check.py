@@ -6,9 +6,8 @@ import inspect
 import math
 from typing import Any
 
-from pgqpy.consumer._check import check_hooks, check_runs
+from pgqpy._runtime.checks import check_hooks, check_policy, check_runs
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry import check_policy
 from pgqpy.tasks._rows.columns import TaskColumnNames
 
 _OURS = (

@@ -26,7 +26,7 @@ from psycopg.rows import tuple_row
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.log import logger
 from pgqpy.connection import connect_as
-from pgqpy.errors import PERMANENT, InvalidTaskTable, is_circumstance, translate_errors
+from pgqpy.errors import PERMANENT, InvalidTaskTable, is_transient, translate_errors
 from pgqpy.retry import in_short
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.columns import CURRENT, DESCRIBE, PLAN, PLANNED, WANT_QUIET, TaskTable
@@ -128,7 +128,7 @@ class RowExecutor:
                 self._pauses.reset()
             self._let_go()
         except Exception as error:
-            if not is_circumstance(error) and not isinstance(error, self._worker.outages):
+            if not is_transient(error) and not isinstance(error, self._worker.outages):
                 raise
             if self._worker.strict or isinstance(error, PERMANENT):
                 raise
@@ -179,7 +179,7 @@ class RowExecutor:
             with translate_errors():
                 self._let_go()
         except Exception as error:
-            if not is_circumstance(error):
+            if not is_transient(error):
                 raise
             logger.warning("table %s: %s", self._worker.table, in_short(error))
 
@@ -286,7 +286,7 @@ class RowExecutor:
                     conn.execute(RELEASE)
                     deleted = conn.execute(*table.deleted(done))
             except psycopg.Error as error:
-                if conn.closed or is_circumstance(error):
+                if conn.closed or is_transient(error):
                     raise
                 raise NotCommittedError(error) from error
             statements = []
@@ -335,7 +335,7 @@ class RowExecutor:
                     conn.execute(SAVEPOINT)
         except psycopg.Error as error:
             self._ended = bool(ending.statusmessage)
-            if ended is None or ending.statusmessage or conn.closed or is_circumstance(error):
+            if ended is None or ending.statusmessage or conn.closed or is_transient(error):
                 raise
             raise NotCommittedError(error) from error
         if ended:

@@ -23,7 +23,7 @@ from psycopg.rows import tuple_row
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.log import logger
 from pgqpy.connection_async import async_connect_as
-from pgqpy.errors import PERMANENT, InvalidTaskTable, is_circumstance, translate_errors
+from pgqpy.errors import PERMANENT, InvalidTaskTable, is_transient, translate_errors
 from pgqpy.retry import in_short
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.columns import CURRENT, DESCRIBE, PLAN, PLANNED, WANT_QUIET, TaskTable
@@ -125,7 +125,7 @@ class AsyncRowExecutor:
                 self._pauses.reset()
             await self._let_go()
         except Exception as error:
-            if not is_circumstance(error) and not isinstance(error, self._worker.outages):
+            if not is_transient(error) and not isinstance(error, self._worker.outages):
                 raise
             if self._worker.strict or isinstance(error, PERMANENT):
                 raise
@@ -176,7 +176,7 @@ class AsyncRowExecutor:
             with translate_errors():
                 await self._let_go()
         except Exception as error:
-            if not is_circumstance(error):
+            if not is_transient(error):
                 raise
             logger.warning("table %s: %s", self._worker.table, in_short(error))
 
@@ -285,7 +285,7 @@ class AsyncRowExecutor:
                     await conn.execute(RELEASE)
                     deleted = await conn.execute(*table.deleted(done))
             except psycopg.Error as error:
-                if conn.closed or is_circumstance(error):
+                if conn.closed or is_transient(error):
                     raise
                 raise NotCommittedError(error) from error
             statements = []
@@ -334,7 +334,7 @@ class AsyncRowExecutor:
                     await conn.execute(SAVEPOINT)
         except psycopg.Error as error:
             self._ended = bool(ending.statusmessage)
-            if ended is None or ending.statusmessage or conn.closed or is_circumstance(error):
+            if ended is None or ending.statusmessage or conn.closed or is_transient(error):
                 raise
             raise NotCommittedError(error) from error
         if ended:

@@ -16,9 +16,9 @@ from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import deadline
 from pgqpy._runtime.batch_connection import swallowed_error
+from pgqpy._runtime.failure import MAX_TRACEBACK, interval, storable
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.retries import MAX_TRACEBACK, interval, storable
-from pgqpy.errors import ConnectionFailed, is_circumstance
+from pgqpy.errors import ConnectionFailed, is_transient
 from pgqpy.retry import DeadLetter, Retry, in_short
 from pgqpy.tasks._outcome import no_outcomes, outcomes_in
 from pgqpy.tasks._rows.row import RowLost, RowOutcome, TableRow
@@ -191,7 +191,7 @@ class TableHandler:
         """
         if conn.closed:
             raise ConnectionFailed("the connection was lost while a row was worked on") from error
-        if is_circumstance(error) or isinstance(error, self._worker.outages):
+        if is_transient(error) or isinstance(error, self._worker.outages):
             raise error
         if conn.info.transaction_status != TransactionStatus.IDLE:
             conn.execute(_BACK)

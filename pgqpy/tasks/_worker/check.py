@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 import math
 
-from pgqpy._runtime.retries import interval
-from pgqpy.consumer._check import check_hooks, check_runs
+from pgqpy._runtime.checks import check_hooks, check_policy, check_runs
+from pgqpy._runtime.failure import interval
 from pgqpy.errors import InvalidConsumer
-from pgqpy.retry import check_policy
 from pgqpy.tasks import _statements as sql
 
 #: The methods of work, of which a worker has one.

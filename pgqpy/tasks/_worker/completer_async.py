@@ -17,7 +17,7 @@ from pgqpy._runtime.acompat import async_holding
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.log import logger
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import TaskConflict, is_circumstance, translate_errors
+from pgqpy.errors import TaskConflict, is_transient, translate_errors
 from pgqpy.retry import DeadLetter, Retry, in_short
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
@@ -182,7 +182,7 @@ class AsyncCompleter:
         meant = isinstance(error, Retry | DeadLetter | Move)
         # A conflict of its own `modify`: the next attempt sees the others' changes.
         conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
-        if not meant and (conflict or isinstance(error, worker.outages) or is_circumstance(error)):
+        if not meant and (conflict or isinstance(error, worker.outages) or is_transient(error)):
             pause = self._outage_pause()
             logger.warning(
                 "task %s is given back, for no fault of its own, for %.1f s: %s",

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from psycopg import ConnectionInfo
 
-from pgqpy._runtime.retries import storable
+from pgqpy._runtime.failure import storable
 from pgqpy.errors import TaskConflict
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import Failed, Finished, Moved, Outcome, Released, without_result

@@ -18,7 +18,7 @@ from pgqpy._runtime.acompat import INTERRUPTIONS, Interruptible, Waker, holding
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.log import logger
 from pgqpy.connection import connect_as
-from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_circumstance
+from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_transient
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
     Finished,
@@ -188,7 +188,7 @@ class Executor:
                 if claim.task.id in error.ids:
                     self._completer.lost(claim)
         except Exception as error:
-            if len(claims) == 1 or is_circumstance(error):
+            if len(claims) == 1 or is_transient(error):
                 for claim in claims:
                     if not claim.lost:
                         outcome = self._completer.outcome_of_error(claim, error)
@@ -269,7 +269,7 @@ class Executor:
             except (Lost, TaskConflict):
                 raise
             except Exception as error:
-                if conn.closed or is_circumstance(error):
+                if conn.closed or is_transient(error):
                     raise
                 completions.drop_results(error)
         return self._send(conn, completions.calls())

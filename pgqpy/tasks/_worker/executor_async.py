@@ -15,7 +15,7 @@ from pgqpy._runtime.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.log import logger
 from pgqpy.connection_async import async_connect_as
-from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_circumstance
+from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_transient
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
     Finished,
@@ -187,7 +187,7 @@ class AsyncExecutor:
                 if claim.task.id in error.ids:
                     self._completer.lost(claim)
         except Exception as error:
-            if len(claims) == 1 or is_circumstance(error):
+            if len(claims) == 1 or is_transient(error):
                 for claim in claims:
                     if not claim.lost:
                         outcome = self._completer.outcome_of_error(claim, error)
@@ -270,7 +270,7 @@ class AsyncExecutor:
             except (Lost, TaskConflict):
                 raise
             except Exception as error:
-                if conn.closed or is_circumstance(error):
+                if conn.closed or is_transient(error):
                     raise
                 completions.drop_results(error)
         return await self._send(conn, completions.calls())

@@ -23,7 +23,7 @@ from pgqpy.errors import (
     PgqError,
     TaskConflict,
     TaskQueueNotFound,
-    is_circumstance,
+    is_transient,
     translate_errors,
 )
 from pgqpy.retry import DeadLetter
@@ -305,7 +305,7 @@ class Loop:
         try:
             told, due, rows = self._ask(conn, completions, room, arm)
         except PgqError as error:
-            if not self._uncompleted or is_circumstance(error) or conn.closed:
+            if not self._uncompleted or is_transient(error) or conn.closed:
                 raise
             self._complete_each(conn)
             return
@@ -368,7 +368,7 @@ class Loop:
             try:
                 answers = send(conn, completions.calls())
             except PgqError as error:
-                if is_circumstance(error) or conn.closed:
+                if is_transient(error) or conn.closed:
                     raise
                 if isinstance(error, TaskConflict) and lost_ids(error):
                     self._completer.lost(each.claim)

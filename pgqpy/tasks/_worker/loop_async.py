@@ -20,7 +20,7 @@ from pgqpy.errors import (
     PgqError,
     TaskConflict,
     TaskQueueNotFound,
-    is_circumstance,
+    is_transient,
     translate_errors,
 )
 from pgqpy.retry import DeadLetter
@@ -304,7 +304,7 @@ class AsyncLoop:
         try:
             told, due, rows = await self._ask(conn, completions, room, arm)
         except PgqError as error:
-            if not self._uncompleted or is_circumstance(error) or conn.closed:
+            if not self._uncompleted or is_transient(error) or conn.closed:
                 raise
             await self._complete_each(conn)
             return
@@ -367,7 +367,7 @@ class AsyncLoop:
             try:
                 answers = await async_send(conn, completions.calls())
             except PgqError as error:
-                if is_circumstance(error) or conn.closed:
+                if is_transient(error) or conn.closed:
                     raise
                 if isinstance(error, TaskConflict) and lost_ids(error):
                     self._completer.lost(each.claim)

@@ -14,8 +14,8 @@ from typing import Any
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Waker, on_stop_signals
+from pgqpy._runtime.failure import MAX_TRACEBACK, interval
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.retries import MAX_TRACEBACK, interval
 from pgqpy.connection import Connection
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
 from pgqpy.tasks import _statements as sql

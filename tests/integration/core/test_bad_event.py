@@ -57,9 +57,7 @@ class Picky(Consumer):
     def on_batch(self, stats: BatchStats) -> None:
         self.stats.append(stats)
 
-    def on_event_failed(
-        self, event: Event, error: Exception, delay: float | timedelta | None
-    ) -> None:
+    def on_event_failed(self, event: Event, error: Exception, delay: timedelta | None) -> None:
         self.failed.append((event.data, error, delay))
 
 
@@ -173,7 +171,7 @@ def test_an_event_is_put_back_or_given_up_on_purpose_also_without_a_policy(
     (traceback,) = conn.execute("select dl_traceback from pgq.dead_letter").fetchone() or ()
     assert "ZeroDivisionError: cause" in traceback
     assert [(data, delay) for data, _, delay in consumer.failed] == [
-        ("bad later", 0),
+        ("bad later", timedelta()),
         ("bad for good", None),
     ]
     Admin(conn).maint_retry_events()
@@ -407,7 +405,7 @@ def test_attempts_are_counted_and_the_last_one_makes_a_dead_letter(
         Admin(conn).maint_retry_events()
         tick()
     assert asked == [(attempt, "no good: bad") for attempt in (1, 2, 3)]
-    assert [delay for _, _, delay in consumer.failed] == [0, 0, None]
+    assert [delay for _, _, delay in consumer.failed] == [timedelta(), timedelta(), None]
     assert conn.execute("select dl_attempts, ev_retry from pgq.dead_letter").fetchall() == [(3, 2)]
 
 
@@ -522,9 +520,7 @@ def test_on_event_failed_can_have_the_whole_batch_again(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:
     class Alarmed(Picky):
-        def on_event_failed(
-            self, event: Event, error: Exception, delay: float | timedelta | None
-        ) -> None:
+        def on_event_failed(self, event: Event, error: Exception, delay: timedelta | None) -> None:
             raise error
 
     insert(conn, queue, tick, "a", "bad")
