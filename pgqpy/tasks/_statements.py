@@ -79,6 +79,7 @@ SET_WAITING = b"select pgq_task.set_waiting(%s::text[])"
 CANCELLED = b"select id, reason from pgq_task.heartbeat(%s, %s::bigint[])"
 QUEUE_EXISTS = b"select queue_name from pgq_task.get_queue_info(%s::text, 1)"
 SWEEP = b"select pgq_task.sweep()"
+CATCH_UP = b"select pgq_task.catch_up(%s::text[])"
 FINISHED = b"""
 select id, %s as queue, outcome, finished, claimant, attempts, last_attempt, created, result, error,
        payload, headers, priority, unique_key, order_key

@@ -301,10 +301,17 @@ class Loop:
         busy = bool(self._crew)
         conn = self._connection()
         completions = self._completer.prepare(conn, self._uncompleted)
-        arm = bool(room) and self._dry and not self._until_empty
+        again = bool(room) and self._dry
+        arm = again and not self._until_empty
+        # A claim misses tasks that a sweep has yet to bring forward, some of which this worker's
+        # tasks may have pushed or unblocked.
+        last = again and self._until_empty and not (busy or completions.all)
         try:
-            told, due, rows = self._ask(conn, completions, room, arm)
+            told, due, rows = self._ask(conn, completions, room, arm, last)
         except PgqError as error:
+            if last and error.sqlstate == _LOCK_NOT_AVAILABLE:
+                # The next round tries again.
+                return
             if not self._uncompleted or is_transient(error) or conn.closed:
                 raise
             self._complete_each(conn)
@@ -314,7 +321,7 @@ class Loop:
         self._completed_at = monotonic()
         if room:
             self._has_claimed = True
-            self._done = not (busy or rows)
+            self._done = last and not rows
             self._take_up(room, rows, due)
         if completions.all:
             self._completer.report(completions, told)
@@ -326,7 +333,7 @@ class Loop:
                 self._add([suspect])
 
     def _ask(
-        self, conn: Connection, completions: Completions, room: int, arm: bool
+        self, conn: Connection, completions: Completions, room: int, arm: bool, last: bool
     ) -> tuple[list[list[Any]], float | None, list[Any]]:
         """Return the answers to outcomes, the seconds until a task is due, and claimed rows."""
         worker = self._worker
@@ -340,6 +347,8 @@ class Loop:
         kinds = len(calls)
         if arm:
             calls.append((sql.SET_WAITING, [self._queues]))
+        if last:
+            calls.append((sql.CATCH_UP, [self._queues]))
         if room:
             arguments = [self._queues, worker.name, self._lease, room, worker.random]
             calls.append((sql.CLAIM_FOR_WORKER, arguments))

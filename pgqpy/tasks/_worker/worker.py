@@ -205,7 +205,8 @@ class TaskWorker:
     # --- the life of a worker
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
-        """Work until `stop`, or with ``until_empty`` until no task is available.
+        """Work until `stop`, or with ``until_empty`` until no task is available, also none that its
+        own tasks have pushed or unblocked.
 
         Survives errors of tasks, the loss of the database, and of some of its queues, on which it
         works again when they are back. Raises TaskQueueNotFound, ConnectionFailed if it cannot

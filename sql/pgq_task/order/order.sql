@@ -93,7 +93,7 @@ as $$
              group by t.queue_id, t.order_key) g;
 $$;
 
-create or replace function pgq_task._release_late()
+create or replace function pgq_task._release_late(i_queues int4[] default null)
 returns void
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
@@ -101,7 +101,8 @@ set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Checks keys with a task that may be held back needlessly: pgq_task._release_next(3) could not release it, or it was
 -- pushed while the task before it ended, see pgq_task._is_behind(2). The first task of a key is released; if it is not
--- held back, it is locked for a moment, so that the session that ends it sees the tasks behind it.
+-- held back, it is locked for a moment, so that the session that ends it sees the tasks behind it. Checks all keys of
+-- some queues, or many keys of any queues.
 declare
     at_once constant int4 := 20000;
     r       record;
@@ -110,7 +111,9 @@ begin
     for r in
         with looked_at as (
             delete from pgq_task.to_release w
-             where w.ctid = any (array(select o.ctid from pgq_task.to_release o limit at_once))
+             where w.ctid = any (array(select o.ctid from pgq_task.to_release o
+                                        where i_queues is null or o.queue_id = any (i_queues)
+                                        limit case when i_queues is null then at_once end))
             returning *)
         select w.queue_id, w.order_key, max(w.id) as id from looked_at w group by w.queue_id, w.order_key
     loop

@@ -217,6 +217,61 @@ begin
 end;
 $$;
 
+create or replace function pgq_task.catch_up(queues text[])
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set lock_timeout = '100ms'
+as $$
+-- Makes those tasks claimable that otherwise the next pgq_task.sweep(0) makes claimable: tasks that became visible
+-- behind the marks, and tasks that are held back, though all earlier ones with the same order_key are gone. If
+-- pgq_task.claim(5) then finds nothing, in the same transaction, no task is available. It waits for a sweep that is
+-- running, but not for long, so call it before anything else of its transaction, and again if it fails.
+-- Parameters:
+--      queues  - names of the queues
+-- Errors: PQ012 not in READ COMMITTED, 55P03 another session has locked what it needs
+declare
+    v_now   timestamptz;
+    v_from  bigint;
+    v_low   bigint;
+    v_first bigint;
+    l       record;
+begin
+    perform pgq._require_read_committed('pgq_task.catch_up()');
+    perform pg_advisory_xact_lock(1886875921, 0);
+    perform pgq_task._release_late(array(select q.queue_id from pgq_task.queue q where q.queue_name = any (queues)));
+    v_now := clock_timestamp();
+    -- As in a sweep: the position from which on transactions wrote that have ended since.
+    select case when s.sweep_id is distinct from pg_sequence_last_value('pgq_task.sweep_id_seq') or s.sweep_time > v_now then 0
+                else least(case when s.sweep_queue is not null then s.sweep_from end,
+                           (select min(o.pos) from unnest(s.sweep_open, s.sweep_open_pos) o (xid, pos)
+                             where case when o.xid < pg_current_xact_id() then pg_xact_status(o.xid) end is distinct from 'in progress'))
+           end
+      into v_from
+      from (select) one
+      left join (select * from pgq_task.sweep order by sweep_id desc limit 1) s on true;
+    for l in
+        select n.queue_id, n.priority, n.lane_low
+          from pgq_task.lane n
+          join pgq_task.queue q using (queue_id)
+         where q.queue_name = any (queues) and v_from is not null
+         order by n.queue_id, n.priority
+    loop
+        v_low := pg_sequence_last_value(pgq_task._living(l.lane_low));
+        select k.pos into v_first
+          from pgq_task.task k
+         where k.queue_id = l.queue_id and k.priority = l.priority and k.pos >= v_from and k.pos < v_low
+           and (k.lease is null or k.lease <= v_now)
+         order by k.queue_id, k.priority, k.pos
+         limit 1;
+        if found then
+            perform setval(l.lane_low, v_first);
+        end if;
+    end loop;
+end;
+$$;
+
 create or replace function pgq_task._holders_of(i_id bigint)
 returns xid8[]
 language plpgsql

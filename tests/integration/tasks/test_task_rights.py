@@ -80,7 +80,7 @@ OF_NO_QUEUE = {
     # ids, clocks, places
     *("reserve_ids", "server_time", "_position_of", "_time_of", "_is_parked"),
     # what all workers do for all queues
-    "sweep",
+    *("sweep", "catch_up"),
     # with its caller's rights on a table of the application
     *("add_columns", "remove_columns", "table_index_sql", "describe_table", "table_sizes"),
     *(
