@@ -50,7 +50,7 @@ declare
         'get_delayed_events(text, integer)', 'get_delayed_info(text)',
         'write_stream_batch(text, text, text, bigint)', 'forget_stream_writer(text, text)',
         'create_staging(text, name)', 'staging_tables(text)', 'drop_staging(text)',
-        'sqltriga()', 'logutriga()', 'jsontriga()',
+        'sqltriga()', 'logutriga()', 'jsontriga()', '_lock_key(text)',
         'release_table(regclass, text)', 'maint_capture()', '_raise_key_changed(text)', '_raise_queue_not_found(text)'];
     -- Families of functions that the triggers call as the role that changes the table, or as its owner.
     writer_families constant text[] := array[

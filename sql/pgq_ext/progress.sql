@@ -31,7 +31,7 @@ begin
             on conflict do nothing;
             continue;
         end if;
-        perform pg_catalog.pg_advisory_xact_lock(1886875910, id);
+        perform pg_catalog.pg_advisory_xact_lock(pgq._lock_key('pgq_ext progress'), id);
         perform from pgq_ext.tracker where trk_id = id;
         exit when found;
         -- It was forgotten while we waited.

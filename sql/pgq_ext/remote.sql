@@ -323,7 +323,7 @@ begin
     if id is null then
         return false;
     end if;
-    perform pg_advisory_xact_lock(1886875910, id);
+    perform pg_advisory_xact_lock(pgq._lock_key('pgq_ext progress'), id);
     delete from pgq_ext.tracker where trk_id = id;
     return found;
 end;

@@ -62,11 +62,9 @@ begin
             null;
     end;
     if not pgq_ext._carry_over(other, cur) then
-        begin
-            execute format('lock table pgq_ext.progress_%1$s, pgq_ext.event_%1$s in access exclusive mode nowait', other);
-        exception when lock_not_available then
+        if not pgq._try_lock_table(format('pgq_ext.progress_%1$s, pgq_ext.event_%1$s', other)) then
             return false;
-        end;
+        end if;
         -- Rows that were uncommitted when the copy looked for them, and are committed now.
         perform pgq_ext._carry_over(other, cur);
         execute format('truncate pgq_ext.progress_%1$s, pgq_ext.event_%1$s', other);

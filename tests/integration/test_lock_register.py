@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
 import pgqpy.demo.place
@@ -21,7 +22,7 @@ from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import StartTicker, TickerProcess
 
-CALL = re.compile(r"advisory_(?:xact_)?(?:un)?lock(?:_shared)?\((?P<key>[^,)]+)(?P<second>,)?")
+NAMED = re.compile(r"pgq\._lock_key\('([^']+)'\)")
 
 
 LogIn = Callable[..., Connection]
@@ -43,48 +44,55 @@ def log_in(server: Server, conn: Connection, connect: Connect) -> LogIn:
     return log_in
 
 
-def single(number: int) -> tuple[int, int | None, bool]:
-    return number >> 32, number & 0xFFFFFFFF, False
+def single(number: int) -> tuple[int, int | None]:
+    return number >> 32, number & 0xFFFFFFFF
 
 
-def used() -> set[tuple[int, int | None, bool]]:
-    found = set()
+def taken() -> dict[str, set[str]]:
+    """The locks that functions take, by their keys in the register, each with its schemas."""
+    found: dict[str, set[str]] = {}
     for path in SQL_DIR.rglob("*.sql"):
-        for call in CALL.finditer(path.read_text()):
-            # A row of a system catalog, by its oid: not a number of ours.
-            if "regclass" in call["key"]:
-                continue
-            key = int(call["key"])
-            found.add((key, None, True) if call["second"] else single(key))
+        for key in NAMED.findall(path.read_text()):
+            found.setdefault(key, set()).add(path.relative_to(SQL_DIR).parts[0])
     return found
 
 
+def test_functions_name_their_locks_by_the_register() -> None:
+    """A number in the code may be another lock's. The oid of a catalog's row is not ours."""
+    calls = [
+        call
+        for path in SQL_DIR.rglob("*.sql")
+        for call in re.findall(
+            r"advisory_(?:xact_)?(?:un)?lock(?:_shared)?\((.{12})", path.read_text()
+        )
+    ]
+    assert len(calls) > 20
+    assert {call for call in calls if call != "pgq._lock_ke"} == {"'pg_proc'::r"}
+
+
 def test_every_lock_is_in_the_register(conn: Connection) -> None:
-    ours = {
-        *used(),
+    rows = conn.execute(
+        "select lock_key, lock_class, lock_object, lock_name from pgq._lock_keys()"
+    ).fetchall()
+    assert len({row[1:3] for row in rows}) == len(rows)
+    assert {key for key, *_ in rows if key} == set(taken())
+    for key in taken():
+        conn.execute("select pgq._lock_key(%s)", [key])
+    assert {row[1:3] for row in rows if row[0] is None} == {
         single(pgqpy.demo.place.LOCK),
         single(int.from_bytes(b"pgqpy")),
-        (pgqpy_ticker.lead.LOCK[0], pgqpy_ticker.lead.LOCK[1], True),
-        (pgqpy_consumers.replicate.state.LOCK, None, True),
-        (pgqpy_consumers.spark.archive.LOCK, None, True),
-        (pgqpy_consumers.spark.lease.LOCK, None, True),
+        pgqpy_ticker.lead.LOCK,
+        (pgqpy_consumers.replicate.state.LOCK, None),
+        (pgqpy_consumers.spark.archive.LOCK, None),
+        (pgqpy_consumers.spark.lease.LOCK, None),
     }
-    rows = conn.execute(
-        "select lock_class, lock_object, lock_pair from pgq._lock_keys()"
-    ).fetchall()
-    assert len(rows) == len(set(rows))
-    # One of the pairs has one second number only.
-    registered = {(1886875921, None, True) if row == (1886875921, 0, True) else row for row in rows}
-    assert registered == ours
+    with pytest.raises(psycopg.errors.RaiseException, match="there is no lock nothing"):
+        conn.execute("select pgq._lock_key('nothing')")
 
 
 def test_no_two_parts_share_a_lock() -> None:
     """Sharing a number is waiting for something that has nothing to do with it."""
-    files: dict[str, set[str]] = {}
-    for path in SQL_DIR.rglob("*.sql"):
-        for call in CALL.finditer(path.read_text()):
-            files.setdefault(call["key"], set()).add(path.relative_to(SQL_DIR).parts[0])
-    assert {key: parts for key, parts in files.items() if len(parts) > 1} == {}
+    assert {key: parts for key, parts in taken().items() if len(parts) > 1} == {}
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ declare
 begin
     perform pgq._capture_check_table(i_table);
     -- One session at a time, here and in pgq.release_table(2): the table itself is locked more than once.
-    perform pg_advisory_xact_lock(1886875905, hashoid(i_table));
+    perform pg_advisory_xact_lock(pgq._lock_key('capture'), hashoid(i_table));
     v_options := pgq._capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
                                            old_values, condition, format, key_changes);
 
@@ -189,7 +189,7 @@ declare
     v_functions oid[];
     t           record;
 begin
-    perform pg_advisory_xact_lock(1886875905, hashoid(i_table));  -- as in pgq.capture_table(11)
+    perform pg_advisory_xact_lock(pgq._lock_key('capture'), hashoid(i_table));  -- as in pgq.capture_table(11)
     select array_agg(c.capture_function)
       into v_functions
       from pgq.capture c

@@ -226,15 +226,11 @@ as $$
 -- Errors: PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available, PQ011 the range
 --      ends before it begins
 declare
-    q           pgq.queue;
+    q           constant pgq.queue := pgq._find_queue(i_queue_name);
     last_tick   pgq.tick_0;
     cur_tick    pgq.tick_0;
     owner       int4;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     if i_from_tick > i_to_tick then
         raise exception using
             errcode = 'PQ011',

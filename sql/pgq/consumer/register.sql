@@ -11,6 +11,29 @@ begin
 end;
 $$;
 
+create or replace function pgq._keep_queue(i_queue_name text)
+returns pgq.queue
+language plpgsql
+as $$
+-- Returns a queue, locked against rotation, which locks the row before it decides which events are no longer needed.
+-- It is the weakest lock that conflicts with that: a session that registers and then sets the queue's parameters must
+-- not wait for another session that does the same.
+declare
+    q   pgq.queue;
+begin
+    if pgq._is_read_committed() then
+        select * into q from pgq.queue where queue_name = i_queue_name for key share;
+    else
+        -- This fails if the row has changed since the snapshot.
+        select * into q from pgq.queue where queue_name = i_queue_name for share;
+    end if;
+    if q.queue_id is null then
+        perform pgq._raise_queue_not_found(i_queue_name);
+    end if;
+    return q;
+end;
+$$;
+
 create or replace function pgq._keep_consumer(i_consumer_name text)
 returns int4
 language plpgsql
@@ -48,18 +71,7 @@ declare
     pos     bigint := x_tick_pos;
 begin
     perform pgq._check_name('consumer', x_consumer_name);
-    -- Rotation locks this row before it decides which events are no longer needed. The weakest lock that conflicts with
-    -- that: a session that registers and then sets the queue's parameters must not wait for another session that does
-    -- the same.
-    if pgq._is_read_committed() then
-        select * into q from pgq.queue where queue_name = x_queue_name for key share;
-    else
-        -- This fails if the row has changed since the snapshot.
-        select * into q from pgq.queue where queue_name = x_queue_name for share;
-    end if;
-    if q.queue_id is null then
-        perform pgq._raise_queue_not_found(x_queue_name);
-    end if;
+    q := pgq._keep_queue(x_queue_name);
     if pos is not null and (pos < q.queue_horizon_tick or (pgq._get_tick(q.queue_id, pos)).tick_id is null) then
         perform pgq._raise_tick_not_found(x_queue_name, pos);
     end if;
@@ -111,15 +123,11 @@ as $$
 -- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what the queue
 --      has, PQ016 the consumer is beyond the tick, or has a batch open, PQ038 it is a partition of a consumer group
 declare
-    q   pgq.queue;
+    q   constant pgq.queue := pgq._find_queue(i_queue_name);
     t   pgq.tick_0;
     r   int4;
     p   pgq.position_0;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     select reg_id into r
       from pgq.registration
       join pgq.consumer on co_id = sub_consumer

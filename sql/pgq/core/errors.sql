@@ -12,6 +12,50 @@ begin
 end;
 $$;
 
+create or replace function pgq._find_queue(i_queue_name text)
+returns pgq.queue
+language plpgsql
+as $$
+-- Returns a queue; raises PQ001 if there is none.
+declare
+    q   pgq.queue;
+begin
+    select * into q from pgq.queue where queue_name = i_queue_name;
+    if not found then
+        perform pgq._raise_queue_not_found(i_queue_name);
+    end if;
+    return q;
+end;
+$$;
+
+create or replace function pgq._try_lock_table(i_table text, i_mode text default 'access exclusive')
+returns boolean
+language plpgsql
+as $$
+-- Locks a table until the end of the transaction; returns false at once if other sessions have it.
+begin
+    execute pg_catalog.format('lock table %s in %s mode nowait', i_table, i_mode);
+    return true;
+exception when lock_not_available then
+    return false;
+end;
+$$;
+
+create or replace function pgq._require_equal_lengths(i_function text, variadic i_lengths int4[])
+returns void
+language plpgsql
+as $$
+-- Raises PQ011 if arrays differ in length; an array that is null may be left out.
+begin
+    if exists (select from pg_catalog.unnest(i_lengths) n where n <> i_lengths[1]) then
+        raise exception using
+            errcode = 'PQ011',
+            message = i_function || ': the arrays differ in length',
+            hint = 'Give one element for each event in every array; a field that no event has may be null as a whole.';
+    end if;
+end;
+$$;
+
 create or replace function pgq._raise_tick_not_found(i_queue_name text, i_tick_id bigint)
 returns void
 language plpgsql

@@ -3,7 +3,8 @@
 -- from other roles, but each tick and each batch would write the row, and to the server's log. So instead
 -- pgq.get_foreign_locks() names the sessions that hold one of our locks without having a role of ours.
 
-create or replace function pgq._lock_keys(out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_name text)
+create or replace function pgq._lock_keys(
+    out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_key text, out lock_name text)
 returns setof record
 language sql
 immutable
@@ -14,31 +15,50 @@ as $$
 --      lock_class  - classid in pg_locks
 --      lock_object - objid in pg_locks; null if there are many
 --      lock_pair   - true if the key is two numbers (objsubid 2 in pg_locks), false if it is one (1)
+--      lock_key    - for pgq._lock_key(1); null if a program takes it, whose constant a test compares
 --      lock_name   - the work that waits for it
     values
         -- one number
-        (0::bigint, 1886875904::bigint, false, 'creating queues, and the ticker that falls asleep'),
-        (0, 1886875907, false, 'rotation, settings of queues, and the ticker that falls asleep or wakes up'),
-        (0, 1886875914, false, 'delayed and retried events'),
-        (0, 1886875926, false, 'wake-ups of task workers'),
-        (0, 1886875927, false, 'rights on task queues'),
-        (0, 1886875928, false, 'removing dropped task queues'),
-        (112, 1735487609, false, 'pgqpy migrate'),
-        (7366513, 1887002468, false, 'pgqpy demo'),
+        (0::bigint, 1886875904::bigint, false, 'create queue'::text, 'creating queues, and the ticker that falls asleep'),
+        (0, 1886875907, false, 'slots', 'rotation, settings of queues, and the ticker that falls asleep or wakes up'),
+        (0, 1886875914, false, 'delayed events', 'delayed and retried events'),
+        (0, 1886875926, false, 'wake workers', 'wake-ups of task workers'),
+        (0, 1886875927, false, 'task rights', 'rights on task queues'),
+        (0, 1886875928, false, 'dropped task queues', 'removing dropped task queues'),
+        (112, 1735487609, false, null, 'pgqpy migrate'),
+        (7366513, 1887002468, false, null, 'pgqpy demo'),
         -- two numbers; the second is a queue, registration, table, group, or the hash of a name
-        (1886875905, null, true, 'pgq.capture_table'),
-        (1886875906, null, true, 'ticks'),
-        (1886875908, null, true, 'batches of consumers'),
-        (1886875909, null, true, 'sending staged events'),
-        (1886875910, null, true, 'progress of consumers in pgq_ext'),
-        (1886875920, null, true, 'members of consumer groups'),
-        (1886875921, 0, true, 'sweeping task queues'),
-        (1886875922, null, true, 'task queues with limits'),
-        (1886875923, null, true, 'lanes of task queues'),
-        (1885827440, 1, true, 'the ticker''s lead'),
-        (1885827425, null, true, 'the archive that Spark writes'),
-        (1885827442, null, true, 'replicated tables'),
-        (1885827443, null, true, 'Spark streams');
+        (1886875905, null, true, 'capture', 'pgq.capture_table'),
+        (1886875906, null, true, 'ticks', 'ticks'),
+        (1886875908, null, true, 'positions', 'batches of consumers'),
+        (1886875909, null, true, 'staging', 'sending staged events'),
+        (1886875910, null, true, 'pgq_ext progress', 'progress of consumers in pgq_ext'),
+        (1886875920, null, true, 'groups', 'members of consumer groups'),
+        (1886875921, 0, true, 'sweep', 'sweeping task queues'),
+        (1886875922, null, true, 'task limits', 'task queues with limits'),
+        (1886875923, null, true, 'lanes', 'lanes of task queues'),
+        (1885827440, 1, true, null, 'the ticker''s lead'),
+        (1885827425, null, true, null, 'the archive that Spark writes'),
+        (1885827442, null, true, null, 'replicated tables'),
+        (1885827443, null, true, null, 'Spark streams');
+$$;
+
+create or replace function pgq._lock_key(i_key text)
+returns int4
+language plpgsql
+immutable
+set search_path = pg_catalog, pg_temp
+as $$
+-- Returns the number of a lock, which is the first of two if it has two. It is immutable: a constant in every plan.
+declare
+    v_number    constant int4 := (select case when lock_pair then lock_class else lock_object end
+                                    from pgq._lock_keys() where lock_key = i_key);
+begin
+    if v_number is null then
+        raise exception 'there is no lock %', i_key;
+    end if;
+    return v_number;
+end;
 $$;
 
 create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)

@@ -15,9 +15,7 @@ begin
        and r1.sub_queue = q.queue_id
        and r1.sub_consumer = c.co_id;
     if not found then
-        if not exists (select from pgq.queue where queue_name = i_queue_name) then
-            perform pgq._raise_queue_not_found(i_queue_name);
-        end if;
+        perform pgq._find_queue(i_queue_name);
         raise exception using
             errcode = 'PQ002',
             message = pg_catalog.format('consumer %s is not registered on queue %L',
@@ -190,7 +188,7 @@ declare
     is_partition    boolean;
 begin
     -- Not a row lock: that would write the row, and to the server's log, twice per batch.
-    done := pg_catalog.pg_advisory_xact_lock(1886875908, i_registration);
+    done := pg_catalog.pg_advisory_xact_lock(pgq._lock_key('positions'), i_registration);
     if pgq._is_read_committed() then
         select reg_is_partition into is_partition from pgq.registration where reg_id = i_registration;
     else
@@ -215,7 +213,7 @@ language sql
 as $$
 -- Locks a registration like pgq._lock_position(), but only if no other session has locked it. Sufficient only in READ
 -- COMMITTED.
-    select pg_catalog.pg_try_advisory_xact_lock(1886875908, i_registration);
+    select pg_catalog.pg_try_advisory_xact_lock(pgq._lock_key('positions'), i_registration);
 $$;
 
 create or replace function pgq._append_position(

@@ -42,7 +42,7 @@ begin
     -- Create queues one at a time: attaching tables takes a lock that all queues share, and two transactions that
     -- create several queues must not deadlock. And the ticker, which does not see the queue yet, must not go to sleep
     -- without it.
-    perform pg_advisory_xact_lock(1886875904);
+    perform pg_advisory_xact_lock(pgq._lock_key('create queue'));
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;
     end if;
@@ -262,14 +262,12 @@ begin
             message = format('there is no queue parameter %s', coalesce(quote_literal(x_param_name), 'NULL')),
             hint = 'Parameters: ' || array_to_string(params, ', ') || '.';
     end if;
-    if not exists (select from pgq.queue where queue_name = x_queue_name) then
-        perform pgq._raise_queue_not_found(x_queue_name);
-    end if;
+    perform pgq._find_queue(x_queue_name);
 
     if x_param_name in ('per_tx_limit', 'disable_insert') then
         -- The trigger takes it too, but after the row. A session that sets several queues must take it before their
         -- rows.
-        perform pg_advisory_xact_lock(1886875907);
+        perform pg_advisory_xact_lock(pgq._lock_key('slots'));
     end if;
     begin
         if x_param_name in ('ticker_max_lag', 'ticker_idle_period', 'ticker_latency', 'rotation_period', 'key_window')

@@ -62,14 +62,8 @@ as $$
 -- consumers must know are notified with the payload 'changed'.
 -- Returns: a name for LISTEN.
 -- Errors: PQ001 queue does not exist
-declare
-    id  int4;
 begin
-    select queue_id into id from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
-    return 'pgq_tick_' || id;
+    return 'pgq_tick_' || (pgq._find_queue(i_queue_name)).queue_id;
 end;
 $$;
 

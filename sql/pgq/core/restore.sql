@@ -64,7 +64,7 @@ declare
     m       pgq.moved_0;
 begin
     perform pgq._require_read_committed('pgq.adopt_restored()');
-    perform pg_advisory_xact_lock(1886875907);
+    perform pg_advisory_xact_lock(pgq._lock_key('slots'));
     lock table pgq.delayed, pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;
 
     for q in select * from pgq.queue order by queue_id for update loop

@@ -91,7 +91,7 @@ language sql
 as $$
 -- Acquires the right to change slot states, until the end of the transaction. Returns false at once if another session
 -- has it.
-    select pg_catalog.pg_try_advisory_xact_lock(1886875907);
+    select pg_catalog.pg_try_advisory_xact_lock(pgq._lock_key('slots'));
 $$;
 
 create or replace function pgq._guard_queue()
@@ -102,7 +102,7 @@ as $$
 -- Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded before
 -- that. It stays guarded until pgq._unguard_queues(1) sees the committed setting.
 begin
-    perform pg_advisory_xact_lock(1886875907);
+    perform pg_advisory_xact_lock(pgq._lock_key('slots'));
     perform setval(new.queue_slot_seq, pg_sequence_last_value(new.queue_slot_seq) | 262144);
     return null;
 end;
@@ -121,7 +121,7 @@ as $$
 -- Returns: false if that is not possible now.
 begin
     -- The other lock is that of pgq.create_queue(1), whose queue is not visible yet.
-    if not (pgq._lock_slots() and pg_try_advisory_xact_lock_shared(1886875904)) then
+    if not (pgq._lock_slots() and pg_try_advisory_xact_lock_shared(pgq._lock_key('create queue'))) then
         return false;
     end if;
     -- (Reading the event sequence locks it before the other one, in the order of pgq.drop_queue(2).)

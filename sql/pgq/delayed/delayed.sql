@@ -102,11 +102,8 @@ as $$
 -- Errors: PQ001 queue does not exist
 #variable_conflict use_column
 declare
-    id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
+    id  constant int4 := (pgq._find_queue(i_queue_name)).queue_id;
 begin
-    if id is null then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     return query
     select d.due, d.ev_id, d.ev_time, d.ev_type, d.ev_data, d.ev_extra1, d.ev_extra2, d.ev_extra3, d.ev_extra4
       from pgq.waiting_event d

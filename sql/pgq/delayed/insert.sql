@@ -79,16 +79,8 @@ declare
     t   record;
     d   record;
 begin
-    if cardinality(i_types) is distinct from n or cardinality(i_data) is distinct from n
-       or exists (select from unnest(array[cardinality(i_extra1), cardinality(i_extra2),
-                                           cardinality(i_extra3), cardinality(i_extra4)]) len
-                   where len <> n)
-    then
-        raise exception using
-            errcode = 'PQ011',
-            message = 'insert_events_at: the arrays differ in length',
-            hint = 'Give one element for each event in every array; extra fields that no event has may be null as a whole.';
-    end if;
+    perform pgq._require_equal_lengths('insert_events_at', n, coalesce(cardinality(i_types), 0), coalesce(cardinality(i_data), 0),
+                                       cardinality(i_extra1), cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4));
     perform pgq._check_delivery_time('insert_events_at', i_times);
     select * into t from pgq._write_target(i_queue_name, n);
     select * into d from pgq._delayed_target();
@@ -117,12 +109,9 @@ as $$
 --      cancelled before, or never existed. It is not delivered before the transaction ends.
 -- Errors: PQ001 queue does not exist, 40001 the event was delivered after the transaction took its snapshot
 declare
-    id      constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
+    id      constant int4 := (pgq._find_queue(i_queue_name)).queue_id;
     d       pgq.delayed;
 begin
-    if id is null then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     -- This waits for a pass that is just copying the event. A later pass skips locked events.
     select * into d
       from pgq.delayed

@@ -86,7 +86,7 @@ begin
     moved := 0;
     m := pgq._last_move();
     if pgq._delayed_is_due(m) then
-        if not pg_try_advisory_xact_lock(1886875914) then
+        if not pg_try_advisory_xact_lock(pgq._lock_key('delayed events')) then
             next_due := interval '100 milliseconds';
             return;
         end if;
@@ -202,7 +202,7 @@ declare
     n       int4 := 0;
 begin
     perform pgq._require_read_committed('rotation');
-    if not pg_try_advisory_xact_lock(1886875914) then
+    if not pg_try_advisory_xact_lock(pgq._lock_key('delayed events')) then
         return 0;
     end if;
     parity := pg_sequence_last_value('pgq.delayed_parity_seq');
@@ -210,11 +210,7 @@ begin
     for range in 0 .. 5 loop
         other := 'pgq.delayed_' || 2 * range + 1 - ((parity >> range) & 1);
         if pg_relation_size(other) > 0 then
-            begin
-                execute format('lock table %s in access exclusive mode nowait', other);
-            exception when lock_not_available then
-                continue;
-            end;
+            continue when not pgq._try_lock_table(other);
             -- No session writes into it now. Is there a row in it that was not copied yet?
             execute format(
                 'select exists (select from %1$s where (due, due_nr) > ($1.moved_due, $1.moved_due_nr))'

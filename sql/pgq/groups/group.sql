@@ -12,9 +12,7 @@ begin
      where q.queue_name = i_queue_name
        and cg.group_name = i_group_name;
     if not found then
-        if not exists (select from pgq.queue where queue_name = i_queue_name) then
-            perform pgq._raise_queue_not_found(i_queue_name);
-        end if;
+        perform pgq._find_queue(i_queue_name);
         raise exception using
             errcode = 'PQ036',
             message = pg_catalog.format('there is no consumer group %s on queue %L',
@@ -116,15 +114,7 @@ declare
 begin
     perform pgq._check_name('group', i_group_name);
     perform pgq._check_name('consumer', i_group_name || '#1023');
-    -- as in pgq.register_consumer_at()
-    if pgq._is_read_committed() then
-        select * into q from pgq.queue where queue_name = i_queue_name for key share;
-    else
-        select * into q from pgq.queue where queue_name = i_queue_name for share;
-    end if;
-    if q.queue_id is null then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
+    q := pgq._keep_queue(i_queue_name);
     if i_key is null then
         perform pgq._check_group_key(null);
     end if;

@@ -71,7 +71,7 @@ returns boolean
 language sql
 as $$
 -- Tries to lock a group until the end of the transaction, and returns whether the caller may hand out its partitions.
-    select pg_catalog.pg_try_advisory_xact_lock(1886875920, i_group_id);
+    select pg_catalog.pg_try_advisory_xact_lock(pgq._lock_key('groups'), i_group_id);
 $$;
 
 create or replace function pgq.group_heartbeat(i_member_id int4)

@@ -24,10 +24,9 @@ begin
                                         cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4)]) len
                 where len <> n)
     then
-        raise exception using
-            errcode = 'PQ011',
-            message = 'insert_events: the arrays differ in length',
-            hint = 'Give one element for each event in every array; a field that no event has may be null as a whole.';
+        -- A call in every case would cost more than the check.
+        perform pgq._require_equal_lengths('insert_events', n, cardinality(i_types), cardinality(i_data), cardinality(i_extra1),
+                                           cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4));
     end if;
 
     select t.ev_slot, t.event_seq into v_slot, v_seq from pgq._write_target(i_queue_name, n) t;

@@ -58,15 +58,11 @@ as $$
 --      cur         - the table for new keys
 --      other       - the table with the previous keys
 declare
-    q       pgq.queue;
+    q       constant pgq.queue := pgq._find_queue(i_queue_name);
     bad     text;
     seq     regclass;
     turn    bigint;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     if q.queue_key_window is null then
         raise exception using
             errcode = 'PQ051',
@@ -206,16 +202,9 @@ declare
     t       record;
     d       record;
 begin
-    if cardinality(i_types) is distinct from n or cardinality(i_data) is distinct from n
-       or exists (select from unnest(array[cardinality(i_extra1), cardinality(i_extra2), cardinality(i_extra3),
-                                           cardinality(i_extra4), cardinality(i_times)]) len
-                   where len <> n)
-    then
-        raise exception using
-            errcode = 'PQ011',
-            message = 'insert_events_once: the arrays differ in length',
-            hint = 'Give one element for each event in every array; extra fields and times that no event has may be null as a whole.';
-    end if;
+    perform pgq._require_equal_lengths('insert_events_once', n, coalesce(cardinality(i_types), 0), coalesce(cardinality(i_data), 0),
+                                       cardinality(i_extra1), cardinality(i_extra2), cardinality(i_extra3), cardinality(i_extra4),
+                                       cardinality(i_times));
     perform pgq._check_delivery_time('insert_events_once', array_remove(i_times, null));
     select * into c from pgq._claim_event_keys(i_queue_name, i_keys);
     if true = any (c.fresh) then

@@ -28,7 +28,7 @@ begin
             hint = 'Leave the role out: then it is yours.';
     end if;
     -- Shared by all of the job's transactions; pgq.maint_staging() takes it exclusively.
-    perform pg_advisory_xact_lock_shared(1886875909, hashtext(i_job));
+    perform pg_advisory_xact_lock_shared(pgq._lock_key('staging'), hashtext(i_job));
     v_table := format('%s_%s_%s', i_job, trunc(extract(epoch from now())), right(txid_current()::text, 8));
     execute format('create unlogged table pgq_staging.%I (ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, '
                    'ev_extra3 text, ev_extra4 text) with (autovacuum_enabled = off)', v_table);
@@ -52,7 +52,7 @@ as $$
 -- Returns: names of tables, as returned by pgq.create_staging(2).
 begin
     begin
-        perform pg_advisory_xact_lock(1886875909, hashtext(i_job));
+        perform pg_advisory_xact_lock(pgq._lock_key('staging'), hashtext(i_job));
     exception when lock_not_available then
         null;
     end;
@@ -127,7 +127,7 @@ begin
          group by part[1]
         having to_timestamp(max(part[2]::float8)) <= now() - i_age
     loop
-        continue when not pg_try_advisory_xact_lock(1886875909, hashtext(v_job.name));
+        continue when not pg_try_advisory_xact_lock(pgq._lock_key('staging'), hashtext(v_job.name));
         foreach v_table in array v_job.tables
         loop
             begin

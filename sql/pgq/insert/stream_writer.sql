@@ -13,13 +13,9 @@ as $$
 -- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ011 stream or batch is null, PQ017 another stream has this
 --      name, or the stream was set back
 declare
-    q   pgq.queue;
+    q   constant pgq.queue := pgq._find_queue(i_queue_name);
     w   pgq.stream_writer;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     perform pgq._check_name('writer', i_writer_name);
     if i_stream is null or i_batch is null then
         raise exception using
@@ -73,13 +69,9 @@ as $$
 -- Returns: 1, or 0 if nothing was written under that name.
 -- Errors: PQ001 queue does not exist
 declare
-    q   pgq.queue;
+    q   constant pgq.queue := pgq._find_queue(i_queue_name);
     n   int4;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     delete from pgq.stream_writer where sw_queue = q.queue_id and sw_name = i_writer_name;
     get diagnostics n = row_count;
     return n;

@@ -298,12 +298,8 @@ as $$
 -- Returns: 1
 -- Errors: PQ001 queue does not exist
 declare
-    q   pgq.queue;
+    q   constant pgq.queue := pgq._find_queue(x_queue_name);
 begin
-    select * into q from pgq.queue where queue_name = x_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(x_queue_name);
-    end if;
     execute format('grant select on %s, %s, %s to public', q.queue_event_seq, q.queue_tick_seq, q.queue_slot_seq);
     execute format('grant usage on %s to pgq_writer, pgq_admin', q.queue_event_seq);
     execute format('grant select on %s to pgq_reader', q.queue_data_pfx);

@@ -76,11 +76,9 @@ begin
 
     nr := (q.queue_cur_table + 1) % q.queue_ntables;
     tbl := q.queue_data_pfx || '_' || nr;
-    begin
-        execute format('lock table only %s in access exclusive mode nowait', tbl);
-    exception when lock_not_available then
+    if not pgq._try_lock_table(tbl) then
         return 0;
-    end;
+    end if;
 
     -- No session writes into the table now. As a safeguard, independent of the reasoning about ids: is there an event
     -- in it that a consumer has not passed?
@@ -178,11 +176,7 @@ begin
 
         execute format('select exists (select from %s)', other) into used;
         if used or pg_relation_size(other) > 0 then
-            begin
-                execute format('lock table %s in access exclusive mode nowait', other);
-            exception when lock_not_available then
-                continue;
-            end;
+            continue when not pgq._try_lock_table(other);
             -- From here on no session can find a row in it that was not committed before.
             if l.log_name = 'tick' then
                 -- Never process it row by row with a lookup for each: all sessions wait for this.

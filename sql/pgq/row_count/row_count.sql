@@ -287,14 +287,11 @@ declare
     newest  pgq.row_count_log[];
 begin
     -- Under an old snapshot the newest numbers may be invisible.
-    if pg_catalog.pg_relation_size('pgq.row_count_log') < 1048576 or not pgq._is_read_committed() then
+    if pg_catalog.pg_relation_size('pgq.row_count_log') < 1048576 or not pgq._is_read_committed()
+       or not pgq._try_lock_table('pgq.row_count_log')
+    then
         return;
     end if;
-    begin
-        lock table pgq.row_count_log in access exclusive mode nowait;
-    exception when lock_not_available then
-        return;
-    end;
     newest := array(
         select l
           from pgq.counted_table ct

@@ -25,7 +25,7 @@ begin
     select array_agg(due.queue_id), array_agg(due.early), array_agg(due.event_seq), array_agg(due.fence)
       into i_queues, i_early, i_event_seqs, i_fences
       from unnest(i_queues, i_early, i_event_seqs, i_fences) due (queue_id, early, event_seq, fence)
-     where pg_try_advisory_xact_lock(1886875906, due.queue_id);
+     where pg_try_advisory_xact_lock(pgq._lock_key('ticks'), due.queue_id);
     if i_queues is null then
         return '{}';
     end if;
@@ -237,13 +237,9 @@ as $$
 -- Errors: PQ001 queue does not exist, PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ014 ticker
 --      is paused, or ticks come from elsewhere
 declare
-    q   pgq.queue;
+    q   constant pgq.queue := pgq._find_queue(i_queue_name);
     d   record;
 begin
-    select * into q from pgq.queue where queue_name = i_queue_name;
-    if not found then
-        perform pgq._raise_queue_not_found(i_queue_name);
-    end if;
     if q.queue_external_ticker or q.queue_ticker_paused then
         raise exception using
             errcode = 'PQ014',
@@ -290,7 +286,7 @@ begin
             message = format('queue %s does not exist or takes no ticks from elsewhere', coalesce(quote_literal(i_queue_name), 'NULL')),
             hint = 'Only a queue with external_ticker set, and not paused, takes ticks from elsewhere.';
     end if;
-    perform pg_advisory_xact_lock(1886875906, q.queue_id);
+    perform pg_advisory_xact_lock(pgq._lock_key('ticks'), q.queue_id);
     perform pgq._check_native_txid();
     newest := (pgq._last_tick(q.queue_id)).tick_id;
     if i_tick_id is null or i_tick_id <= newest then

@@ -37,7 +37,7 @@ as $$
 -- Pushes take a slower path while it is closed.
 begin
     -- One session at a time, including those that have not committed yet.
-    perform pg_advisory_xact_lock(1886875927);
+    perform pg_advisory_xact_lock(pgq._lock_key('task rights'));
     if exists (select from pgq_task.queue where queue_restricted) then
         revoke insert on pgq_task.inbox from pgq_writer;
     else

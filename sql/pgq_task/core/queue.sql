@@ -107,7 +107,7 @@ begin
            and not exists (select from pg_locks k
                             where k.locktype = 'relation' and k.relation = c.oid
                               and k.database = (select d.oid from pg_database d where d.datname = current_database()))
-           and pg_try_advisory_xact_lock(1886875928)
+           and pg_try_advisory_xact_lock(pgq._lock_key('dropped task queues'))
     loop
         execute format('drop sequence if exists %s', v_name);
     end loop;
@@ -140,7 +140,7 @@ security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the lane for a priority. It waits for a transaction that creates the same lane.
 begin
-    perform pg_advisory_xact_lock(1886875923, hashtext(i_lane));
+    perform pg_advisory_xact_lock(pgq._lock_key('lanes'), hashtext(i_lane));
     if exists (select from pgq_task.lane l where l.queue_id = i_queue_id and l.priority = i_priority) then
         return;
     end if;
@@ -185,7 +185,7 @@ declare
 begin
     perform pgq._require_read_committed('pgq_task.drop_queue()');
     -- Claims that read the queue's limits end before these are dropped, or find that they are gone.
-    perform pg_advisory_xact_lock(1886875922, q.queue_id) from pgq_task.queue q where q.queue_name = drop_queue.queue and q.queue_limited;
+    perform pg_advisory_xact_lock(pgq._lock_key('task limits'), q.queue_id) from pgq_task.queue q where q.queue_name = drop_queue.queue and q.queue_limited;
     select q.queue_id, q.queue_pushed into v_id, v_pushed
       from pgq_task.queue q where q.queue_name = drop_queue.queue for no key update;
     if v_id is null then

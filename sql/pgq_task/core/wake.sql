@@ -43,9 +43,9 @@ begin
     if v_waiting > 1 and v_waiting < v_own and pg_xact_status(v_waiting::text::xid8) = 'committed' then
         -- Unless a worker declares meanwhile that it waits: a short lock, in one expression, so that a cancel cannot
         -- come in between and leave it behind. If the lock is taken, the next push does this.
-        perform current_setting('transaction_read_only') = 'off' and pg_try_advisory_lock(1886875926)
+        perform current_setting('transaction_read_only') = 'off' and pg_try_advisory_lock(pgq._lock_key('wake workers'))
                 and case when pg_sequence_last_value(v_seq) = v_waiting then setval(v_seq, 0) else 0 end = 0
-                and pg_advisory_unlock(1886875926);
+                and pg_advisory_unlock(pgq._lock_key('wake workers'));
         return i_id;
     end if;
     -- Use the name that belongs to the number: pgq_task._wake(3) can be called with any arguments.
@@ -81,7 +81,7 @@ begin
        from pgq_task.queue q where q.queue_name = any (queues) and q.queue_restricted;
     -- See pgq_task._wake_workers(3), which holds this lock for microseconds. Any role could hold it, and for ever.
     for n in 1 .. 100 loop
-        exit when pg_try_advisory_xact_lock_shared(1886875926);
+        exit when pg_try_advisory_xact_lock_shared(pgq._lock_key('wake workers'));
         perform pg_sleep(0.001);
     end loop;
     perform setval(w.seq, 1)

@@ -99,11 +99,7 @@ begin
     loop
         execute format('select max(finished) from %s', f.name) into v_newest;
         continue when v_newest > clock_timestamp() - f.queue_keep;
-        begin
-            execute format('lock table %s in access exclusive mode nowait', f.name);
-        exception when lock_not_available then
-            continue;
-        end;
+        continue when not pgq._try_lock_table(f.name::text);
         -- The sessions that were writing have ended.
         execute format('select max(finished) from %s', f.name) into v_newest;
         continue when v_newest > clock_timestamp() - f.queue_keep;

@@ -37,7 +37,7 @@ begin
         perform pgq_task._raise_invalid(format('a period of %s', coalesce(set_limits.rate_period::text, 'NULL')),
                                        'Give an interval between 1 millisecond and 100 days.');
     end if;
-    perform pg_advisory_xact_lock(1886875922, v_queue);
+    perform pg_advisory_xact_lock(pgq._lock_key('task limits'), v_queue);
     -- Wait for a session that drops the queue now, before this session holds anything that it waits for.
     perform from pgq_task.queue where queue_id = v_queue for no key update;
     if not found then

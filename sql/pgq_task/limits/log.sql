@@ -8,7 +8,7 @@ as $$
 declare
     v_timeout   constant text := current_setting('lock_timeout');
 begin
-    if pg_try_advisory_xact_lock(1886875922, i_queue_id) then
+    if pg_try_advisory_xact_lock(pgq._lock_key('task limits'), i_queue_id) then
         return true;
     elsif pgq_task._is_full(i_queue_id) then
         -- Many workers are woken for a lock that only one can have.
@@ -16,7 +16,7 @@ begin
     end if;
     -- Usually less than deadlock_timeout: two sessions that claim from the same two queues both give up.
     perform set_config('lock_timeout', '300ms', true);
-    perform pg_advisory_xact_lock(1886875922, i_queue_id);
+    perform pg_advisory_xact_lock(pgq._lock_key('task limits'), i_queue_id);
     perform set_config('lock_timeout', v_timeout, true);
     return true;
 exception when lock_not_available or deadlock_detected then
@@ -168,11 +168,9 @@ begin
     if v_since is null or v_since > clock_timestamp() - q.rate_period then
         return false;
     end if;
-    begin
-        execute format('lock table %s in access exclusive mode nowait', v_other);
-    exception when lock_not_available then
+    if not pgq._try_lock_table(v_other::text) then
         return false;
-    end;
+    end if;
     execute format('truncate %s', v_other);
     update pgq_task.queue_limit l set written = 1 - l.written where l.queue_id = i_queue_id;
     return true;

@@ -55,7 +55,7 @@ declare
     v_lanes     int4 := 0;
 begin
     perform pgq._require_read_committed('pgq_task.sweep()');
-    if not pg_try_advisory_xact_lock(1886875921, 0) then
+    if not pg_try_advisory_xact_lock(pgq._lock_key('sweep'), 0) then
         return false;
     end if;
     v_now := clock_timestamp();
