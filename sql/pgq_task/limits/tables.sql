@@ -35,3 +35,27 @@ create table pgq_task.limit_log (
     -- number of tasks that had to wait so far
     parked              bigint
 );
+
+-- A claim of a queue with limits while it is made: see pgq_task._claim_limited(8).
+create type pgq_task.limited_claim as (
+    -- the clock, and the time that is logged, which never goes back
+    now                 timestamptz,
+    at                  timestamptz,
+    -- number of tasks that may still be claimed
+    room                int4,
+    claimed             bigint[],
+    -- true if tasks got other positions; and if it stopped before the end of the lane
+    changed             boolean,
+    is_stopped          boolean,
+    -- of the queue: the last total, and the number of tasks that had to wait so far
+    total               bigint,
+    parked              bigint,
+    -- running tasks, their keys, as in limit_log, and whether their leases last
+    ids                 bigint[],
+    keys                text[],
+    marks               bigint[],
+    live                boolean[],
+    -- By key an object: running, count (claimed now), mark, and keep (a task waits for an ended one);
+    -- of its rate left, slot (the last one given), next (the first one free), total (so far).
+    by_key              jsonb
+);
