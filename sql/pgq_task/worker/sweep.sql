@@ -29,191 +29,213 @@ as $$
 -- Returns: false if another sweep is running, or there was one just before.
 -- Errors: PQ012 not in READ COMMITTED
 declare
-    v_now       timestamptz;
-    v_id        bigint;
-    v_xid       xid8;
-    v_began     timestamptz;
-    v_anew      boolean;
-    v_pushed    bigint;
-    v_busy      bigint;
-    v_bound     bigint;
-    v_from      bigint;
-    v_ahead     bigint;
-    v_was_low   bigint;
-    v_low       bigint;
-    v_stop      bigint;
-    v_free      boolean;
-    v_open      xid8[];
-    v_open_pos  bigint[];
-    v_holders   xid8[];
-    v_held      xid8[];
-    p           pgq_task.sweep;
-    l           record;
-    c           record;
-    t           pgq_task.task;
-    at_once     constant int4 := 500;
-    v_lanes     int4 := 0;
+    at_once constant int4 := 500;
+    p       pgq_task.sweep;  -- the previous one
+    n       pgq_task.sweep;  -- this one
+    v_anew  boolean;
+    v_lanes int4 := 0;
+    l       record;
+    h       record;
 begin
     perform pgq._require_read_committed('pgq_task.sweep()');
     if not pg_try_advisory_xact_lock(pgq._lock_key('sweep'), 0) then
         return false;
     end if;
-    v_now := clock_timestamp();
+    n.sweep_time := clock_timestamp();
     select * into p from pgq_task.sweep order by sweep_id desc limit 1;
     -- Thousands of lanes take long: do not use all of the time for them.
-    if v_now >= p.sweep_time
-            and v_now < p.sweep_time + least(greatest(interval '100 milliseconds', 10 * p.sweep_took), interval '1 second') then
+    if n.sweep_time >= p.sweep_time
+       and n.sweep_time < p.sweep_time + least(greatest(interval '100 milliseconds', 10 * p.sweep_took), interval '1 second')
+    then
         return false;
     end if;
 
-    v_id := nextval('pgq_task.sweep_id_seq');
-    v_xid := pg_current_xact_id();
-    v_pushed := pg_sequence_last_value('pgq_task.task_id_seq');
-    v_busy := coalesce(case when v_pushed is not distinct from p.sweep_pushed then p.sweep_busy end,
-                       pgq_task._position_of(v_now));
-    v_anew := p.sweep_id is distinct from v_id - 1 or p.sweep_time > v_now;
-    if p.sweep_time > v_now + interval '1 second' then
+    n.sweep_id := nextval('pgq_task.sweep_id_seq');
+    perform pg_current_xact_id();
+    n.sweep_pushed := pg_sequence_last_value('pgq_task.task_id_seq');
+    n.sweep_busy := coalesce(case when n.sweep_pushed is not distinct from p.sweep_pushed then p.sweep_busy end,
+                             pgq_task._position_of(n.sweep_time));
+    v_anew := p.sweep_id is distinct from n.sweep_id - 1 or p.sweep_time > n.sweep_time;
+    if p.sweep_time > n.sweep_time + interval '1 second' then
         perform pgq_task._set_clock_back(p.sweep_time);
     end if;
     perform pgq_task._release_late(), pgq_task._cancelled_to_error_queue();
 
     if p.sweep_queue is not null and not v_anew then
-        v_began := p.sweep_began;
-        v_bound := p.sweep_bound;
-        v_open := p.sweep_open;
-        v_open_pos := p.sweep_open_pos;
-        v_from := p.sweep_from;
+        n.sweep_began := p.sweep_began;
+        n.sweep_bound := p.sweep_bound;
+        n.sweep_from := p.sweep_from;
+        n.sweep_open := p.sweep_open;
+        n.sweep_open_pos := p.sweep_open_pos;
     else
         p.sweep_queue := null;
-        v_anew := v_anew or p.sweep_anew not between v_now - interval '10 minutes' and v_now;
-        v_began := v_now;
-        v_bound := case when p.sweep_began <= v_now then pgq_task._position_of(p.sweep_began) else 0 end;
+        v_anew := v_anew or p.sweep_anew not between n.sweep_time - interval '10 minutes' and n.sweep_time;
+        n.sweep_began := n.sweep_time;
+        n.sweep_bound := case when p.sweep_began <= n.sweep_time then pgq_task._position_of(p.sweep_began) else 0 end;
         -- A database that was restored in another cluster may remember ids that are not drawn yet.
         select coalesce(array_agg(o.xid) filter (where o.open), '{}'), coalesce(array_agg(o.pos) filter (where o.open), '{}'),
                case when v_anew then 0 else min(o.pos) filter (where not o.open) end
-          into v_open, v_open_pos, v_from
-          from (select x.xid, min(x.pos) as pos, x.xid < v_xid and coalesce(pg_xact_status(x.xid) = 'in progress', false) as open
+          into n.sweep_open, n.sweep_open_pos, n.sweep_from
+          from (select x.xid, min(x.pos) as pos,
+                       x.xid < pg_current_xact_id() and coalesce(pg_xact_status(x.xid) = 'in progress', false) as open
                   from (select * from unnest(p.sweep_open, p.sweep_open_pos)
                         union all
                         select xid, coalesce(p.sweep_bound, 0) from pg_snapshot_xip(pg_current_snapshot()) xid) x (xid, pos)
                  group by x.xid) o;
     end if;
+    n.sweep_anew := case when v_anew then n.sweep_time else p.sweep_anew end;
 
     for l in
-        select n.queue_id, n.priority, n.lane_ahead, n.lane_low, q.queue_max_attempts as max_attempts
-          from pgq_task.lane n
+        select v.queue_id, v.priority, v as lane, q.queue_max_attempts as max_attempts
+          from pgq_task.lane v
           join pgq_task.queue q using (queue_id)
-         where p.sweep_queue is null or (n.queue_id, n.priority) > (p.sweep_queue, p.sweep_priority)
-         order by n.queue_id, n.priority
+         where p.sweep_queue is null or (v.queue_id, v.priority) > (p.sweep_queue, p.sweep_priority)
+         order by v.queue_id, v.priority
          limit at_once
     loop
         v_lanes := v_lanes + 1;
-        begin
-            v_was_low := pg_sequence_last_value(l.lane_low);
-            v_ahead := pg_sequence_last_value(l.lane_ahead);
-        exception when lock_not_available or undefined_table or internal_error then
-            -- The queue is being dropped, or was just dropped. If that is rolled back, the next round has to catch up.
-            v_open := v_open || v_xid;
-            v_open_pos := v_open_pos || coalesce(v_from, v_bound);
-            continue;
-        end;
-        if v_ahead < v_bound then
-            for t in
-                select * from pgq_task.task k
-                 where k.queue_id = l.queue_id and k.priority = l.priority
-                   and k.pos between greatest(v_bound, pgq_task._position_of(v_now - interval '1 minute')) and pgq_task._position_of(v_now)
-                   and k.lease <= v_now and (k.attempts = 1 or not pgq_task._comes_again(k, l.max_attempts))
-                   for no key update skip locked
-            loop
-                if not pgq_task._comes_again(t, l.max_attempts) then
-                    exit when not pgq_task._lost_to_error_queue(t.id);
-                else
-                    update pgq_task.task k set pos = greatest(v_ahead, v_was_low) where k.id = t.id;
-                end if;
-            end loop;
-        end if;
-        v_low := v_bound;
-        v_stop := null;
-        v_free := false;
-        v_held := '{}';
-        for c in
-            select k.id, k.pos, k.lease, k.last_attempt, k.order_key, k.xmax <> '0' as touched,
-                   k.lease <= v_now and pgq_task._comes_again(k, l.max_attempts) as again
-              from pgq_task.task k
-             where k.queue_id = l.queue_id and k.priority = l.priority
-               and k.pos >= least(v_was_low, v_from) and k.pos < v_bound
-             order by k.queue_id, k.priority, k.pos
-        loop
-            v_low := c.pos;
-            v_free := c.lease is null or c.again;
-            exit when v_free and c.order_key is null and not c.touched;
-            if c.lease > v_now and c.last_attempt between v_now - interval '1 second' and v_now then
-                -- A task claimed just now may be gone soon, and then the next one with its key will be claimed just
-                -- now: hold the others back.
-                exit when c.order_key is null;
-                v_stop := coalesce(v_stop, c.pos);
-                v_low := v_bound;
-                v_free := false;
-                continue;
-            end if;
-            select * into t from pgq_task.task k where k.id = c.id for no key update skip locked;
-            if not found then
-                v_holders := pgq_task._holders_of(c.id);
-                exit when v_holders = '{}';
-                if not v_holders <@ v_held then
-                    v_open := v_open || v_holders;
-                    v_open_pos := v_open_pos || array_fill(c.pos, array[cardinality(v_holders)]);
-                    v_held := v_held || v_holders;
-                end if;
-            elsif t.pos is distinct from c.pos or t.queue_id <> l.queue_id or t.priority <> l.priority then
-                null; -- it has another position by now
-            elsif t.lease > v_now then
-                update pgq_task.task k set pos = pgq_task._position_of(k.lease) where k.id = t.id;
-            elsif t.lease is not null and not pgq_task._comes_again(t, l.max_attempts) then
-                exit when not pgq_task._lost_to_error_queue(t.id);
-            elsif t.order_key is not null and pgq_task._hold_back(t.id) then
-                -- Where one is held back others are to be: those that were scheduled, mostly.
-                perform pgq_task._hold_back_all(array(
-                    select k.id from pgq_task.task k
-                     where k.queue_id = l.queue_id and k.priority = l.priority and k.pos > c.pos and k.pos < v_bound
-                       and k.order_key is not null and k.lease is null
-                     order by k.queue_id, k.priority, k.pos
-                     limit at_once * 20
-                       for no key update skip locked));
-                -- This must not take long, and most tasks are held back when they are pushed: the next sweep continues
-                -- here.
-                exit when clock_timestamp() > v_now + interval '200 milliseconds';
-            else
-                v_free := true;
-                exit;
-            end if;
-            v_low := v_bound;
-            v_free := false;
-        end loop;
-        if v_free and v_low < v_ahead then
-            perform setval(l.lane_ahead, v_low);
-        end if;
-        v_low := least(v_low, v_stop);
-        -- While nothing happens the marks need not move.
-        if v_low < v_was_low or v_low > v_was_low and v_was_low < greatest(v_busy, v_ahead) then
-            perform setval(l.lane_low, v_low);
-        end if;
+        select * into h from pgq_task._sweep_lane(n, l.lane, l.max_attempts);
+        n.sweep_open := n.sweep_open || h.xids;
+        n.sweep_open_pos := n.sweep_open_pos || h.positions;
     end loop;
-
-    insert into pgq_task.sweep (sweep_id, sweep_time, sweep_took, sweep_began, sweep_bound, sweep_from, sweep_queue,
-                                sweep_priority, sweep_open, sweep_open_pos, sweep_pushed, sweep_busy, sweep_anew)
-    values (v_id, v_now, greatest(clock_timestamp() - v_now, '0'), v_began, v_bound, v_from,
-            case when v_lanes = at_once then l.queue_id end, case when v_lanes = at_once then l.priority end,
-            v_open, v_open_pos, v_pushed, v_busy, case when v_anew then v_now else p.sweep_anew end);
+    if v_lanes = at_once then
+        n.sweep_queue := l.queue_id;
+        n.sweep_priority := l.priority;
+    end if;
+    n.sweep_took := greatest(clock_timestamp() - n.sweep_time, '0');
+    insert into pgq_task.sweep select n.*;
     -- Not from the beginning, where the dead rows are.
     delete from pgq_task.sweep s
-     where s.sweep_id between case when v_anew then 0 else v_id - 200 end and v_id - 100;
-    if v_id % 20 = 0 then
+     where s.sweep_id between case when v_anew then 0 else n.sweep_id - 200 end and n.sweep_id - 100;
+    if n.sweep_id % 20 = 0 then
         perform pgq_task._expire_finished();
         delete from pgq_task.unique_period u
-         where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= v_now limit 10000 for update skip locked));
+         where u.ctid = any (array(select o.ctid from pgq_task.unique_period o where o.until <= n.sweep_time
+                                    limit 10000 for update skip locked));
     end if;
     return true;
+end;
+$$;
+
+create or replace function pgq_task._sweep_lane(
+    n pgq_task.sweep, i_lane pgq_task.lane, i_max_attempts int4, out xids xid8[], out positions bigint[])
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Does the work of a sweep for one lane: moves its marks, and the tasks before them.
+-- Returns: open transactions whose tasks may become visible before the mark low, each with the position from which on.
+declare
+    v_now       constant timestamptz := n.sweep_time;
+    v_ahead     bigint;
+    v_was_low   bigint;
+    v_low       bigint := n.sweep_bound;
+    v_stop      bigint;
+    v_free      boolean := false;
+    v_holders   xid8[];
+    c           record;
+    t           pgq_task.task;
+begin
+    xids := '{}';
+    positions := '{}';
+    begin
+        v_was_low := pg_sequence_last_value(i_lane.lane_low);
+        v_ahead := pg_sequence_last_value(i_lane.lane_ahead);
+    exception when lock_not_available or undefined_table or internal_error then
+        -- The queue is being dropped, or was just dropped. If that is rolled back, the next round has to catch up.
+        xids := array[pg_current_xact_id()];
+        positions := array[coalesce(n.sweep_from, n.sweep_bound)];
+        return;
+    end;
+    if v_ahead < n.sweep_bound then
+        perform pgq_task._bring_forward(n, i_lane, i_max_attempts, greatest(v_ahead, v_was_low));
+    end if;
+    for c in
+        select k.id, k.pos, k.lease, k.last_attempt, k.order_key, k.xmax <> '0' as touched,
+               k.lease <= v_now and pgq_task._comes_again(k, i_max_attempts) as again
+          from pgq_task.task k
+         where k.queue_id = i_lane.queue_id and k.priority = i_lane.priority
+           and k.pos >= least(v_was_low, n.sweep_from) and k.pos < n.sweep_bound
+         order by k.queue_id, k.priority, k.pos
+    loop
+        v_low := c.pos;
+        v_free := c.lease is null or c.again;
+        exit when v_free and c.order_key is null and not c.touched;
+        if c.lease > v_now and c.last_attempt between v_now - interval '1 second' and v_now then
+            -- A task claimed just now may be gone soon, and then the next one with its key will be claimed just now:
+            -- hold the others back.
+            exit when c.order_key is null;
+            v_stop := coalesce(v_stop, c.pos);
+            v_low := n.sweep_bound;
+            v_free := false;
+            continue;
+        end if;
+        select * into t from pgq_task.task k where k.id = c.id for no key update skip locked;
+        if not found then
+            v_holders := pgq_task._holders_of(c.id);
+            exit when v_holders = '{}';
+            if not v_holders <@ xids then
+                xids := xids || v_holders;
+                positions := positions || array_fill(c.pos, array[cardinality(v_holders)]);
+            end if;
+        elsif t.pos is distinct from c.pos or t.queue_id <> i_lane.queue_id or t.priority <> i_lane.priority then
+            null; -- it has another position by now
+        elsif t.lease > v_now then
+            update pgq_task.task k set pos = pgq_task._position_of(k.lease) where k.id = t.id;
+        elsif t.lease is not null and not pgq_task._comes_again(t, i_max_attempts) then
+            exit when not pgq_task._lost_to_error_queue(t.id);
+        elsif t.order_key is not null and pgq_task._hold_back(t.id) then
+            -- Where one is held back others are to be: those that were scheduled, mostly.
+            perform pgq_task._hold_back_all(array(
+                select k.id from pgq_task.task k
+                 where k.queue_id = i_lane.queue_id and k.priority = i_lane.priority and k.pos > c.pos and k.pos < n.sweep_bound
+                   and k.order_key is not null and k.lease is null
+                 order by k.queue_id, k.priority, k.pos
+                 limit 10000
+                   for no key update skip locked));
+            -- This must not take long, and most tasks are held back when they are pushed: the next sweep continues here.
+            exit when clock_timestamp() > v_now + interval '200 milliseconds';
+        else
+            v_free := true;
+            exit;
+        end if;
+        v_low := n.sweep_bound;
+        v_free := false;
+    end loop;
+    if v_free and v_low < v_ahead then
+        perform setval(i_lane.lane_ahead, v_low);
+    end if;
+    v_low := least(v_low, v_stop);
+    -- While nothing happens the marks need not move.
+    if v_low < v_was_low or v_low > v_was_low and v_was_low < greatest(n.sweep_busy, v_ahead) then
+        perform setval(i_lane.lane_low, v_low);
+    end if;
+end;
+$$;
+
+create or replace function pgq_task._bring_forward(n pgq_task.sweep, i_lane pgq_task.lane, i_max_attempts int4, i_pos bigint)
+returns void
+language plpgsql
+security definer set search_path = pg_catalog, pg_temp
+as $$
+-- Moves tasks of a lane whose first lease has ended lately before those that wait, and sends tasks whose attempts are
+-- used up to the error queue.
+declare
+    v_now   constant timestamptz := n.sweep_time;
+    t       pgq_task.task;
+begin
+    for t in
+        select * from pgq_task.task k
+         where k.queue_id = i_lane.queue_id and k.priority = i_lane.priority
+           and k.pos between greatest(n.sweep_bound, pgq_task._position_of(v_now - interval '1 minute')) and pgq_task._position_of(v_now)
+           and k.lease <= v_now and (k.attempts = 1 or not pgq_task._comes_again(k, i_max_attempts))
+           for no key update skip locked
+    loop
+        if not pgq_task._comes_again(t, i_max_attempts) then
+            exit when not pgq_task._lost_to_error_queue(t.id);
+        else
+            update pgq_task.task k set pos = i_pos where k.id = t.id;
+        end if;
+    end loop;
 end;
 $$;
 
@@ -239,7 +261,7 @@ declare
     l       record;
 begin
     perform pgq._require_read_committed('pgq_task.catch_up()');
-    perform pg_advisory_xact_lock(1886875921, 0);
+    perform pg_advisory_xact_lock(pgq._lock_key('sweep'), 0);
     perform pgq_task._release_late(array(select q.queue_id from pgq_task.queue q where q.queue_name = any (queues)));
     v_now := clock_timestamp();
     -- As in a sweep: the position from which on transactions wrote that have ended since.
