@@ -59,7 +59,7 @@ begin
     -- One session at a time, here and in pgq.release_table(2): the table itself is locked more than once.
     perform pg_advisory_xact_lock(pgq._lock_key('capture'), hashoid(i_table));
     v_options := pgq._capture_check_options(i_table, i_queue_name, operations, columns, exclude, key,
-                                           old_values, condition, format, key_changes);
+                                            old_values, condition, format, key_changes);
 
     if exists (select from pgq.capture c where c.capture_table = i_table and c.capture_queue = i_queue_name) then
         if not replace then

@@ -73,6 +73,7 @@ declare
     columns     jsonb;
     names       text[];
 begin
+    -- In one function: it fills the fields of one value.
     if not exists (select from pg_class where oid = i_table) then
         raise exception using
             errcode = 'serialization_failure',

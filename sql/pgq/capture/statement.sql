@@ -42,6 +42,7 @@ declare
     v_data_new  text;
     v_data_old  text;
 begin
+    -- In one function: it puts together the parts of one statement.
     select string_agg(format('new.%I', k.value), ', ' order by k.n),
            string_agg(format('old.%I', k.value), ', ' order by k.n),
            string_agg(format('array(select n.%I from new_rows n limit 200001)', k.value), ', ' order by k.n),

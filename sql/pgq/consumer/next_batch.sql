@@ -77,7 +77,7 @@ begin
     length := t.tick_time - i_prev_tick_time;
     if count > i_min_count * 2 or length > i_min_interval * 2 then
         t := pgq._first_tick(i_queue_id, i_prev_tick_id, false,
-                            i_prev_tick_seq + i_min_count, i_prev_tick_time + i_min_interval);
+                             i_prev_tick_seq + i_min_count, i_prev_tick_time + i_min_interval);
     -- A negative length means that the clock was set back: treat it as sufficient.
     elsif not coalesce(count >= i_min_count, false)
         and (i_min_interval is null or length >= interval '0' and length < i_min_interval) then
@@ -176,6 +176,7 @@ declare
     q           pgq.queue;
     done        text;  -- PERFORM would be a statement each, with a plan and an executor
 begin
+    -- In one function: every consumer runs it for every batch, and calls cost more than its steps.
     if i_max_count < 1 then
         raise exception using
             errcode = 'PQ011',
@@ -241,7 +242,7 @@ begin
             -- The ticks were not forgotten meanwhile: that would need a lock on a table that this transaction has read.
             if m.pos_nr is null then
                 done := pgq._append_position(r.reg_id, p.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id,
-                                            i_settled => p.pos_settled);
+                                             i_settled => p.pos_settled);
             else
                 done := pgq._append_position(r.reg_id, p.pos_nr + 1, cur_tick.tick_id, null, null);
                 done := pgq._append_position(m.pos_registration, m.pos_nr + 1, p.pos_last_tick, batch_id, cur_tick.tick_id);

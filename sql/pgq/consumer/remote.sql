@@ -107,7 +107,7 @@ declare
 begin
     if p.pos_batch = i_batch_id then
         perform pgq._append_position(p.pos_registration, p.pos_nr + 1, p.pos_last_tick, p.pos_batch, p.pos_next_tick,
-                                    i_settled => i_batch_id);
+                                     i_settled => i_batch_id);
     end if;
 end;
 $$;

@@ -301,7 +301,7 @@ begin
          where reg_id = r;
     end if;
     perform pgq._append_position(r, p.pos_nr + 1,
-                                new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
+                                 new.sub_last_tick, new.sub_batch, new.sub_next_tick, new.sub_active, p.pos_settled);
     return new;
 end;
 $$;

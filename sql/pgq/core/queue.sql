@@ -35,6 +35,7 @@ declare
     q           pgq.queue;
     spare       pgq.spare_slots;
 begin
+    -- In one function: each step relies on the locks of those before it.
     perform pgq._check_name('queue', i_queue_name);
     if exists (select from pgq.queue where queue_name = i_queue_name) then
         return 0;

@@ -63,6 +63,7 @@ declare
     fresh   pgq.tick_0[];
     m       pgq.moved_0;
 begin
+    -- In one function: each step rewrites what the next one reads.
     perform pgq._require_read_committed('pgq.adopt_restored()');
     perform pg_advisory_xact_lock(pgq._lock_key('slots'));
     lock table pgq.delayed, pgq.event, pgq.tick_0, pgq.tick_1, pgq.position_0, pgq.position_1 in access exclusive mode;

@@ -79,6 +79,7 @@ declare
     held_nr     bigint[];
     queues      int4[];
 begin
+    -- In one function: each step relies on what was published or read before it.
     perform pgq._require_read_committed('moving delayed events');
     if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
         perform pgq._check_native_txid();

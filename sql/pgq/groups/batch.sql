@@ -75,6 +75,7 @@ declare
     part    pgq.group_partition;
     b       record;
 begin
+    -- In one function: most of it fills the columns of its result.
     if i_max_count < 1 then
         raise exception using
             errcode = 'PQ011',
@@ -151,6 +152,7 @@ declare
     last_id     bigint;
     is_empty    boolean := false;
 begin
+    -- In one function: it is one loop, as in pgq.open_next_batch(9).
     loop
         last_tick := pgq._get_tick(q.queue_id, p.pos_last_tick);
         if last_tick.tick_id is null then

@@ -175,10 +175,10 @@ begin
     end if;
     if v_parts is not null then
         perform pgq._require_trusted(case cardinality(v_parts) when 1 then 'public' else v_parts[1] end,
-                                    v_parts[cardinality(v_parts)], true);
+                                     v_parts[cardinality(v_parts)], true);
     end if;
     perform pgq._require_trusted(case strpos(i_name, '.') when 0 then 'public' else split_part(i_name, '.', 1) end,
-                                substr(i_name, strpos(i_name, '.') + 1), true);
+                                 substr(i_name, strpos(i_name, '.') + 1), true);
     return i_name;
 end;
 $$;

@@ -17,6 +17,7 @@ declare
     needed  boolean;
     horizon bigint;
 begin
+    -- In one function: each step relies on the checks and locks before it.
     perform pgq._require_read_committed('rotation');
     select * into q
       from pgq.queue
@@ -164,6 +165,7 @@ declare
     n       int4 := 0;
     used    boolean;
 begin
+    -- In one function: most of it are the three statements that carry rows over.
     perform pgq._require_read_committed('rotation');
     for l in select * from pgq.log order by log_name for update loop
         if l.log_rotations <> pg_sequence_last_value(l.log_seq) then

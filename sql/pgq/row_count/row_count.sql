@@ -150,7 +150,7 @@ begin
     return query
     select n.nspname::text, c.relname::text
       from pgq._stale_row_counts(r.reg_id, i_queue_name, i_tables, p.pos_last_tick,
-                                (pgq._get_tick(r.sub_queue, p.pos_last_tick)).tick_event_seq) stale
+                                 (pgq._get_tick(r.sub_queue, p.pos_last_tick)).tick_event_seq) stale
       join pg_class c on c.oid = stale
       join pg_namespace n on n.oid = c.relnamespace;
 end;
@@ -213,9 +213,10 @@ declare
     b           record;
     stale       oid[];
 begin
+    -- In one function: most of it is one statement.
     select * into b from pgq._open_batch(i_batch_id);
     stale := array(select pgq._stale_row_counts(r, (b.queue).queue_name, i_tables,
-                                               (b.last_tick).tick_id, (b.last_tick).tick_event_seq));
+                                                (b.last_tick).tick_id, (b.last_tick).tick_event_seq));
 
     -- TRUNCATE locks the table: all events of the table with lower ids were committed before it.
     execute format($sql$

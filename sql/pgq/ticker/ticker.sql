@@ -79,6 +79,7 @@ as $$
 --      next_due    - time until the queue may be due, nominally or early; null if nothing is to be expected
 #variable_conflict use_column
 begin
+    -- In one function: it is one statement.
     -- Check this even if no tick is due; it is cheap, since it draws a transaction id only on suspicion.
     if txid_snapshot_xmax(txid_current_snapshot()) < pg_sequence_last_value('pgq.txid_high_seq') then
         perform pgq._check_native_txid();
@@ -296,7 +297,7 @@ begin
             hint = 'Tick ids must ascend.';
     end if;
     perform pgq._append_ticks(array[q.queue_id], array[i_tick_id], coalesce(i_orig_timestamp, now()),
-                             array[i_event_seq], array[false], array[0], i_writer => txid_current());
+                              array[i_event_seq], array[false], array[0], i_writer => txid_current());
     perform pgq.seq_setval(q.queue_tick_seq, i_tick_id);
     perform setval(q.queue_event_seq_id, i_event_seq)
       where i_event_seq > greatest(pgq._event_seq_value(q.queue_event_seq_id), 1);

@@ -26,6 +26,7 @@ declare
     v_data      text;
     v_event     text[];  -- if not ordinary: type, data, extra1..4
 begin
+    -- In one function: it runs for every row, and a call costs as much as the work of a step.
     if pg_catalog.current_setting('session_replication_role') = 'local' then
         return true;
     end if;

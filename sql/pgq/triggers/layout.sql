@@ -75,6 +75,7 @@ declare
     v_count     int;
     v_width     int;
 begin
+    -- In one function: it fills the fields of one row, one after the other.
     a := pgq._row_arguments(i_arguments);
     l.made := nextval('pgq.row_layout_made');
     l.relation := i_relation;

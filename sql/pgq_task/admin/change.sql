@@ -99,6 +99,7 @@ declare
     v_keyed     bigint[];
     v_released  jsonb;
 begin
+    -- In one function: most of it is one statement.
     with changed as (
         update pgq_task.task t
            set version = t.version + 1,

@@ -61,6 +61,7 @@ declare
     q       pgq_task.queue;
     s       record;
 begin
+    -- In one function: most of it is one statement, and the columns it fills.
     if max_count < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s tasks', max_count), 'Count one task or more, or null for all.');
     elsif get_queue_info.queue is not null then

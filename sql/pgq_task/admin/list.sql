@@ -101,7 +101,7 @@ begin
         if k in ('status', 'ids') then
             if k = 'status' and (v_list <@ statuses) is not true or array_position(v_list, null) is not null then
                 perform pgq_task._raise_invalid(format('there is no %s %s', case k when 'ids' then 'id' else k end, v),
-                                               'Status is one or several of: ' || array_to_string(statuses, ', ') || '; ids are an array of numbers.');
+                                                'Status is one or several of: ' || array_to_string(statuses, ', ') || '; ids are an array of numbers.');
             end if;
         elsif k not in ('payload', 'headers') and (v = 'null' or jsonb_typeof(v) in ('array', 'object')) then
             perform pgq_task._raise_invalid(format('the filter''s %s is %s', k, v), 'Give one value, or leave the condition out.');
@@ -132,7 +132,7 @@ begin
     return v_sql;
 exception when data_exception then
     perform pgq_task._raise_invalid(format('the filter''s %s cannot be read: %s', k, sqlerrm),
-                                   'Numbers are JSON numbers, times are text as PostgreSQL reads it.');
+                                    'Numbers are JSON numbers, times are text as PostgreSQL reads it.');
 end;
 $$;
 

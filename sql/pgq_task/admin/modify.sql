@@ -40,6 +40,7 @@ declare
     v_changes   jsonb[];
     w           record;
 begin
+    -- In one function: each step relies on the locks of those before it.
     if coalesce(modify.claimant, '') = '' then
         perform pgq_task._raise_invalid('the claimant has no name', 'Give a name that tells this worker from the others.');
     end if;
@@ -56,7 +57,7 @@ begin
             union all
             select 'depend', v, nr from jsonb_array_elements(depends) with ordinality d (v, nr)) m;
     perform pgq_task._require_named_once(array(select m.id from unnest(v_kinds, v_ids) m (kind, id) where m.kind <> 'depend'),
-                                        'changed or deleted');
+                                         'changed or deleted');
     perform pgq_task._lock_tasks(v_ids, array(select k = 'depend' from unnest(v_kinds) k));
 
     perform pgq_task._require_right(r.queue_id, case r.kind when 'depend' then 'read' else r.kind end)
@@ -91,7 +92,7 @@ begin
         return query
             select 'change', m.nr, a.id, a.version
               from pgq_task._change_locked(array(select (v ->> 'id')::bigint from unnest(v_changes) v), v_changes, null,
-                                          case when skip_collisions is not true then inserts end) a
+                                           case when skip_collisions is not true then inserts end) a
               join unnest(v_kinds, v_nrs, v_ids) m (kind, nr, id) on m.id = a.id and m.kind = 'change'
              order by m.nr;
     end if;
@@ -188,6 +189,7 @@ begin
          where n <= 5), i_conflicts);
 end;
 $$;
+
 create or replace function pgq_task._delete_locked(i_ids bigint[])
 returns void
 language plpgsql

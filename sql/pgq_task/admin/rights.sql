@@ -243,7 +243,7 @@ declare
 begin
     if v_role is null then
         perform pgq_task._raise_invalid(format('there is no role %s', coalesce(quote_literal(i_role), 'NULL')),
-                                       'Give the name of a role, as pg_roles has it.');
+                                        'Give the name of a role, as pg_roles has it.');
     end if;
     return v_role;
 end;
@@ -262,7 +262,7 @@ declare
 begin
     if v_wrong is not null or coalesce(cardinality(i_actions), 0) = 0 then
         perform pgq_task._raise_invalid(coalesce('there is no action ' || v_wrong, 'no action is given'),
-                                       'Actions: ' || array_to_string(pgq_task._actions(), ', ') || '.');
+                                        'Actions: ' || array_to_string(pgq_task._actions(), ', ') || '.');
     end if;
 end;
 $$;

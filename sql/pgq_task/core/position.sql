@@ -54,7 +54,7 @@ begin
         v_at := v_now + i_delay;
     elsif i_at = 'infinity' then
         perform pgq_task._raise_invalid('a task cannot be available at infinity',
-                                       'Give a time, or stop the task with pgq_task.stop(id, version).');
+                                        'Give a time, or stop the task with pgq_task.stop(id, version).');
     end if;
     return pgq_task._position_of(least(greatest(v_at, v_now), v_last));
 end;

@@ -130,13 +130,14 @@ declare
     v_pos   bigint;
     h       record;
 begin
+    -- In one function: each step relies on the locks of those before it.
     if push_unique.unique_key is null then
         perform pgq_task._raise_invalid('the unique_key is NULL', 'Give a key, or use pgq_task.push().');
     elsif (push_unique.unique_while in ('waiting', 'running')) is not true then
         perform pgq_task._raise_invalid(format('unique_while is %L', push_unique.unique_while), 'One of waiting, running.');
     elsif push_unique.unique_for <= interval '0' or push_unique.unique_for > interval '10 years' then
         perform pgq_task._raise_invalid(format('unique_for is %s', push_unique.unique_for),
-                                       'Give an interval of more than 0 and at most 10 years.');
+                                        'Give an interval of more than 0 and at most 10 years.');
     end if;
     perform pgq_task._require_priority(priority), pgq_task._require_attributes(headers, push_unique.unique_key, order_key);
     select q.queue_id into v_queue
@@ -290,7 +291,7 @@ as $$
 begin
     if i_priority is null or i_priority not between -32768 and 32767 then
         perform pgq_task._raise_invalid(pg_catalog.format('priority %s', coalesce(i_priority::text, 'NULL')),
-                                       'Give a whole number between -32768 and 32767.');
+                                        'Give a whole number between -32768 and 32767.');
     end if;
 end;
 $$;

@@ -39,7 +39,7 @@ begin
     perform pgq._check_name(i_what, i_name);
     if octet_length(i_name) > 248 and i_name !~ '\.failed$' then
         perform pgq_task._raise_invalid(format('the name of a task queue has %s bytes', octet_length(i_name)),
-                                       'Give one of at most 248 bytes, so that its error queue can be named after it.');
+                                        'Give one of at most 248 bytes, so that its error queue can be named after it.');
     end if;
 end;
 $$;
@@ -252,7 +252,7 @@ declare
 begin
     if param is null or param <> all (params) then
         perform pgq_task._raise_invalid(format('there is no task queue parameter %s', coalesce(quote_literal(param), 'NULL')),
-                                       'Parameters: ' || array_to_string(params, ', ') || '.');
+                                        'Parameters: ' || array_to_string(params, ', ') || '.');
     end if;
     begin
         execute format('update pgq_task.queue set %I = %L where queue_name = %L returning *', 'queue_' || param, value, queue) into q;
@@ -269,7 +269,7 @@ begin
         perform pgq_task._raise_invalid(format('a limit of %s attempts', q.queue_max_attempts), 'Give 1 or more, or null for no limit.');
     elsif q.queue_keep < interval '0' or q.queue_keep > interval '10 years' then
         perform pgq_task._raise_invalid(format('finished tasks cannot be kept for %s', q.queue_keep),
-                                       'Give an interval like 7 days, or 0 to keep none.');
+                                        'Give an interval like 7 days, or 0 to keep none.');
     elsif param in ('error_queue', 'max_attempts') then
         perform pgq_task._require_end_of_errors(q.queue_name);
     end if;
@@ -299,7 +299,7 @@ begin
         perform pgq_task._require_queue_name('error queue', v_queue);
         if v_queue = i_queue then
             perform pgq_task._raise_invalid(format('what fails in task queue %L would come back to it', i_queue),
-                                           'Name an error queue whose own error queue is another one.');
+                                            'Name an error queue whose own error queue is another one.');
         end if;
     end loop;
 end;

@@ -27,6 +27,7 @@ declare
     v_ahead bigint;
     v_from  bigint;
 begin
+    -- In one function: it names the steps in their order, and returns what they have claimed.
     perform pgq._require_read_committed('claim() from a queue with limits');
     if not pgq_task._lock_limits(i_queue_id) then
         return;

@@ -26,16 +26,17 @@ declare
     v_base      bigint;
     s           pgq_task.limit_log;
 begin
+    -- In one function: each step relies on the locks of those before it.
     perform pgq._require_read_committed('pgq_task.set_limits()');
     if 1 > any (v_limits) then
         perform pgq_task._raise_invalid(format('a limit of %s tasks', (select min(n) from unnest(v_limits) n)),
-                                       'Give 1 or more, or null for no limit; to stop the queue, pause it.');
+                                        'Give 1 or more, or null for no limit; to stop the queue, pause it.');
     elsif set_limits.max_running > 10000 or set_limits.max_running_per_key > 10000 then
         perform pgq_task._raise_invalid('more than 10000 tasks at a time', 'Give a lower limit, or null for none.');
     elsif set_limits.rate_period is null or set_limits.rate_period < interval '1 millisecond'
             or set_limits.rate_period > interval '100 days' then
         perform pgq_task._raise_invalid(format('a period of %s', coalesce(set_limits.rate_period::text, 'NULL')),
-                                       'Give an interval between 1 millisecond and 100 days.');
+                                        'Give an interval between 1 millisecond and 100 days.');
     end if;
     perform pg_advisory_xact_lock(pgq._lock_key('task limits'), v_queue);
     -- Wait for a session that drops the queue now, before this session holds anything that it waits for.

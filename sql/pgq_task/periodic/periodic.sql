@@ -230,6 +230,6 @@ as $$
 -- Raises PQ072.
 begin
     perform pgq_task._raise_invalid(format('there is no periodic task %s', coalesce(quote_literal(i_name), 'NULL')),
-                                   'pgq_task.get_periodic_info() lists those there are.');
+                                    'pgq_task.get_periodic_info() lists those there are.');
 end;
 $$;

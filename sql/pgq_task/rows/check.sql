@@ -18,13 +18,13 @@ begin
     select k.key into v_wrong from jsonb_each(v_all) k where not v_names ? k.key;
     if v_wrong is not null then
         perform pgq_task._raise_invalid(format('there is no column %s to name', v_wrong),
-                                       'They are status, next_attempt, attempts, last_attempt and last_error.');
+                                        'They are status, next_attempt, attempts, last_attempt and last_error.');
     end if;
     select k.key into v_wrong from jsonb_each(v_all) k
      where jsonb_typeof(k.value) <> 'string' or octet_length(k.value #>> '{}') not between 1 and 63;
     if v_wrong is not null then
         perform pgq_task._raise_invalid(format('%s is no name for column %s', v_all -> v_wrong, v_wrong),
-                                       'A name is a text of 1 to 63 bytes.');
+                                        'A name is a text of 1 to 63 bytes.');
     end if;
     if (select count(distinct k.value) < 5 from jsonb_each(v_all) k) then
         perform pgq_task._raise_invalid('two columns have the same name', 'Give each of the five a name of its own.');

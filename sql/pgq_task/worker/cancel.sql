@@ -28,7 +28,7 @@ begin
          where c.id = cancel.id;
         if not found then
             perform pgq_task._raise_conflict(format('there is no task %s', coalesce(cancel.id::text, 'NULL')),
-                                            jsonb_build_array(jsonb_build_object('id', cancel.id, 'reason', 'missing')));
+                                             jsonb_build_array(jsonb_build_object('id', cancel.id, 'reason', 'missing')));
         end if;
     end if;
     if t.queue_restricted then

@@ -35,6 +35,7 @@ declare
     v_count     bigint;
     l           record;
 begin
+    -- In one function: a call for each lane would cost as much as the claim itself.
     if max_tasks is null or max_tasks < 1 then
         perform pgq_task._raise_invalid(format('a limit of %s tasks', coalesce(max_tasks::text, 'NULL')), 'Claim one task or more.');
     elsif coalesce(claim.claimant, '') = '' then
@@ -66,7 +67,7 @@ begin
         if l.queue_limited then
             return query
                 select * from pgq_task._claim_limited(l.queue_id, l.queue_name, l.priority, claim.claimant, l.lease,
-                                                     l.max_attempts, v_left, random_choice);
+                                                      l.max_attempts, v_left, random_choice);
             get diagnostics v_found = row_count;
             v_left := v_left - v_found;
             exit when v_left = 0;

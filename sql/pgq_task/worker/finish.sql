@@ -29,7 +29,7 @@ begin
     end if;
     if r.kept then
         perform pgq_task._keep_finished(array[r.task], 'finished', array[id], array[version],
-                                       case when result is not null then array[result] end);
+                                        case when result is not null then array[result] end);
     end if;
     if r.queue_limited and pg_sequence_last_value(r.queue_waiting) <> 0 then
         perform pgq_task._wake_workers(r.queue_id, r.queue_name);
@@ -174,7 +174,7 @@ as $$
 begin
     if i_number <> coalesce(cardinality(i_ids), 0) then
         perform pgq_task._raise_invalid(format('%s tasks and %s %s', coalesce(cardinality(i_ids), 0), i_number, i_what),
-                                       'Give one for each task, null for those that have none.');
+                                        'Give one for each task, null for those that have none.');
     end if;
 end;
 $$;
@@ -247,6 +247,7 @@ declare
     l           record;
     v_task      pgq_task.claimed;
 begin
+    -- In one function: calls cost as much as the work itself.
     if finish_and_claim.lease is not null then
         perform pgq_task._require_lease(lease);
     end if;

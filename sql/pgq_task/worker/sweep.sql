@@ -37,6 +37,7 @@ declare
     l       record;
     h       record;
 begin
+    -- In one function: it fills the fields of one row, in the order in which clock, id and snapshot are taken.
     perform pgq._require_read_committed('pgq_task.sweep()');
     if not pg_try_advisory_xact_lock(pgq._lock_key('sweep'), 0) then
         return false;
@@ -135,6 +136,7 @@ declare
     c           record;
     t           pgq_task.task;
 begin
+    -- In one function: it is one loop, whose branches decide where the mark stops.
     xids := '{}';
     positions := '{}';
     begin
