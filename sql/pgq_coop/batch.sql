@@ -263,8 +263,7 @@ begin
         perform pgq._append_position(p.pos_registration, pgq_coop._next_state(p.pos_nr), null, null, null);
         return 1;
     end if;
-    raise exception using
-        errcode = 'PQ031',
+    raise exception using errcode = 'PQ031',
         message = format('batch %s is not that of member %L of consumer %L on queue %L',
                          coalesce(i_batch_id::text, 'NULL'), i_subconsumer_name, i_consumer_name, i_queue_name),
         hint = 'The member was taken for dead and another one has its batch, or it was finished. Roll back. If the member was at work '

@@ -7,8 +7,7 @@
 
 create or replace function pgq_coop._next_state(i_nr bigint)
 returns bigint
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the number of the next position of a member, after the one with this number and all heartbeats that may
 -- follow it already. So a transaction with an older snapshot, which does not see the heartbeats, can still finish the
@@ -87,8 +86,7 @@ begin
         return 0;
     end if;
     if main.reg_is_partition then
-        raise exception using
-            errcode = 'PQ038',
+        raise exception using errcode = 'PQ038',
             message = format('consumer %L on queue %L is a partition of a consumer group, and has no members', i_consumer_name, i_queue_name),
             hint = 'Workers join the group: pgq.join_group(queue, group, worker). To share a position, take another consumer.';
     end if;
@@ -133,8 +131,7 @@ begin
         return 0;
     end if;
     if p.pos_batch is not null and i_batch_handling is distinct from 1 then
-        raise exception using
-            errcode = 'PQ032',
+        raise exception using errcode = 'PQ032',
             message = format('member %L of consumer %L has batch %s of queue %L open',
                              i_subconsumer_name, i_consumer_name, p.pos_batch, i_queue_name),
             hint = format('Finish it first. If the member is gone, leave it: another takes the batch over that calls pgq_coop.next_batch() '

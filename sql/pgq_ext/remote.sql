@@ -24,8 +24,7 @@ begin
         -- The same batch, or another one over some of its events: the consumer was moved.
         return false;
     end if;
-    raise exception using
-        errcode = 'PQ041',
+    raise exception using errcode = 'PQ041',
         message = pg_catalog.format('the next batch of consumer %L of queue %L begins behind tick %s of %s, but database %I remembers '
                                     'events behind tick %s of %s',
                                     i_consumer, i_subconsumer, i_prev_tick_id, i_prev_tick_time, pg_catalog.current_database(),
@@ -163,8 +162,7 @@ begin
         return;
     end if;
     if not a_fresh then
-        raise exception using
-            errcode = 'PQ040',
+        raise exception using errcode = 'PQ040',
             message = format('database %I remembers nothing of consumer %L of queue %L, which has done batches up to tick %s',
                              current_database(), a_consumer, a_subconsumer, a_tick_id),
             hint = format('Is it the right database? If it was restored from an older backup: move the consumer back, in the queue''s '
@@ -218,8 +216,7 @@ begin
     end if;
 
     if p.prg_tick is null or p.prg_tick < a_prev_tick_id then
-        raise exception using
-            errcode = 'PQ040',
+        raise exception using errcode = 'PQ040',
             message = format('the next batch of consumer %L of queue %L begins behind tick %s, but database %I has got only as far as %s',
                              a_consumer, a_subconsumer, a_prev_tick_id, current_database(),
                              coalesce('tick ' || p.prg_tick, 'remembering nothing of it')),
@@ -231,8 +228,7 @@ begin
                           'To go on without them, in this one: select pgq_ext.set_last_tick(%2$L, %1$L, %4$s).',
                           a_subconsumer, a_consumer, coalesce(p.prg_tick::text, 'TICK'), a_prev_tick_id);
     end if;
-    raise exception using
-        errcode = 'PQ041',
+    raise exception using errcode = 'PQ041',
         message = format('the next batch of consumer %L of queue %L begins behind tick %s of %s, but database %I has got as far as '
                          'tick %s%s',
                          a_consumer, a_subconsumer, a_prev_tick_id, a_prev_tick_time, current_database(), p.prg_tick,

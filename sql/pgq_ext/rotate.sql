@@ -78,8 +78,7 @@ $$;
 
 create or replace function pgq_ext._log_size(i_number text)
 returns bigint
-language sql
-stable
+language sql stable
 as $$
 -- Returns the size in bytes of the tables with this number.
     select case i_number

@@ -180,8 +180,7 @@ declare
     id  int4;
 begin
     if a_batch_id is null or a_event_id is null or a_retry is null then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('no event can be remembered as done: batch %s, event %s, retry %s',
                              coalesce(a_batch_id::text, 'NULL'), coalesce(a_event_id::text, 'NULL'), coalesce(a_retry::text, 'NULL')),
             hint = 'Give the id of the open batch, and ev_id and ev_retry (0 for null) as the batch has them.';

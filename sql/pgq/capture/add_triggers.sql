@@ -1,7 +1,6 @@
 create or replace function pgq._capture_partitions(i_table regclass)
 returns setof regclass
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the partitions of a table, at all levels, that can have triggers with transition tables: all but foreign
@@ -25,8 +24,7 @@ $$;
 
 create or replace function pgq._capture_missing_partitions(i_table regclass, i_function oid)
 returns setof oid
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the partitions of a captured table that lack its triggers.
@@ -38,7 +36,6 @@ $$;
 create or replace function pgq._capture_add_triggers(i_table oid, i_function oid, i_operations text[], i_argument text)
 returns void
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the statement triggers of one table or partition. Each is named after the function, so several captures of a
@@ -82,8 +79,7 @@ begin
                              and l.mode = 'ShareRowExclusiveLock'
                              and l.pid = pg_backend_pid())
         then
-            raise exception using
-                errcode = 'object_in_use',
+            raise exception using errcode = 'object_in_use',
                 message = format('table %s or function %I.%I was renamed meanwhile', i_table::regclass, v_schema, v_name),
                 hint = 'Try again.';
         end if;
@@ -94,7 +90,6 @@ $$;
 create or replace function pgq.capture_new_partitions(i_table regclass default null)
 returns integer
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Extends the capture of partitioned tables to partitions that were created or attached since. Statements that name the

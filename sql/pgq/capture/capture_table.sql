@@ -11,7 +11,6 @@ create or replace function pgq.capture_table(
     replace boolean default false)
 returns text
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Captures a table: every change of its rows becomes an event in a queue, in the transaction of the change. Statement
@@ -63,8 +62,7 @@ begin
 
     if exists (select from pgq.capture c where c.capture_table = i_table and c.capture_queue = i_queue_name) then
         if not replace then
-            raise exception using
-                errcode = 'PQ024',
+            raise exception using errcode = 'PQ024',
                 message = pg_catalog.format('table %s is captured into queue %L already', i_table, i_queue_name),
                 hint = 'Give replace => true to change how, or call pgq.release_table(table, queue) first.';
         end if;
@@ -84,8 +82,7 @@ $$;
 
 create or replace function pgq._capture_check_table(i_table regclass)
 returns void
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises unless the caller can capture the table.
@@ -128,8 +125,7 @@ end;
 $$;
 
 create or replace function pgq._capture_free_name(i_table regclass, i_queue_name text, out schema oid, out name text)
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a name for a new trigger function in the table's schema: made of table and queue, shortened so that the names
@@ -151,7 +147,6 @@ $$;
 create or replace function pgq._capture_give_function(i_function oid, i_table regclass)
 returns void
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Gives a trigger function that the caller has just created to the owner of the table, and to no other role: on a table
@@ -176,7 +171,6 @@ $$;
 create or replace function pgq.release_table(i_table regclass, i_queue_name text default null)
 returns integer
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Ends the capture of a table and of its partitions. Call it as the owner of the table. Captured events stay in the
@@ -195,8 +189,7 @@ begin
       from pgq.capture c
      where c.capture_table = i_table and (i_queue_name is null or c.capture_queue = i_queue_name);
     if v_functions is null then
-        raise exception using
-            errcode = 'PQ024',
+        raise exception using errcode = 'PQ024',
             message = format('table %s is not captured%s', i_table, coalesce(format(' into queue %L', i_queue_name), '')),
             hint = 'pgq.capture_info() lists what is captured.';
     end if;

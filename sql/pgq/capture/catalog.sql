@@ -6,8 +6,7 @@
 
 create or replace function pgq._capture_options(i_source text)
 returns jsonb
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the options in the first line of a generated trigger function.
@@ -62,8 +61,7 @@ select t.tgrelid::regclass                                  as capture_table,
 
 create or replace function pgq._capture_root(i_table oid, i_trigger name)
 returns oid
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the captured table of a partition with a capture trigger; triggers of partitions have an argument.
@@ -75,8 +73,7 @@ declare
     v_function  constant oid := (select tgfoid from pg_trigger where tgrelid = i_table and tgname = i_trigger);
 begin
     if v_function is null then
-        raise exception using
-            errcode = 'serialization_failure',
+        raise exception using errcode = 'serialization_failure',
             message = format('the capture of %s has begun since this transaction took its snapshot', i_table::regclass),
             hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
     end if;
@@ -91,8 +88,7 @@ $$;
 
 create or replace function pgq._capture_slot(i_queue_name text)
 returns text
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the expression for the ev_slot of events that are written now. If its value has other bits than the lower 18,

@@ -1,7 +1,6 @@
 create or replace function pgq._capture_code(i_table oid, i_options jsonb)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the source of the trigger function of one captured table. Its statements are static, so a session plans them
@@ -141,8 +140,7 @@ $$;
 
 create or replace function pgq._capture_statement_now(i_table oid, i_options jsonb, i_operation text)
 returns text
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot, the
@@ -156,8 +154,7 @@ $$;
 
 create or replace function pgq._capture_truncate(
     i_table oid, i_root oid, i_options jsonb, out ev_type text, out ev_data text, out ev_extra1 text)
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Writes the event for TRUNCATE. A partition has its own name here: a consumer must not mistake it for the whole table.
@@ -184,7 +181,6 @@ $$;
 create or replace function pgq._capture_regenerate(i_relation oid, i_trigger name, i_table oid, i_options jsonb)
 returns boolean
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Replaces a generated trigger function by one that fits the table as it is now. The function itself calls it, as its
@@ -223,8 +219,7 @@ $$;
 
 create or replace function pgq._capture_definition(i_schema text, i_name text, i_table oid, i_options jsonb)
 returns text
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if users'

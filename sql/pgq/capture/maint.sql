@@ -1,7 +1,6 @@
 create or replace function pgq.maint_capture()
 returns integer
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 -- One owner's lock must not hold up maintenance.
 set lock_timeout = '1s'
@@ -16,7 +15,6 @@ $$;
 create or replace function pgq._capture_drop_unused(i_functions oid[])
 returns integer
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Drops trigger functions that no table uses, if the caller may drop them.
@@ -54,7 +52,6 @@ $$;
 create or replace function pgq._capture_release_queue(i_queue_name text)
 returns void
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Releases the tables that are captured into a queue, if the caller may.
@@ -75,8 +72,7 @@ $$;
 
 create or replace function pgq._capture_refuse_drop(i_queue_name text, i_force boolean)
 returns void
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to these
@@ -95,8 +91,7 @@ begin
        -- A function without the right to write is not a capture, or a capture that fails anyway.
        and pg_has_role(c.capture_role, 'pgq_writer', 'usage');
     if v_tables is not null then
-        raise exception using
-            errcode = 'PQ007',
+        raise exception using errcode = 'PQ007',
             message = format('tables are captured into queue %L: %s', i_queue_name, v_tables),
             hint = case when i_force then 'Only their owners, or a superuser, can release them: pgq.release_table(table, queue).'
                    else 'Release them with pgq.release_table(table, queue), or drop the queue with force.' end;

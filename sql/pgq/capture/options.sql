@@ -1,7 +1,6 @@
 create or replace function pgq._capture_check_columns(i_table regclass, i_option text, i_columns text[])
 returns jsonb
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a list of columns in the form that pgq._capture_names(3) expects; raises PQ011 for a name that is not a
@@ -18,8 +17,7 @@ begin
      where not exists (select from pg_attribute a
                         where a.attrelid = i_table and a.attname = u.name and a.attnum > 0 and not a.attisdropped);
     if v_missing is not null or cardinality(i_columns) = 0 then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('%s: %s', i_option, case when v_missing is null then 'no column is given'
                                                      else format('table %s has no column %s', i_table, v_missing) end),
             hint = format('The columns of the table are %s.',
@@ -34,15 +32,13 @@ $$;
 
 create or replace function pgq._capture_check_choice(i_option text, i_value text, i_choices text[])
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ011 if an option has an invalid value.
 begin
     if i_value is null or i_value <> all (i_choices) then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('%s cannot be %s', i_option, quote_nullable(i_value)),
             hint = format('It can be %s.', array_to_string(i_choices, ', '));
     end if;
@@ -54,7 +50,6 @@ create or replace function pgq._capture_check_options(
     i_old_values text, i_condition text, i_format text, i_key_changes text)
 returns jsonb
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Checks the parameters of pgq.capture_table().

@@ -1,7 +1,6 @@
 create or replace function pgq._capture_names(i_table oid, i_list jsonb, i_table_then oid)
 returns table (attnum int2, attname text)
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the columns that an option lists, under their present names. The number of a column survives renaming, its
@@ -23,8 +22,7 @@ begin
         if found then
             return next;
         elsif i_table <> i_table_then then
-            raise exception using
-                errcode = 'PQ024',
+            raise exception using errcode = 'PQ024',
                 message = format('column %I of captured table %s does not exist', entry ->> 'name', i_table::regclass),
                 hint = 'Name the columns again: pgq.capture_table(table, queue, ..., replace => true).';
         end if;
@@ -34,8 +32,7 @@ $$;
 
 create or replace function pgq._capture_options_renamed(i_table oid, i_options jsonb)
 returns jsonb
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the options with the present names and numbers of all columns.
@@ -50,8 +47,7 @@ $$;
 
 create or replace function pgq._capture_shape(i_table oid, i_options jsonb)
 returns jsonb
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns all that a generated trigger function knows about its table. If this changes, the function is out of date.
@@ -75,8 +71,7 @@ declare
 begin
     -- In one function: it fills the fields of one value.
     if not exists (select from pg_class where oid = i_table) then
-        raise exception using
-            errcode = 'serialization_failure',
+        raise exception using errcode = 'serialization_failure',
             message = format('captured table %s was created since this transaction took its snapshot', i_table::regclass),
             hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
     end if;
@@ -93,8 +88,7 @@ begin
              order by k.n
         loop
             if key_column is null then
-                raise exception using
-                    errcode = 'serialization_failure',
+                raise exception using errcode = 'serialization_failure',
                     message = format('the primary key of captured table %s has changed since this transaction '
                                      'took its snapshot', i_table::regclass),
                     hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
@@ -163,8 +157,7 @@ $$;
 
 create or replace function pgq._capture_may_run(i_table oid, i_shape jsonb)
 returns boolean
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the caller, the owner of a generated trigger function, may write a table's rows as text. Types, casts
@@ -176,8 +169,7 @@ $$;
 
 create or replace function pgq._capture_is_fresh(i_table regclass, i_options jsonb, i_fingerprint text)
 returns boolean
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a generated trigger function fits its table. It is declared immutable though it reads the catalog, so
@@ -199,7 +191,6 @@ $$;
 create or replace function pgq._capture_is_fresh_now(i_table oid, i_options jsonb, i_fingerprint text)
 returns boolean
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a generated trigger function fits its table, looked up on each call: for any isolation level, and for
@@ -211,8 +202,7 @@ declare
     v_owner constant text := (select pg_get_userbyid(c.relowner) from pg_class c where c.oid = i_table);
 begin
     if not pgq._capture_may_run(i_table, v_shape) then
-        raise exception using
-            errcode = 'insufficient_privilege',
+        raise exception using errcode = 'insufficient_privilege',
             message = format('table %s belongs to %I now, but is captured with the rights of %I', i_table::regclass, v_owner, current_user),
             hint = format('As %I: select pgq.capture_table(%L, %L, ..., replace => true), or pgq.release_table(%2$L).',
                           v_owner, i_table::regclass, i_options ->> 'queue');

@@ -1,8 +1,7 @@
 create or replace function pgq._capture_statement(
     i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns one of the statements of a generated trigger function. It reads the transition tables new_rows and old_rows,
@@ -147,8 +146,7 @@ language plpgsql
 as $$
 -- Raises PQ022.
 begin
-    raise exception using
-        errcode = 'PQ022',
+    raise exception using errcode = 'PQ022',
         message = pg_catalog.format('the key of captured table %s must not change', i_table),
         hint = 'Delete the row and insert it again, or capture the table with key_changes => ''split''.';
 end;

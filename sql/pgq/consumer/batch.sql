@@ -10,8 +10,7 @@ declare
     r   pgq.registration;
 begin
     if p.pos_batch is null then
-        raise exception using
-            errcode = 'PQ004',
+        raise exception using errcode = 'PQ004',
             message = format('batch %s is not open', coalesce(i_batch_id::text, 'NULL')),
             hint = 'It was finished, or never opened: pgq.next_batch(queue, consumer) gives the open one.';
     end if;
@@ -75,8 +74,7 @@ $$;
 
 create or replace function pgq._expression_tokens(i_expression text)
 returns text[]
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Cuts an expression into the tokens that PostgreSQL would read, without white space. It accepts only text whose
@@ -123,8 +121,7 @@ $$;
 
 create or replace function pgq.check_event_condition(i_condition text)
 returns void
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller anyway;
@@ -132,8 +129,7 @@ as $$
 -- Errors: PQ011 it is none
 begin
     if pgq._expression_tokens(i_condition) is null then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = pg_catalog.format('not a condition over events: %s', i_condition),
             hint = 'Compare columns of the event with literals, as in: ev_type = ''order'' and ev_extra1 like ''public.%''. '
                    'Sub-queries, comments, dollar quotes and literals like E'''' are not taken, nor backslashes unless '

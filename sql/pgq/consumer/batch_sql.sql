@@ -12,8 +12,7 @@
 
 create or replace function pgq._snapshot_condition(i_last txid_snapshot, i_cur txid_snapshot, i_alias text)
 returns text[]
-language plpgsql
-immutable
+language plpgsql immutable
 as $$
 -- Returns the conditions for events between two snapshots; see the top of this file.
 -- Returns: one or two SQL conditions, whose results are disjoint; literals only.
@@ -121,8 +120,7 @@ declare
 begin
     select * into q from pgq.queue where queue_id = i_queue_id;
     if q.queue_id is null or pgq._state_rotations(q.queue_slot_seq) >= i_rotation then
-        raise exception using
-            errcode = 'PQ008',
+        raise exception using errcode = 'PQ008',
             message = format('rotation has removed events of this range from queue %s', coalesce(quote_literal(q.queue_name), i_queue_id::text)),
             hint = 'The batch was finished elsewhere, or no consumer was registered to keep these events. '
                    'Begin a new transaction and ask for the next batch.';
@@ -232,8 +230,7 @@ declare
     owner       int4;
 begin
     if i_from_tick > i_to_tick then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('tick range from %s to %s runs backwards', i_from_tick, i_to_tick),
             hint = 'Give the earlier tick first.';
     end if;

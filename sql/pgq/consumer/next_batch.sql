@@ -54,8 +54,7 @@ create or replace function pgq.find_tick_helper(
     i_queue_id int4, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the tick that ends a batch of at least a given size. This is the newest tick, unless the batch would be more
@@ -178,8 +177,7 @@ declare
 begin
     -- In one function: every consumer runs it for every batch, and calls cost more than its steps.
     if i_max_count < 1 then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('a batch of up to %s events is not possible', i_max_count),
             hint = 'Give i_max_count of 1 or more.';
     end if;

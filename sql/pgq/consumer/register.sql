@@ -86,8 +86,7 @@ begin
         if r.reg_id is not null then
             pos := coalesce(pos, (pgq._last_tick(q.queue_id)).tick_id);
             if pos is null then
-                raise exception using
-                    errcode = 'PQ015',
+                raise exception using errcode = 'PQ015',
                     message = format('queue %L has no tick yet', x_queue_name),
                     hint = 'Run the ticker (pgqpy ticker), or select pgq.ticker(queue) once.';
             end if;
@@ -144,8 +143,7 @@ begin
         return t.tick_id;
     end if;
     if p.pos_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
+        raise exception using errcode = 'PQ016',
             message = format('consumer %L has batch %s of queue %L open: another program consumes as it',
                              i_consumer_name, p.pos_batch, i_queue_name),
             hint = format('Stop that program, or use a consumer of your own. If it is gone: select pgq.finish_batch(%s) if it has '
@@ -153,8 +151,7 @@ begin
                           p.pos_batch, i_queue_name, i_consumer_name, p.pos_last_tick);
     end if;
     if p.pos_last_tick > i_tick_id then
-        raise exception using
-            errcode = 'PQ016',
+        raise exception using errcode = 'PQ016',
             message = format('consumer %L of queue %L stands at tick %s already, beyond tick %s',
                              i_consumer_name, i_queue_name, p.pos_last_tick, i_tick_id),
             hint = format('Does another program consume as it? Each needs a consumer of its own. To read again from an earlier '

@@ -77,8 +77,7 @@ begin
                   and txid_snapshot_xmax(i_tick_snapshot) <= txid_snapshot_xmax(after.tick_snapshot);
     end if;
     if native is not true then
-        raise exception using
-            errcode = 'PQ042',
+        raise exception using errcode = 'PQ042',
             message = format('tick %s of %s is not of this history of queue %L', i_tick_id, i_tick_time, i_queue_name),
             hint = 'The queue''s database was restored from a backup or a dump since, or it is another queue. Compare what both databases '
                    'have, and move the consumer by pgq.register_consumer_at(queue, consumer, tick).';
@@ -152,8 +151,7 @@ begin
         and i_batch_id <= pg_sequence_last_value('pgq.batch_id_seq')
         and coalesce(pgq._find_batch(i_batch_id), r.reg_id) = r.reg_id) is not true
     then
-        raise exception using
-            errcode = 'PQ043',
+        raise exception using errcode = 'PQ043',
             message = format('what consumer %L has put back or given up of batch %s of queue %L is noted in its target, and has not come here',
                              i_consumer_name, i_batch_id, i_queue_name),
             detail = format('The batch lies between ticks %s and %s, and is not open any more: the consumer was moved, and stands at tick %s. '

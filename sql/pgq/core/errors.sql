@@ -4,8 +4,7 @@ language plpgsql
 as $$
 -- Raises PQ001.
 begin
-    raise exception using
-        errcode = 'PQ001',
+    raise exception using errcode = 'PQ001',
         message = pg_catalog.format('queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue_name), 'NULL')),
         hint = 'Create it with pgq.create_queue(name); pgq.get_queue_info() lists the queues there are. '
                'A table that is captured into it is released by pgq.release_table(table).';
@@ -48,8 +47,7 @@ as $$
 -- Raises PQ011 if arrays differ in length; an array that is null may be left out.
 begin
     if exists (select from pg_catalog.unnest(i_lengths) n where n <> i_lengths[1]) then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = i_function || ': the arrays differ in length',
             hint = 'Give one element for each event in every array; a field that no event has may be null as a whole.';
     end if;
@@ -62,8 +60,7 @@ language plpgsql
 as $$
 -- Raises PQ008.
 begin
-    raise exception using
-        errcode = 'PQ008',
+    raise exception using errcode = 'PQ008',
         message = pg_catalog.format('tick %s of queue %L is not available', coalesce(i_tick_id::text, 'NULL'), i_queue_name),
         hint = 'It was never made, or rotation has removed its events. Look at pgq.tick for the ticks there are.';
 end;
@@ -71,8 +68,7 @@ $$;
 
 create or replace function pgq._is_read_committed()
 returns boolean
-language sql
-stable
+language sql stable
 as $$
 -- Returns whether each statement sees what was committed before it.
     select pg_catalog.current_setting('transaction_isolation') in ('read committed', 'read uncommitted');
@@ -86,8 +82,7 @@ as $$
 -- with a snapshot from the start of the transaction they would lose events.
 begin
     if not pgq._is_read_committed() then
-        raise exception using
-            errcode = 'PQ012',
+        raise exception using errcode = 'PQ012',
             message = pg_catalog.format('%s must not run in a %s transaction', i_what,
                                         pg_catalog.upper(pg_catalog.current_setting('transaction_isolation'))),
             hint = 'Call it in its own transaction, in READ COMMITTED.';
@@ -101,8 +96,7 @@ language plpgsql
 as $$
 -- Raises 40001, because the transaction's snapshot is older than a change that it must see.
 begin
-    raise exception using
-        errcode = 'serialization_failure',
+    raise exception using errcode = 'serialization_failure',
         message = 'ticks or positions have changed since this transaction took its snapshot',
         hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
 end;

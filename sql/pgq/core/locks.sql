@@ -6,8 +6,7 @@
 create or replace function pgq._lock_keys(
     out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_key text, out lock_name text)
 returns setof record
-language sql
-immutable
+language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the list of advisory locks.
@@ -45,8 +44,7 @@ $$;
 
 create or replace function pgq._lock_key(i_key text)
 returns int4
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of a lock, which is the first of two if it has two. It is immutable: a constant in every plan.
@@ -63,8 +61,7 @@ $$;
 
 create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)
 returns setof record
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the sessions that hold an advisory lock of pgqpy in this database without being a member of any of its roles:

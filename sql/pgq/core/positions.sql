@@ -16,8 +16,7 @@ begin
        and r1.sub_consumer = c.co_id;
     if not found then
         perform pgq._find_queue(i_queue_name);
-        raise exception using
-            errcode = 'PQ002',
+        raise exception using errcode = 'PQ002',
             message = pg_catalog.format('consumer %s is not registered on queue %L',
                              coalesce(pg_catalog.quote_literal(i_consumer_name), 'NULL'), i_queue_name),
             hint = 'Register it with pgq.register_consumer(queue, consumer); it gets the events that come after that.';
@@ -41,8 +40,7 @@ begin
        and r1.sub_consumer = c.co_id
        and r1.sub_queue = i_main.sub_queue;
     if r.sub_id <> i_main.sub_id then
-        raise exception using
-            errcode = 'PQ016',
+        raise exception using errcode = 'PQ016',
             message = pg_catalog.format('consumer %L has the name of member %L of consumer %L, and is none',
                                         i_consumer_name || '.' || i_member_name, i_member_name, i_consumer_name),
             hint = 'Take another name for the member, or unregister that consumer.';
@@ -63,8 +61,7 @@ declare
     r           constant pgq.registration := pgq._find_member(i_main, consumer, i_member_name);
 begin
     if i_position.pos_batch is not null then
-        raise exception using
-            errcode = 'PQ016',
+        raise exception using errcode = 'PQ016',
             message = pg_catalog.format('consumer %L has batch %s open itself, not one of its members', consumer, i_position.pos_batch),
             hint = pg_catalog.format('Stop the program that consumes as %L; then select pgq.finish_batch(%s) if it has processed the '
                                      'batch, else move the consumer back with pgq.register_consumer_at().',
@@ -166,8 +163,7 @@ begin
       join pgq.consumer_group on group_id = part_group
       join pgq.queue on queue_id = group_queue
      where part_reg = i_registration;
-    raise exception using
-        errcode = 'PQ038',
+    raise exception using errcode = 'PQ038',
         message = pg_catalog.format('consumer %L on queue %L is a partition of consumer group %L: only the group''s members take and finish its batches',
                                     g.group_name || '#' || g.part_nr, g.queue_name, g.group_name),
         hint = 'It would pass over events. Join the group: pgq.join_group(queue, group, worker), pgq.next_group_batch(member), '

@@ -6,8 +6,7 @@ as $$
 -- Raises PQ003 for a name that a queue or consumer cannot have.
 begin
     if i_name is null or i_name = '' or pg_catalog.octet_length(i_name) > 255 then
-        raise exception using
-            errcode = 'PQ003',
+        raise exception using errcode = 'PQ003',
             message = pg_catalog.format('invalid %s name: %s', i_what, case
                 when i_name is null then 'NULL'
                 when i_name = '' then 'it is empty'
@@ -181,22 +180,19 @@ begin
     else
         select string_agg(quote_literal(f.consumer_name), ', ') into users from pgq.get_consumer_info(x_queue_name) f;
         if users is not null then
-            raise exception using
-                errcode = 'PQ007',
+            raise exception using errcode = 'PQ007',
                 message = format('queue %L still has consumers: %s', x_queue_name, users),
                 hint = 'Unregister them first, or drop with force: pgq.drop_queue(queue, true).';
         end if;
         select count(*) into waiting from pgq.waiting_event where ev_queue = q.queue_id;
         if waiting > 0 then
-            raise exception using
-                errcode = 'PQ007',
+            raise exception using errcode = 'PQ007',
                 message = format('queue %L still has %s delayed events', x_queue_name, waiting),
                 hint = 'Wait for them, cancel them with pgq.cancel_event(queue, id), or drop with force: pgq.drop_queue(queue, true).';
         end if;
         select count(*) into waiting from pgq.dead_letter where dl_queue = x_queue_name;
         if waiting > 0 then
-            raise exception using
-                errcode = 'PQ007',
+            raise exception using errcode = 'PQ007',
                 message = format('queue %L still has %s dead letters', x_queue_name, waiting),
                 hint = 'Look at pgq.dead_letter; replay or purge them, or drop with force: pgq.drop_queue(queue, true).';
         end if;
@@ -258,8 +254,7 @@ declare
                                      'key_window'];
 begin
     if x_param_name is null or x_param_name <> all (params) then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('there is no queue parameter %s', coalesce(quote_literal(x_param_name), 'NULL')),
             hint = 'Parameters: ' || array_to_string(params, ', ') || '.';
     end if;
@@ -279,8 +274,7 @@ begin
         end if;
         execute format('update pgq.queue set %I = %L where queue_name = %L', 'queue_' || x_param_name, x_param_value, x_queue_name);
     exception when data_exception or not_null_violation or check_violation then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('queue parameter %s cannot be %s', x_param_name, coalesce(quote_literal(x_param_value), 'NULL')),
             detail = sqlerrm,
             hint = 'Intervals are written like ''3 seconds'', booleans true or false.';

@@ -33,8 +33,7 @@ as $$
 -- Draws the transaction id, and raises PQ009 if the database is from a foreign cluster.
 begin
     if txid_current() < pg_sequence_last_value('pgq.txid_high_seq') and not pgq._is_native_txid() then
-        raise exception using
-            errcode = 'PQ009',
+        raise exception using errcode = 'PQ009',
             message = format('the queues of this database come from a cluster with higher transaction ids '
                              '(ticks up to %s, this cluster is at %s)',
                              pg_sequence_last_value('pgq.txid_high_seq'), txid_current()),
@@ -91,8 +90,7 @@ begin
             fresh := fresh || (t.tick_queue, t.tick_id, t.tick_time, t.tick_snapshot, t.tick_event_seq, false, 0)::pgq.tick_0;
         end loop;
         if nr + 2 > cur then
-            raise exception using
-                errcode = 'PQ011',
+            raise exception using errcode = 'PQ011',
                 message = format('queue %L needs %s transaction ids, this cluster is at %s', q.queue_name, nr + 2, cur),
                 hint = 'Use some up (for example: many times select txid_current()), or unregister consumers.';
         end if;

@@ -1,8 +1,6 @@
 create or replace function pgq.quote_fqname(i_name text)
 returns text
-language plpgsql
-immutable
-strict
+language plpgsql immutable strict
 as $$
 -- Quotes a name with schema, for use in SQL.
 -- Parameters:
@@ -19,8 +17,7 @@ $$;
 
 create or replace function pgq.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql
-strict
+language plpgsql strict
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the last value of a sequence that the caller may read.
@@ -42,8 +39,7 @@ $$;
 
 create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
-language plpgsql
-strict
+language plpgsql strict
 set search_path = pg_catalog, pg_temp
 as $$
 -- Moves a sequence that the caller may update forward, never back.
@@ -73,8 +69,7 @@ $$;
 
 create or replace function pgq._events_between(i_queue_id int4, i_from_seq bigint, i_to_seq bigint)
 returns bigint
-language sql
-stable
+language sql stable
 as $$
 -- Returns the number of events that drew their ids between two values of a queue's event sequence, as counted by the
 -- sequence.

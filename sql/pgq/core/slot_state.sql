@@ -14,8 +14,7 @@
 
 create or replace function pgq._cluster_tag()
 returns int4
-language plpgsql
-immutable
+language plpgsql immutable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the tag of states in this cluster, at its bit position. If the states were made in another cluster, this is
@@ -54,8 +53,7 @@ $$;
 
 create or replace function pgq._slot_state(i_rotations bigint, i_guarded boolean, i_slot int4)
 returns bigint
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the state with these parts.
     select (i_rotations << 31) + pgq._cluster_tag() + (case when i_guarded then 262144 else 0 end) + i_slot;

@@ -198,8 +198,7 @@ $$;
 
 create or replace function pgq._snapshot_without(i_txid bigint)
 returns txid_snapshot
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Returns the present snapshot with this transaction, too, among the running ones. PostgreSQL leaves it out, so that
 -- its events would count as seen once another transaction with a later id has ended.

@@ -22,8 +22,7 @@ begin
        or cardinality(x_event_ids) <> coalesce(cardinality(x_tracebacks), cardinality(x_event_ids))
        or array_position(x_reasons, null) is not null
     then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = 'event_dead_letter_many: there must be one reason for each event',
             hint = 'Give arrays of the same length, and no reason that is null.';
     end if;
@@ -59,8 +58,7 @@ begin
 
     select id into missing from (select unnest(x_event_ids) except select unnest(found)) m (id) limit 1;
     if missing is not null or x_event_ids is null or array_position(x_event_ids, null) is not null then
-        raise exception using
-            errcode = 'PQ005',
+        raise exception using errcode = 'PQ005',
             message = format('event %s is not in batch %s', coalesce(missing::text, 'NULL'), x_batch_id),
             hint = 'Only events of the open batch can become dead letters, before it is finished.';
     end if;

@@ -74,8 +74,7 @@ $$;
 
 create or replace function pgq._is_moved(i_due timestamptz, i_due_nr bigint, i_due_txid bigint, i_move pgq.moved_0)
 returns boolean
-language plpgsql
-immutable
+language plpgsql immutable
 as $$
 -- Whether a row of pgq.delayed has been copied into its queue.
 begin

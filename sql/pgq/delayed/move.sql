@@ -20,8 +20,7 @@ $$;
 
 create or replace function pgq._ended_between(i_before txid_snapshot, i_after txid_snapshot)
 returns bigint[]
-language plpgsql
-immutable
+language plpgsql immutable
 as $$
 -- Returns the transactions that were running in one snapshot and are not in a later one.
 begin
@@ -93,8 +92,7 @@ begin
         end if;
         perform pgq._check_native_txid();  -- draws the transaction id, before the current tables are looked up
         if exists (select from pgq.delayed where due_txid = txid_current()) then
-            raise exception using
-                errcode = 'PQ053',
+            raise exception using errcode = 'PQ053',
                 message = 'delayed events must not be moved in the transaction that has inserted them',
                 hint = 'Commit first.';
         end if;

@@ -21,8 +21,7 @@ begin
     if cardinality(x_event_ids) is distinct from cardinality(x_retry_times)
        or array_position(x_retry_times, null) is not null
     then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = 'event_retry_many: there must be one time for each event',
             hint = 'Give two arrays of the same length, without nulls.';
     end if;
@@ -52,8 +51,7 @@ begin
 
     select id into missing from unnest(x_event_ids) id where id <> all (coalesce(found, '{}')) limit 1;
     if missing is not null or x_event_ids is null or array_position(x_event_ids, null) is not null then
-        raise exception using
-            errcode = 'PQ005',
+        raise exception using errcode = 'PQ005',
             message = format('event %s is not in batch %s', coalesce(missing::text, 'NULL'), x_batch_id),
             hint = 'Only events of the open batch can be retried, before it is finished.';
     end if;
@@ -131,8 +129,7 @@ begin
                 where w.ev_id = id and w.ev_queue = r.sub_queue and w.ev_owner = r.sub_id
                   and not pgq._is_moved(w.due, w.due_nr, w.due_txid, m))
     then
-        raise exception using
-            errcode = 'unique_violation',
+        raise exception using errcode = 'unique_violation',
             message = format('event %s waits already to come again to consumer %L', id, x_consumer),
             hint = 'See pgq.retry_queue.';
     end if;
@@ -184,8 +181,7 @@ begin
      order by r.reg_id
      limit 1;
     if not found then
-        raise exception using
-            errcode = 'PQ002',
+        raise exception using errcode = 'PQ002',
             message = format('no consumer of queue %s has the subscription %s', new.ev_queue, coalesce(new.ev_owner::text, 'NULL')),
             hint = 'See sub_queue and sub_id of pgq.subscription.';
     end if;

@@ -1,8 +1,6 @@
 create or replace function pgq.key_partition(i_key text, i_partitions int4)
 returns int4
-language sql
-immutable
-parallel safe
+language sql immutable parallel safe
 as $$
 -- Returns the partition of a key, counted from 0. PostgreSQL's own hash partitioning uses the same function, so its
 -- results are the same in all versions.
@@ -77,8 +75,7 @@ declare
 begin
     -- In one function: most of it fills the columns of its result.
     if i_max_count < 1 then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('a batch of up to %s events is not possible', i_max_count),
             hint = 'Give i_max_count of 1 or more.';
     end if;
@@ -249,8 +246,7 @@ begin
         select * into part from pgq.group_partition where part_reg = i_registration for share;
     end if;
     if (part.part_generation = i_generation) is not true then
-        raise exception using
-            errcode = 'PQ035',
+        raise exception using errcode = 'PQ035',
             message = case when part.part_nr is null then 'the batch is of no partition of a consumer group'
                            else pg_catalog.format('partition %s of consumer group %L has another owner now', part.part_nr,
                                                   (select group_name from pgq.consumer_group where group_id = part.part_group)) end,
@@ -290,14 +286,12 @@ declare
     n       int4 := 0;
 begin
     if p.pos_batch = i_batch_id is not true then
-        raise exception using
-            errcode = 'PQ035',
+        raise exception using errcode = 'PQ035',
             message = format('batch %s of partition %s is not open any more', i_batch_id, part.part_nr),
             hint = 'It was finished already: roll back.';
     end if;
     if cardinality(i_failed) <> cardinality(i_errors) or cardinality(i_failed) <> cardinality(i_delays) then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = 'finish_group_batch: there must be one error and one delay for each event that failed',
             hint = 'Give three arrays of the same length.';
     end if;

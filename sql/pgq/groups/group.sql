@@ -13,8 +13,7 @@ begin
        and cg.group_name = i_group_name;
     if not found then
         perform pgq._find_queue(i_queue_name);
-        raise exception using
-            errcode = 'PQ036',
+        raise exception using errcode = 'PQ036',
             message = pg_catalog.format('there is no consumer group %s on queue %L',
                                         coalesce(pg_catalog.quote_literal(i_group_name), 'NULL'), i_queue_name),
             hint = 'Create it with pgq.create_group(queue, group, partitions, key); pgq.get_group_info() lists the groups there are.';
@@ -37,8 +36,7 @@ begin
       join pgq.registration on sub_consumer = co_id and sub_queue = g.group_queue
      order by nr limit 1;
     if found then
-        raise exception using
-            errcode = 'PQ038',
+        raise exception using errcode = 'PQ038',
             message = pg_catalog.format('consumer %L is registered on queue %L already', taken,
                                         (select queue_name from pgq.queue where queue_id = g.group_queue)),
             hint = 'The partitions of a group are consumers of that name: unregister this one, or give the group another name.';
@@ -127,8 +125,7 @@ begin
         on conflict do nothing
         returning * into g;
     exception when check_violation or not_null_violation then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('group %L cannot have %s partitions, a lease of %s and a limit of %s parked events',
                              i_group_name, coalesce(i_partitions::text, 'NULL'), coalesce(i_lease::text, 'NULL'),
                              coalesce(i_park_limit::text, 'NULL')),
@@ -137,8 +134,7 @@ begin
     if g.group_id is null then
         g := pgq._find_group(i_queue_name, i_group_name);
         if g.group_key <> i_key then
-            raise exception using
-                errcode = 'PQ038',
+            raise exception using errcode = 'PQ038',
                 message = format('consumer group %L on queue %L has the key %s, not %s',
                                  i_group_name, i_queue_name, g.group_key, i_key),
                 hint = 'A key is fixed when the group is created. Give that one, or another name, or drop the group.';
@@ -180,8 +176,7 @@ begin
       from pgq.parked_key join pgq.parked_event on pe_key = parked_id
      where parked_group = g.group_id;
     if parked > 0 and i_force is not true then
-        raise exception using
-            errcode = 'PQ039',
+        raise exception using errcode = 'PQ039',
             message = format('consumer group %L on queue %L has %s parked events', i_group_name, i_queue_name, parked),
             hint = 'Let them be processed first, or drop with force: pgq.drop_group(queue, group, true).';
     end if;
@@ -210,16 +205,14 @@ declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
     if (i_param = any (array['lease', 'park_limit'])) is not true then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('there is no group parameter %s', coalesce(quote_literal(i_param), 'NULL')),
             hint = 'Parameters: lease, park_limit. The number of partitions is changed by pgq.resize_group(queue, group, n).';
     end if;
     execute format('update pgq.consumer_group set %I = %L where group_id = %s', 'group_' || i_param, i_value, g.group_id);
     return 1;
 exception when data_exception or not_null_violation or check_violation then
-    raise exception using
-        errcode = 'PQ011',
+    raise exception using errcode = 'PQ011',
         message = format('group parameter %s cannot be %s', i_param, coalesce(quote_literal(i_value), 'NULL')),
         detail = sqlerrm,
         hint = 'A lease is an interval of 100 milliseconds to 1 day, a park_limit a number of 0 or more.';
@@ -241,8 +234,7 @@ begin
       join pgq.queue on queue_id = group_queue
      where part_reg = old.reg_id;
     if found then
-        raise exception using
-            errcode = 'PQ038',
+        raise exception using errcode = 'PQ038',
             message = format('this consumer is a partition of group %L on queue %L', g.group_name, g.queue_name),
             hint = 'Drop the group with pgq.drop_group(queue, group), or resize it with pgq.resize_group(queue, group, n).';
     end if;

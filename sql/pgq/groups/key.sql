@@ -7,9 +7,7 @@
 
 create or replace function pgq.event_pkey(i_ev_type text, i_ev_data text)
 returns text
-language plpgsql
-immutable
-parallel safe
+language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the primary key of the row in a captured change, for use as the key of a consumer group.
@@ -88,8 +86,7 @@ exception
     when sqlstate 'PQZZZ' then
         return;
     when others then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('not a key of events: %s', coalesce(quote_literal(i_key), 'NULL')),
             detail = sqlerrm,
             hint = 'Give one immutable expression over ev_type, ev_data and ev_extra1 to ev_extra4, with functions of '

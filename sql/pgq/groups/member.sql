@@ -12,8 +12,7 @@ language plpgsql
 as $$
 -- Raises PQ035.
 begin
-    raise exception using
-        errcode = 'PQ035',
+    raise exception using errcode = 'PQ035',
         message = pg_catalog.format('member %s of a consumer group is not there any more', coalesce(i_member_id::text, 'NULL')),
         hint = 'It gave no sign of life for longer than the group''s lease, or the group was dropped. Join again.';
 end;

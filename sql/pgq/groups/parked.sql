@@ -48,8 +48,7 @@ begin
     into n, missing
     using i_failed, i_errors, i_delays, g.group_id, part.part_nr;
     if missing is not null then
-        raise exception using
-            errcode = 'PQ005',
+        raise exception using errcode = 'PQ005',
             message = format('event %s is not in batch %s', missing, i_batch_id),
             hint = 'Only events of the partition''s open batch can have failed in it.';
     end if;
@@ -157,8 +156,7 @@ begin
         delete from pgq.parked_event where pe_key = i_parked_id and pe_id = any (i_done) returning 1)
     select n + count(*) into n from gone;
     if n < (select count(distinct id) from unnest(i_done || i_given_up) id) then
-        raise exception using
-            errcode = 'PQ035',
+        raise exception using errcode = 'PQ035',
             message = format('parked events of partition %s are not there any more', part.part_nr),
             hint = 'They were given up while they were processed. Roll back: the rest of the key comes again.';
     end if;

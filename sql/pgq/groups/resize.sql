@@ -19,8 +19,7 @@ declare
 begin
     perform pgq._require_read_committed('pgq.resize_group()');
     if (i_partitions between 1 and 1024) is not true then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('a group cannot have %s partitions', coalesce(i_partitions::text, 'NULL')),
             hint = 'Give 1 to 1024.';
     end if;

@@ -25,8 +25,7 @@ begin
 
     -- Replication applies events even to queues with inserts disabled.
     if q.queue_disable_insert and current_setting('session_replication_role') <> 'replica' then
-        raise exception using
-            errcode = 'PQ006',
+        raise exception using errcode = 'PQ006',
             message = format('inserting into queue %L is disabled', i_queue_name),
             hint = 'This queue is a copy that follows another database, or was closed: insert at its root, '
                    'or set queue_disable_insert to false in pgq.queue.';
@@ -36,8 +35,7 @@ begin
         counter := 'pgq.tx_events_' || q.queue_id;
         total := coalesce(nullif(current_setting(counter, true), ''), '0')::bigint + i_count;
         if total > q.queue_per_tx_limit then
-            raise exception using
-                errcode = 'PQ010',
+            raise exception using errcode = 'PQ010',
                 message = format('more than %s events in one transaction for queue %L', q.queue_per_tx_limit, i_queue_name),
                 hint = 'Commit more often, or raise the limit with pgq.set_queue_config(queue, ''per_tx_limit'', n).';
         end if;
@@ -221,8 +219,7 @@ declare
 begin
     select * into q from pgq.queue where queue_slot0 = new.ev_slot & 262128;
     if not found then
-        raise exception using
-            errcode = 'PQ001',
+        raise exception using errcode = 'PQ001',
             message = format('no queue has slot %s', new.ev_slot & 262143),
             hint = 'Insert with pgq.insert_event().';
     end if;

@@ -64,16 +64,14 @@ declare
     turn    bigint;
 begin
     if q.queue_key_window is null then
-        raise exception using
-            errcode = 'PQ051',
+        raise exception using errcode = 'PQ051',
             message = pg_catalog.format('queue %L takes no keys', i_queue_name),
             hint = pg_catalog.format('Say for how long they shall be remembered: '
                                      'select pgq.set_queue_config(%L, ''key_window'', ''1 day'').', i_queue_name);
     end if;
     select k into bad from pg_catalog.unnest(i_keys) k where pg_catalog.octet_length(k) not between 1 and 1000 limit 1;
     if found then
-        raise exception using
-            errcode = 'PQ052',
+        raise exception using errcode = 'PQ052',
             message = 'invalid key of an event: ' || case when bad = '' then 'it is empty'
                 else pg_catalog.format('%s bytes are too long', pg_catalog.octet_length(bad)) end,
             hint = 'A key has 1 to 1000 bytes, of any characters; an event without one has NULL.';

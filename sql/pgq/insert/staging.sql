@@ -1,7 +1,6 @@
 create or replace function pgq.create_staging(i_job text, i_role name default current_user)
 returns text
 language plpgsql
-volatile
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates a table for events that a job will send when the whole job is done. Fill it in the same transaction: as long
@@ -17,13 +16,11 @@ declare
     v_table text;
 begin
     if coalesce(i_job, '') !~ '^[a-z0-9_]{1,43}$' then
-        raise exception using
-            errcode = 'PQ003',
+        raise exception using errcode = 'PQ003',
             message = format('invalid name of a job: %s', coalesce(quote_literal(i_job), 'NULL')),
             hint = 'A name has 1 to 43 small letters, digits and underscores.';
     elsif not exists (select from pg_roles where rolname = i_role) then
-        raise exception using
-            errcode = 'PQ003',
+        raise exception using errcode = 'PQ003',
             message = format('there is no role %s', quote_nullable(i_role)),
             hint = 'Leave the role out: then it is yours.';
     end if;
@@ -40,7 +37,6 @@ $$;
 create or replace function pgq.staging_tables(i_job text)
 returns setof text
 language plpgsql
-volatile
 set search_path = pg_catalog, pg_temp
 set lock_timeout = '3s'
 as $$
@@ -68,7 +64,6 @@ $$;
 create or replace function pgq.drop_staging(i_table text)
 returns boolean
 language plpgsql
-volatile
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a staging table that is empty. TRUNCATE it first in the same transaction, which only the job's role may do.
@@ -87,8 +82,7 @@ begin
         execute format('lock table %s in access exclusive mode', v_table::regclass);
     end if;
     if pg_relation_size(v_table) > 0 then
-        raise exception using
-            errcode = 'object_in_use',
+        raise exception using errcode = 'object_in_use',
             message = format('staging table %s is not empty', i_table),
             hint = 'As the role of its job, truncate it in the same transaction.';
     end if;

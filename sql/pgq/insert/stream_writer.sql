@@ -18,8 +18,7 @@ declare
 begin
     perform pgq._check_name('writer', i_writer_name);
     if i_stream is null or i_batch is null then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = 'write_stream_batch: stream and batch must not be NULL',
             hint = 'Give what is in the stream''s checkpoint.';
     end if;
@@ -36,8 +35,7 @@ begin
 
     select * into w from pgq.stream_writer where sw_queue = q.queue_id and sw_name = i_writer_name;
     if w.sw_stream <> i_stream then
-        raise exception using
-            errcode = 'PQ017',
+        raise exception using errcode = 'PQ017',
             message = format('writer %L of queue %L is another stream, which wrote its batch %s at %s',
                              i_writer_name, i_queue_name, w.sw_batch, w.sw_time),
             detail = format('That is stream %s, this is %s.', w.sw_stream, i_stream),
@@ -46,8 +44,7 @@ begin
                           'select pgq.forget_stream_writer(%L, %L).', i_queue_name, i_writer_name);
     end if;
     if w.sw_batch > i_batch then
-        raise exception using
-            errcode = 'PQ017',
+        raise exception using errcode = 'PQ017',
             message = format('writer %L of queue %L comes with batch %s after batch %s was written',
                              i_writer_name, i_queue_name, i_batch, w.sw_batch),
             hint = format('Its checkpoint was set back, so its batches may hold other events than those that were written. '

@@ -37,8 +37,7 @@ begin
          where not s.is_ours
             or not (r.rolname = 'pgq_owner' or coalesce(r.rolsuper, true));
         if others is not null then
-            raise exception using
-                errcode = 'duplicate_schema',
+            raise exception using errcode = 'duplicate_schema',
                 message = format('schema %s holds what pgqpy has not made: %s', s.name, others),
                 hint = 'Its owner could have others execute it. Drop it, or move it to another schema; or choose another database.';
         end if;

@@ -73,8 +73,7 @@ $$;
 
 create or replace function pgq._trusts_owner(i_owner oid)
 returns boolean
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the current role may run functions made by another role. It may if that role could act as the current
@@ -92,8 +91,7 @@ $$;
 
 create or replace function pgq._require_trusted(i_schema text, i_name text, i_is_function boolean)
 returns void
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises 42501 unless the current role may trust the object that a foreign name means. The schema's owner counts too,
@@ -143,8 +141,7 @@ begin
                and v_schema is null) o (nr, says, role)
      where not pgq._trusts_owner(o.role);
     if v_reason is not null then
-        raise exception using
-            errcode = 'insufficient_privilege',
+        raise exception using errcode = 'insufficient_privilege',
             message = format('%s could make %s do anything: %s', i_schema || '.' || i_name, current_user, v_reason);
     end if;
 end;
@@ -152,8 +149,7 @@ $$;
 
 create or replace function pgq._maint_function(i_name text)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Checks the name of a foreign function, with a text parameter, that maintenance is to run.
@@ -315,8 +311,7 @@ $$;
 
 create or replace function pgq._grant_perms_from(src_schema text, src_table text, dst_schema text, dst_table text)
 returns integer
-language plpgsql
-strict
+language plpgsql strict
 set search_path = pg_catalog, pg_temp
 as $$
 -- Copies the grants of one table to another, as far as the caller may.
@@ -345,8 +340,7 @@ $$;
 
 create or replace function pgq.tune_storage(i_queue_name text)
 returns integer
-language plpgsql
-strict
+language plpgsql strict
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sets the storage parameters of event tables: no row dies in them, so they need neither free space nor vacuum.

@@ -132,8 +132,7 @@ as $$
 begin
     perform pgq._require_read_committed('rotation');
     if exists (select from pgq.queue where queue_switch_step2 is null and abs(queue_switch_step1) = txid_current()) then
-        raise exception using
-            errcode = 'PQ013',
+        raise exception using errcode = 'PQ013',
             message = 'step 2 of a rotation must not run in the transaction of step 1',
             hint = 'Commit, then call pgq.maint_rotate_tables_step2() again.';
     end if;

@@ -6,8 +6,7 @@
 
 create or replace function pgq.row_count(i_table regclass)
 returns bigint
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of rows of a table, as of the newest batch of the consumer that counts them. The view
@@ -20,14 +19,12 @@ declare
 begin
     select * into n from pgq.row_counts where table_name = i_table order by as_of desc nulls last limit 1;
     if not found then
-        raise exception using
-            errcode = 'PQ061',
+        raise exception using errcode = 'PQ061',
             message = pg_catalog.format('the rows of table %s are not counted, or you may not select from it', i_table),
             hint = 'Run a counter for it: pgqpy run row_counter config.toml';
     end if;
     if n.row_count is null then
-        raise exception using
-            errcode = 'serialization_failure',
+        raise exception using errcode = 'serialization_failure',
             message = 'the counts have been rewritten since this transaction took its snapshot',
             hint = 'Roll back and run the transaction again; in READ COMMITTED this does not happen.';
     end if;
@@ -37,8 +34,7 @@ $$;
 
 create or replace function pgq._row_count_identity(i_queue text, i_table regclass)
 returns oid[]
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Returns the triggers that capture all inserts, deletes and truncates of a table into a queue, and the table's
 -- partitions. Raises PQ060 if they are not captured.
@@ -61,8 +57,7 @@ begin
             then 'has tables that inherit from it, whose changes are not captured'
     end;
     if wrong is not null then
-        raise exception using
-            errcode = 'PQ060',
+        raise exception using errcode = 'PQ060',
             message = pg_catalog.format('table %s %s: its rows cannot be counted', i_table, wrong),
             hint = case when wrong like 'has tables%' then 'Count the tables that inherit one by one.'
                    else pg_catalog.format('As its owner: select pgq.capture_table(%L, %L%s)', i_table, i_queue,
@@ -79,8 +74,7 @@ $$;
 
 create or replace function pgq._event_table_name(i_table regclass)
 returns text
-language sql
-stable
+language sql stable
 as $$
 -- Returns a table's name in the form of ev_extra1 of captured changes, without quotes.
     select n.nspname || '.' || c.relname
@@ -92,8 +86,7 @@ $$;
 create or replace function pgq._stale_row_counts(
     i_registration int4, i_queue text, i_tables regclass[], i_prev_tick bigint, i_prev_seq bigint)
 returns setof regclass
-language sql
-stable
+language sql stable
 as $$
 -- Returns the tables whose rows have to be counted before changes after a tick can be added: tables that were never
 -- counted; tables that had other triggers, partitions or another name then; and, if the consumer was moved, tables
@@ -111,8 +104,7 @@ $$;
 
 create or replace function pgq.find_counted_tables(i_tables text[])
 returns regclass[]
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Returns the tables with these names, looked up as the caller: for the other functions here.
 -- Parameters:
@@ -123,8 +115,7 @@ declare
 begin
     select name into missing from pg_catalog.unnest(i_tables) name where pg_catalog.to_regclass(name) is null;
     if found then
-        raise exception using
-            errcode = 'PQ060',
+        raise exception using errcode = 'PQ060',
             message = pg_catalog.format('there is no table %s: its rows cannot be counted', missing),
             hint = 'Write its schema and name as in SQL: shop.flight, or shop."Flight".';
     end if;
@@ -181,8 +172,7 @@ begin
         perform pgq._find_registration(i_queue_name, i_consumer_name);  -- raises the error: just unregistered
     end if;
     if i_batch_id is not null and i_batch_id is distinct from p.pos_batch then
-        raise exception using
-            errcode = 'PQ004',
+        raise exception using errcode = 'PQ004',
             message = format('batch %s of consumer %s on queue %s is not open', i_batch_id, i_consumer_name, i_queue_name),
             hint = 'Does the consumer run twice? Each consumer name is for one process.';
     end if;

@@ -242,8 +242,7 @@ declare
     d   record;
 begin
     if q.queue_external_ticker or q.queue_ticker_paused then
-        raise exception using
-            errcode = 'PQ014',
+        raise exception using errcode = 'PQ014',
             message = case when q.queue_external_ticker
                 then format('ticks of queue %L come from elsewhere', i_queue_name)
                 else format('the ticker is paused for queue %L', i_queue_name) end,
@@ -282,8 +281,7 @@ begin
        and queue_external_ticker
        and not queue_ticker_paused;
     if not found then
-        raise exception using
-            errcode = 'PQ014',
+        raise exception using errcode = 'PQ014',
             message = format('queue %s does not exist or takes no ticks from elsewhere', coalesce(quote_literal(i_queue_name), 'NULL')),
             hint = 'Only a queue with external_ticker set, and not paused, takes ticks from elsewhere.';
     end if;
@@ -291,8 +289,7 @@ begin
     perform pgq._check_native_txid();
     newest := (pgq._last_tick(q.queue_id)).tick_id;
     if i_tick_id is null or i_tick_id <= newest then
-        raise exception using
-            errcode = 'PQ011',
+        raise exception using errcode = 'PQ011',
             message = format('tick %s of queue %L does not come after tick %s', coalesce(i_tick_id::text, 'NULL'), i_queue_name, newest),
             hint = 'Tick ids must ascend.';
     end if;

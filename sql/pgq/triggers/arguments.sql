@@ -4,8 +4,7 @@ language plpgsql
 as $$
 -- Raises PQ023, for triggers with the argument deny.
 begin
-    raise exception using
-        errcode = 'PQ023',
+    raise exception using errcode = 'PQ023',
         message = pg_catalog.format('%s on table %s is denied', i_operation, i_relation::pg_catalog.regclass),
         detail = pg_catalog.format('The table is filled from queue %L.', i_queue_name),
         hint = 'Change the rows where the queue''s events come from.';
@@ -16,8 +15,7 @@ create or replace function pgq._row_arguments(
     i_arguments text[],
     out key_list text[], out ignored text[], out has_ignore boolean, out skip boolean, out backup boolean,
     out deny boolean, out expressions text[])
-language plpgsql
-immutable
+language plpgsql immutable
 as $$
 -- Reads the arguments of a row trigger. If an argument is given twice, the last list of columns counts, but the first
 -- expression, as in PgQ.
@@ -44,8 +42,7 @@ begin
     expressions := pg_catalog.array_fill(null::text, array[7]);
 
     if coalesce(pg_catalog.cardinality(i_arguments), 0) = 0 then
-        raise exception using
-            errcode = 'PQ020',
+        raise exception using errcode = 'PQ020',
             message = 'trigger without a queue name',
             hint = 'The first argument is the queue: execute function pgq.jsontriga(''queue'').';
     end if;
@@ -76,8 +73,7 @@ begin
         end if;
 
         if v_name is null then
-            raise exception using
-                errcode = 'PQ020',
+            raise exception using errcode = 'PQ020',
                 message = pg_catalog.format('unknown trigger argument %L', v_argument),
                 hint = 'Known are SKIP, backup, deny, ignore=columns, pkey=columns, when=expression and '
                        'ev_type=, ev_data=, ev_extra1= to ev_extra4=expression.';
@@ -88,8 +84,7 @@ $$;
 
 create or replace function pgq._bind_columns(i_expression text, i_columns name[])
 returns text
-language plpgsql
-immutable strict parallel safe
+language plpgsql immutable strict parallel safe
 as $$
 -- Turns an expression from a trigger's arguments into a query: each name of a column of the table becomes a field of
 -- the query's parameter, which is the row. PgQ binds names in the same way, so a column's name means the row's value
@@ -128,8 +123,7 @@ begin
             v_token := pg_catalog.substring(v_rest, 1, 2 * pg_catalog.length(v_tag) + pg_catalog.length(
                 pg_catalog.split_part(pg_catalog.substr(v_rest, pg_catalog.length(v_tag) + 1), v_tag, 1)));
         elsif v_rest ~ '^\$[0-9]' then
-            raise exception using
-                errcode = 'PQ020',
+            raise exception using errcode = 'PQ020',
                 message = pg_catalog.format('parameter in the trigger''s expression %L', i_expression),
                 hint = 'Name the columns themselves: the expression sees the row''s values under their names.';
         else

@@ -55,8 +55,7 @@ begin
                 end;
         exit when v_fits;
         if attempt = 2 then
-            raise exception using
-                errcode = 'serialization_failure',
+            raise exception using errcode = 'serialization_failure',
                 message = pg_catalog.format('table %s has changed since this transaction took its snapshot',
                                             i_relation::pg_catalog.regclass),
                 hint = 'Roll back and run the transaction again.';
@@ -65,14 +64,12 @@ begin
     end loop;
 
     if l.skip and i_when = 'AFTER' then
-        raise exception using
-            errcode = 'PQ020',
+        raise exception using errcode = 'PQ020',
             message = 'SKIP in an AFTER trigger, where the row is written already',
             hint = 'Create the trigger BEFORE the operation, or leave out SKIP.';
     end if;
     if l.keyless and i_operation <> 'INSERT' then
-        raise exception using
-            errcode = 'PQ021',
+        raise exception using errcode = 'PQ021',
             message = pg_catalog.format('%s on table %s, which has no primary key', i_operation, i_relation::pg_catalog.regclass),
             hint = 'Add a primary key, or name columns that identify a row with the trigger argument pkey=columns.';
     end if;
@@ -110,8 +107,7 @@ begin
         loop
             if (v_old[v_column] is distinct from v_values[v_column] or l.by_operator[v_column])
                     and pgq._changed_columns(l, i_old, i_row, v_old, v_values, array[v_column]) <> '{}' then
-                raise exception using
-                    errcode = 'PQ022',
+                raise exception using errcode = 'PQ022',
                     message = pg_catalog.format('UPDATE of table %s changes the key (%s)',
                                                 i_relation::pg_catalog.regclass, l.key_list),
                     hint = 'Delete the row and insert it with its new key, so that readers of the events can tell which row it was.';
@@ -192,15 +188,13 @@ begin
     end if;
     a := pgq._row_arguments(i_arguments);
     if i_operation <> 'TRUNCATE' then
-        raise exception using
-            errcode = 'PQ020',
+        raise exception using errcode = 'PQ020',
             message = pg_catalog.format('trigger for each statement of %s', i_operation),
             hint = 'Create it FOR EACH ROW; to write a statement''s events at once use pgq.capture_table().';
     end if;
     if (a.skip and i_when = 'AFTER') or a.backup or a.has_ignore or a.key_list is not null
             or pg_catalog.num_nonnulls(variadic a.expressions) > 0 then
-        raise exception using
-            errcode = 'PQ020',
+        raise exception using errcode = 'PQ020',
             message = 'trigger for TRUNCATE with an argument that makes no sense for it',
             hint = 'The queue''s name, deny, and in a BEFORE trigger SKIP are all it can have.';
     end if;

@@ -1,7 +1,6 @@
 create or replace function pgq._row_value(i_query text, i_row anyelement, i_boolean boolean)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Returns the value of an expression from a trigger's arguments, in its type's text form.
 -- Parameters:
@@ -17,8 +16,7 @@ begin
     if i_boolean
             and pg_catalog.texteq((select pg_catalog.json_typeof(value) from pg_catalog.json_each(v_json) limit 1), 'boolean')
                 is not true then
-        raise exception using
-            errcode = 'PQ020',
+        raise exception using errcode = 'PQ020',
             message = pg_catalog.format('the trigger''s condition is neither true nor false: %s', i_query),
             hint = 'Write a boolean expression after when=, with coalesce() if columns in it may be null.';
     end if;
@@ -60,8 +58,7 @@ $$;
 
 create or replace function pgq._row_expressions(i_relation oid, i_arguments text[], i_row anyelement)
 returns text[]
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Returns the values of the expressions in a trigger's arguments. It runs with the rights of the role that changes the
 -- table, like everything that a trigger does. It is stable, so that a query in an expression sees the tables as they

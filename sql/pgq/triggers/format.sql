@@ -102,8 +102,7 @@ $$;
 
 create or replace function pgq._row_url(i_template text, i_values text[])
 returns text
-language sql
-stable strict
+language sql stable strict
 as $$
 -- A row as logutriga writes it: column=value&..., a null column without '='.
 -- Parameters:
@@ -154,8 +153,7 @@ begin
     end if;
     if exists (select from pg_catalog.unnest(i_layout.key_columns) k where i_old[k] is null)
             or (i_operation = 'UPDATE' and v_shown = '{}') then
-        raise exception using
-            errcode = 'PQ021',
+        raise exception using errcode = 'PQ021',
             message = pg_catalog.format('%s of a row of table %s whose key (%s) is null or missing',
                                         i_operation, i_layout.relation::pg_catalog.regclass, i_layout.key_list),
             hint = 'pgq.sqltriga finds rows by their key: give it columns that are never null, with pkey=columns.';

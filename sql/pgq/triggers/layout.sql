@@ -1,7 +1,6 @@
 create or replace function pgq._row_columns(i_relation oid)
 returns table (attnum int2, attname name, atttypid oid, by_operator boolean, plain boolean, is_domain boolean)
-language sql
-stable
+language sql stable
 as $$
 -- Returns a table's columns, and the properties of their types that the row triggers need.
 -- Returns:
@@ -142,8 +141,7 @@ begin
     if exists (select from unnest(l.columns) c where c like '\_pgq\_ev\_%') then
         l.magic_columns := array(select array_position(l.columns, m) from unnest(v_magic) m);
         if exists (select from unnest(l.columns) c where c like '\_pgq\_ev\_%' and c <> all (v_magic)) then
-            raise exception using
-                errcode = 'PQ020',
+            raise exception using errcode = 'PQ020',
                 message = format('unknown column %I in table %s: names that start with _pgq_ev_ are special',
                                  (select c from unnest(l.columns) c where c like '\_pgq\_ev\_%' and c <> all (v_magic) limit 1),
                                  i_relation::regclass),

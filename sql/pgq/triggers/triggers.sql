@@ -1,7 +1,6 @@
 create or replace function pgq.sqltriga()
 returns trigger
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Row trigger for INSERT, UPDATE, DELETE: the change as a piece of SQL. Statement trigger for TRUNCATE.
 --
@@ -46,8 +45,7 @@ $$;
 
 create or replace function pgq.logutriga()
 returns trigger
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Row trigger for INSERT, UPDATE, DELETE: the row, urlencoded. Statement trigger for TRUNCATE.
 --
@@ -80,8 +78,7 @@ $$;
 
 create or replace function pgq.jsontriga()
 returns trigger
-language plpgsql
-stable
+language plpgsql stable
 as $$
 -- Row trigger for INSERT, UPDATE, DELETE: the row as JSON. Statement trigger for TRUNCATE.
 --

@@ -1,7 +1,6 @@
 create or replace function pgq._row_values(i_row text, i_columns int)
 returns text[]
-language plpgsql
-immutable parallel safe
+language plpgsql immutable parallel safe
 as $$
 -- Returns the columns of a row in their text form: exactly what the types' output functions write. JSON would lose it
 -- (dates, booleans, arrays, values that are JSON themselves), and so would casts to text (booleans, types with a cast
@@ -46,8 +45,7 @@ $$;
 
 create or replace function pgq._urlencode(i_text text)
 returns text
-language plpgsql
-immutable strict parallel safe
+language plpgsql immutable strict parallel safe
 as $$
 -- Encodes a text for a urlencoded row: letters, digits, '_', '.' and '-' stay, a space becomes '+', each other byte (in
 -- the database's encoding) '%' and two lower case hex digits.

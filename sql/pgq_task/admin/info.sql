@@ -219,7 +219,6 @@ $$;
 create or replace function pgq_task.server_time()
 returns timestamptz
 language sql
-volatile
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the server's time, which leases and schedules use.

@@ -135,8 +135,7 @@ $$;
 
 create or replace function pgq_task._require_insert(i_queues text[])
 returns void
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ070 if one of these queues does not exist, 42501 if the caller may not insert into it.

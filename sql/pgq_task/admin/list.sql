@@ -78,8 +78,7 @@ $$;
 
 create or replace function pgq_task._filter_sql(i_filter jsonb)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the condition on pgq_task.task_status, with the alias s, for a filter.
@@ -151,8 +150,7 @@ $$;
 
 create or replace function pgq_task._require_limit(i_max_tasks int4)
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a limit is null or positive.

@@ -134,8 +134,7 @@ $$;
 
 create or replace function pgq_task._collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[])
 returns jsonb
-language sql
-stable
+language sql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
@@ -216,8 +215,7 @@ $$;
 
 create or replace function pgq_task._require_modification(i_kind text, i_list jsonb, i_force boolean default false)
 returns void
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid.
@@ -269,8 +267,7 @@ $$;
 
 create or replace function pgq_task._require_named_once(i_ids bigint[], i_what text)
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 for a task that is named twice for the same operation.

@@ -121,8 +121,7 @@ $$;
 
 create or replace function pgq_task.get_queue_grants(queue text default null)
 returns table (queue_name text, restricted boolean, role text, actions text[])
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the grants on task queues.
@@ -151,8 +150,7 @@ $$;
 
 create or replace function pgq_task._actions()
 returns text[]
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the actions that can be granted.
     select '{insert,claim,change,delete,read}'::text[];
@@ -160,8 +158,7 @@ $$;
 
 create or replace function pgq_task._has_right(i_queue_id int4, i_action text, i_user name default null)
 returns boolean
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the caller has a right on the tasks of a restricted queue. The caller is the role of SET ROLE, or
@@ -178,8 +175,7 @@ $$;
 
 create or replace function pgq_task._role_has_right(i_role name, i_queue_id int4, i_action text)
 returns boolean
-language sql
-stable
+language sql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a role has a right on the tasks of a restricted queue.
@@ -208,8 +204,7 @@ $$;
 
 create or replace function pgq_task._require_right(i_queue_id int4, i_action text)
 returns boolean
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns true, or raises 42501 if the caller may not do this with the tasks of a restricted queue.
@@ -220,8 +215,7 @@ begin
         return true;
     end if;
     select queue_name into v_queue from pgq_task.queue where queue_id = i_queue_id;
-    raise exception using
-        errcode = '42501',
+    raise exception using errcode = '42501',
         message = format('role %I may not %s tasks of queue %L', coalesce(nullif(current_setting('role'), 'none'), session_user),
                          i_action, v_queue),
         hint = case when pgq_task._runs_for_another()
@@ -233,8 +227,7 @@ $$;
 
 create or replace function pgq_task._require_role(i_role text)
 returns oid
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the role of this name; raises PQ072 if there is none.
@@ -251,8 +244,7 @@ $$;
 
 create or replace function pgq_task._require_actions(i_actions text[])
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless these are actions.

@@ -24,8 +24,7 @@ $$;
 
 create or replace function pgq_task.payload_index_sql(queue text)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the statement that creates the index of pgq_task.index_payload(1) without blocking workers. It cannot run in
@@ -73,8 +72,7 @@ $$;
 
 create or replace function pgq_task._has_payload_index(i_queue_id int4)
 returns boolean
-language sql
-stable
+language sql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether payloads of the queue are indexed.
@@ -83,8 +81,7 @@ $$;
 
 create or replace function pgq_task._id_of_queue(i_queue text)
 returns int4
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the id of the queue; raises PQ070 if there is none.

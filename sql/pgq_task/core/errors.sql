@@ -4,8 +4,7 @@ language plpgsql
 as $$
 -- Raises PQ070.
 begin
-    raise exception using
-        errcode = 'PQ070',
+    raise exception using errcode = 'PQ070',
         message = pg_catalog.format('task queue %s does not exist', coalesce(pg_catalog.quote_literal(i_queue), 'NULL')),
         hint = 'Create it with pgq_task.create_queue(name); pgq_task.get_queue_info() lists the task queues there are.';
 end;
@@ -18,8 +17,7 @@ as $$
 -- Raises PQ071: nothing was changed, because some tasks are not in the state that the caller expects. The detail is
 -- JSON: a list of {"id", "version", "reason", ...}, reason one of missing, claimed, collision.
 begin
-    raise exception using
-        errcode = 'PQ071',
+    raise exception using errcode = 'PQ071',
         message = i_message,
         detail = i_conflicts::text,
         hint = 'Nothing was changed. Drop what was done for these tasks and claim again: '

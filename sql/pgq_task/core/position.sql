@@ -1,7 +1,6 @@
 create or replace function pgq_task._position_of(i_time timestamptz)
 returns bigint
-language sql
-stable
+language sql stable
 as $$
 -- Returns the position in a lane of a task that is available from a time on: 256 positions per microsecond, so that
 -- tasks of one microsecond still have an order. Simple enough to be inlined. The operators of these functions fit the
@@ -21,8 +20,7 @@ $$;
 
 create or replace function pgq_task._time_of(i_pos bigint)
 returns timestamptz
-language sql
-stable
+language sql stable
 as $$
 -- Returns the time of a position; infinity for a stopped task.
     select case when i_pos = 9223372036854775807 then 'infinity'::pg_catalog.timestamptz
@@ -31,8 +29,7 @@ $$;
 
 create or replace function pgq_task._position_at(i_at timestamptz, i_delay interval)
 returns bigint
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the position of a task that is to be available at a time, or after a delay. A time in the past is now. One
@@ -62,8 +59,7 @@ $$;
 
 create or replace function pgq_task._is_parked(i_pos bigint)
 returns boolean
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns whether a position is one of pgq_task._parking_of(1), and not a time. Inlined.
     select i_pos between 4611686018427387904 and 9223372036854775806;

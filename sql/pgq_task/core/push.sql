@@ -283,8 +283,7 @@ $$;
 
 create or replace function pgq_task._require_priority(i_priority int4)
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 as $$
 -- Raises PQ072 unless this is a smallint. (The parameters are not, because that would find no function for the literal
 -- 5.)

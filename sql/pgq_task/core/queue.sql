@@ -155,8 +155,7 @@ begin
         when duplicate_table then
             null; -- The other transaction has created it, and the snapshot is older.
         when foreign_key_violation then
-            raise exception using
-                errcode = 'PQ070',
+            raise exception using errcode = 'PQ070',
                 message = 'the task queue was dropped meanwhile',
                 hint = 'pgq_task.get_queue_info() lists the task queues there are.';
     end;
@@ -203,8 +202,7 @@ begin
     end if;
     select count(*) into v_tasks from (select from pgq_task.task t where t.queue_id = v_id limit 1000) t;
     if v_tasks > 0 and drop_queue.force is not true then
-        raise exception using
-            errcode = 'PQ073',
+        raise exception using errcode = 'PQ073',
             message = format('task queue %L has %s', queue, case v_tasks when 1 then 'a task' when 1000 then '1000 tasks or more'
                                                              else v_tasks || ' tasks' end),
             hint = 'Finish or move them, or drop it with force => true, which deletes them.';

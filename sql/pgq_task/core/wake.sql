@@ -108,8 +108,7 @@ $$;
 
 create or replace function pgq_task._require_queues(i_queues text[])
 returns void
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all.

@@ -1,7 +1,6 @@
 create or replace function pgq_task._finished_slot(i_keep interval, i_time timestamptz)
 returns int4
-language sql
-stable
+language sql stable
 as $$
 -- Returns the number of the table that is written at a given time, for a queue that keeps tasks for this long. Tables
 -- change at intervals of at least a minute, so that none becomes completely old only between two calls of
@@ -112,8 +111,7 @@ $$;
 
 create or replace function pgq_task._finished_sql(i_queue_id int4)
 returns text
-language sql
-immutable
+language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the query for all finished tasks of a queue that has tables for them. A query of the parent table would lock
@@ -127,8 +125,7 @@ create or replace function pgq_task.finished_tasks(
     finished_from timestamptz default null, finished_before timestamptz default null,
     payload jsonb default null, outcome text default null)
 returns setof pgq_task.finished
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the kept finished tasks of a queue, the newest first.
@@ -175,8 +172,7 @@ $$;
 
 create or replace function pgq_task.get_result(task_id bigint)
 returns table (queue text, status text, result jsonb, error text)
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$

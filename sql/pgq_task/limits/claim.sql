@@ -139,8 +139,7 @@ $$;
 
 create or replace function pgq_task._with(i_map jsonb, i_key text, i_changes jsonb)
 returns jsonb
-language sql
-stable
+language sql stable
 as $$
 -- Returns a JSON object of objects with changes to one of them. Inlined.
     select i_map || pg_catalog.jsonb_build_object(i_key, coalesce(i_map -> i_key, '{}') || i_changes);
@@ -164,8 +163,7 @@ $$;
 
 create or replace function pgq_task._take_limited(r pgq_task.limited_claim, i_id bigint, i_key text, i_mark bigint)
 returns pgq_task.limited_claim
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Adds a task to a claim, and counts it for its key.
@@ -411,8 +409,7 @@ $$;
 
 create or replace function pgq_task._limit_key_of(i_headers jsonb)
 returns text
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the key by which limits count a task, short enough for an index; null for none. Inlined.
     select case when pg_catalog.octet_length(i_headers ->> 'limit_key') > 200 then pg_catalog.md5(i_headers ->> 'limit_key')
@@ -421,8 +418,7 @@ $$;
 
 create or replace function pgq_task._parking_of(i_key text)
 returns bigint
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the first of the 2^38 positions, after all times, where tasks of a key wait. Keys may share them.
     select 4611686018427387904 + ((pg_catalog.hashtext(i_key) & 8388607)::bigint << 38);
@@ -430,8 +426,7 @@ $$;
 
 create or replace function pgq_task._parking_position(i_key text, i_parked bigint)
 returns bigint
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the position of the task of a key that is parked as this one in a row; null without a key. Inlined.
     select pgq_task._parking_of(i_key) + (i_parked & 274877906943);
@@ -439,8 +434,7 @@ $$;
 
 create or replace function pgq_task._is_slot(i_pos bigint)
 returns boolean
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns whether a position was given to a task because its key's rate is used up. No other position ends with these
 -- bits: tasks that are pushed together skip them. Inlined.

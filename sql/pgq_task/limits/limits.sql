@@ -93,8 +93,7 @@ $$;
 create or replace function pgq_task.get_limits(queue text default null)
 returns table (queue_name text, max_running int4, max_running_per_key int4, rate int4, rate_per_key int4, rate_period interval,
                running int4, recent int4)
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the limits of queues, as set by pgq_task.set_limits(6), and how much of them is used.

@@ -147,8 +147,7 @@ $$;
 create or replace function pgq_task.get_periodic_info(periodic text default null)
 returns table (name text, queue text, cron text, time_zone text, payload jsonb, priority int2, missed text,
                last_due timestamptz, paused timestamptz, headers jsonb, unique_key text, order_key text)
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the periodic tasks.

@@ -99,8 +99,7 @@ begin
         execute format('select exists (select from %s where %I is not null)', i_table, v_next) into v_waiting;
     end if;
     if v_waiting then
-        raise exception using
-            errcode = 'PQ073',
+        raise exception using errcode = 'PQ073',
             message = format('rows of table %s wait to be processed', i_table),
             hint = format('Process them, or set their %I to null; force => true forgets that they wait.', v_next);
     end if;
@@ -114,8 +113,7 @@ $$;
 
 create or replace function pgq_task.table_index_sql(i_table regclass, names jsonb default '{}', online boolean default true)
 returns text
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the statement that creates the index on a table's next_attempt. With online = true it does not block writers,
@@ -128,8 +126,7 @@ $$;
 
 create or replace function pgq_task.describe_table(i_table regclass, names jsonb default '{}')
 returns table (table_name text, key_columns text[], key_types text[], has_index boolean, signal text)
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns what a worker needs to know to process the rows of a table.
@@ -164,8 +161,7 @@ $$;
 
 create or replace function pgq_task.table_sizes(i_table regclass, names jsonb default '{}')
 returns table (status text, stopped bigint, due bigint, scheduled bigint, attempts int4, oldest interval)
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Counts the rows of a table by status. It reads the whole table, with the caller's rights.
@@ -186,8 +182,7 @@ $$;
 
 create or replace function pgq_task.was_left(i_xmin xid, i_xmax xid)
 returns boolean
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the last transaction that locked or changed a row did not commit. PostgreSQL stores the id of such a

@@ -119,8 +119,7 @@ $$;
 
 create or replace function pgq_task._quiet_sequence(i_table regclass, i_next text)
 returns regclass
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the sequence that belongs to a table's column next_attempt, if there is one.
@@ -134,8 +133,7 @@ $$;
 
 create or replace function pgq_task._table_signal(i_table regclass, i_next text)
 returns text
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the payload on the channel pgq_task_table for a table.

@@ -52,8 +52,7 @@ $$;
 
 create or replace function pgq_task._cancelled(i_id bigint)
 returns text
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled.

@@ -157,8 +157,7 @@ $$;
 
 create or replace function pgq_task._is_first(i_queue_id int4, i_order_key text, i_id bigint)
 returns boolean
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a task is the earliest one with its order_key. This is a function, so that claims of tasks without a
@@ -175,8 +174,7 @@ $$;
 
 create or replace function pgq_task._require_lease(i_lease interval)
 returns void
-language plpgsql
-stable
+language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a lease is null, or positive and no longer than 10 years.

@@ -176,8 +176,7 @@ $$;
 
 create or replace function pgq_task._lost_error()
 returns text
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the error text for an attempt that ended without a report.
     select 'the worker was lost'::text;
@@ -185,8 +184,7 @@ $$;
 
 create or replace function pgq_task._comes_again(i_task pgq_task.task, i_max_attempts int4)
 returns boolean
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows more
@@ -218,8 +216,7 @@ $$;
 
 create or replace function pgq_task._failure_headers()
 returns text[]
-language sql
-immutable
+language sql immutable
 as $$
 -- Returns the names of the headers that pgq_task._to_error_queue(2) writes and pgq_task.requeue(3) removes.
     select '{origin,reason,attempts,buried_at,unique_key,before}'::text[];

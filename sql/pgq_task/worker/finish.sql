@@ -149,8 +149,7 @@ $$;
 
 create or replace function pgq_task._require_same_length(i_ids bigint[], i_versions int4[])
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless each id has its version.
@@ -166,8 +165,7 @@ $$;
 
 create or replace function pgq_task._require_one_each(i_what text, i_number int4, i_ids bigint[])
 returns void
-language plpgsql
-immutable
+language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a list has one element for each task, or is null.
@@ -198,8 +196,7 @@ $$;
 
 create or replace function pgq_task._conflicts_of(i_claimant text, i_ids bigint[], i_versions int4[])
 returns jsonb
-language sql
-stable
+language sql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the reasons why a claimant must not change these tasks; null if it may.

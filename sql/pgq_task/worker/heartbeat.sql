@@ -53,8 +53,7 @@ $$;
 create or replace function pgq_task.get_progress(queue_name text default null, ids bigint[] default null)
 returns table (id bigint, queue text, claimant text, lease timestamptz, done float8, total float8, note text, at timestamptz,
                cancelled text)
-language plpgsql
-stable
+language plpgsql stable
 security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of claimed tasks that have reported it, or were cancelled.

@@ -338,8 +338,7 @@ $$;
 
 create or replace function pgq_task._full_xid(i_xid xid, i_next xid8 default null)
 returns xid8
-language sql
-stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the transaction id with these 32 bits that is nearest to i_next, before or after it; without i_next, nearest
