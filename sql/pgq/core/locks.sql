@@ -45,7 +45,7 @@ $$;
 create or replace function pgq._lock_key(i_key text)
 returns int4
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of a lock, which is the first of two if it has two. It is immutable: a constant in every plan.
 declare
