@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from pgqpy.embedded import Server
 from tests.fixtures.fix_db import create_database, drop_database
+from tests.fixtures.pages import blocks, text_of
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = blocks(text_of("testing.md"))
 
 #: A consumer, and the simplest test of one.
 CONSUMER = """

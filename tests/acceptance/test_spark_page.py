@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -11,13 +10,12 @@ import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, section, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 COPIED = "select id, name, amount from orders_copy order by id"
 
@@ -25,9 +23,8 @@ COPIED = "select id, name, amount from orders_copy order by id"
 @pytest.fixture
 def page(dsn: str) -> dict[str, Any]:
     """The names defined by the Python code of the section."""
-    section = PAGE.partition("\n### Keeping a copy\n")[2].partition("\n## ")[0]
     names: dict[str, Any] = {"__name__": __name__, "target": dsn}
-    for block in re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+    for block in blocks(section(text_of("spark.md"), "### Keeping a copy")):
         exec(block, names)
     return names
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,15 +12,16 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import pgqpy.alembic
+from tests.fixtures import pages
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import text_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sqlalchemy.md").read_text()
+PAGE = text_of("sqlalchemy.md")
 
 
 def blocks(title: str) -> list[str]:
     """The Python of one section."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    return re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return pages.blocks(pages.section(PAGE, f"## {title}"))
 
 
 def order() -> Any:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from pgqpy.tasks import TaskApp, Tasks
-from tests.acceptance.test_tasks_page import ROOT, blocks
+from pgqpy.tasks.app import TaskApp
+
+from pgqpy.tasks import Tasks
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, text_of
 
-PAGE = (ROOT / "docs" / "tasks-cli.md").read_text()
+PAGE = text_of("tasks-cli.md")
 
 
 def test_the_page(cli: Cli, conn: Connection) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pgqpy.tasks import Tasks
-from tests.acceptance.test_tasks_page import ROOT, blocks, run
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, run, text_of
 
-JOBS = (ROOT / "docs" / "tasks-jobs.md").read_text()
-HISTORY = (ROOT / "docs" / "tasks-history.md").read_text()
+JOBS = text_of("tasks-jobs.md")
+HISTORY = text_of("tasks-history.md")
 
 
 @pytest.fixture

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pgqpy.tasks import Tasks, TaskWorker
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, run, text_of
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "tasks.md").read_text()
-
-
-def blocks(text: str, language: str = "python") -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-
-
-def run(block: str, names: dict[str, Any]) -> None:
-    # Readers of the page leave it running.
-    exec(block.replace(".run()", ".run(until_empty=True)"), names)
+PAGE = text_of("tasks.md")
 
 
 @pytest.mark.every_pg

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pgqpy.tasks import PipelineWorker, Tasks
-from tests.acceptance.test_tasks_page import ROOT, blocks, run
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, run, text_of
 
-PAGE = (ROOT / "docs" / "tasks-pipelines.md").read_text()
+PAGE = text_of("tasks-pipelines.md")
 
 
 def test_the_page(conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from sqlalchemy.orm import Session
 
 import pgqpy.alembic  # noqa: F401
 from pgqpy.tasks import TableWorker
-from tests.acceptance.test_tasks_page import ROOT, blocks, run
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, run, text_of
 
-PAGE = (ROOT / "docs" / "tasks-tables.md").read_text()
+PAGE = text_of("tasks-tables.md")
 
 
 def execute(conn: Connection, statements: str) -> Any:

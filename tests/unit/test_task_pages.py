@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.fixtures.pages import blocks
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -35,7 +36,7 @@ def used(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("page", sorted(DOCS.glob("tasks*.md")), ids=lambda page: page.stem)
 def test_what_a_block_uses_is_of_it_or_of_one_before(page: Path) -> None:
     known = set(dir(builtins))
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+    for block in blocks(page.read_text()):
         tree = ast.parse(block)
         known |= {*bound(tree)}
         assert {*used(tree)} <= known

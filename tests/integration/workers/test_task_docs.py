@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, text_of
 
-DOCS = Path(__file__).parents[3] / "docs"
 
-
-def blocks(page: str) -> list[str]:
-    found = re.findall(r"^```sql\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+def sql_of(page: str) -> list[str]:
+    found = blocks(text_of(page), "sql")
     assert found
     return found
 
 
 def test_what_the_page_about_changes_shows_works(conn: Connection) -> None:
-    for block in blocks("tasks-modify.md"):
+    for block in sql_of("tasks-modify.md"):
         conn.execute(block.encode())
     # the one that failed is back, the one of the second claim is claimed
     found = tasks.rows(conn, "select queue, payload, error from pgq_task.tasks where error <> ''")
@@ -39,6 +35,6 @@ def roles(conn: Connection) -> object:
 
 @pytest.mark.usefixtures("roles")
 def test_what_the_page_about_permissions_shows_works(conn: Connection) -> None:
-    for block in blocks("tasks-permissions.md"):
+    for block in sql_of("tasks-permissions.md"):
         conn.execute(block.encode())
     assert ops.value(conn, "select count(*) from pgq_task.get_queue_grants('payments')") == 2

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +15,7 @@ from pgqpy_consumers.settings import ConfigError, build
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
-
-PAGE = (Path(__file__).parents[3] / "docs" / "tasks-events.md").read_text()
+from tests.fixtures.pages import blocks, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -189,7 +186,7 @@ def test_what_the_page_shows_works(
     conn: Connection, dsn: str, queue: str, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGQPY_DSN", dsn)
-    reminders, shipping = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    reminders, shipping = blocks(text_of("tasks-events.md"))
     names: dict[str, Any] = {"__name__": __name__}
     exec(reminders, names)
     consumer = make(dsn, queue, names["Reminders"])
