@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from pgqpy.tasks.app import TaskApp
-
-from pgqpy.tasks import Tasks
+from pgqpy.tasks import TaskApp, Tasks
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.pages import blocks, text_of
