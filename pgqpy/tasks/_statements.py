@@ -91,8 +91,8 @@ select * from pgq_task.replay(%s::text, %s::text, %s::bigint[], %s::timestamptz,
                               %s::jsonb, %s::text, %s::int4)
 """
 STATISTICS = b"""
-select queue_name as queue, pushed, claimed, finished, popped, failed, buried, released, moved,
-       deleted
+select queue_name as queue, pushed, claimed, finished, popped, failed_attempts, failed,
+       released, moved, deleted
   from pgq_task.get_statistics(%s)
 """
 SET_LIMITS = b"""

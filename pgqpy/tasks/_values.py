@@ -134,8 +134,8 @@ class FinishedTask:
 class TaskStatistics:
     """The number of times each operation was done on tasks of a queue since it was created.
 
-    ``claimed`` counts attempts, popped tasks included, ``failed`` failed attempts, ``buried``
-    tasks that went to the error queue, ``released`` those given back untried, ``moved`` those that
+    ``claimed`` counts attempts, popped tasks included, ``failed`` tasks that
+    went to the error queue, ``released`` those given back untried, ``moved`` those that
     left for another queue. Rolled-back operations are counted, too, and a crash of the server lets
     the counters jump ahead a little.
     """
@@ -145,8 +145,8 @@ class TaskStatistics:
     claimed: int
     finished: int
     popped: int
+    failed_attempts: int
     failed: int
-    buried: int
     released: int
     moved: int
     deleted: int

@@ -40,7 +40,7 @@ begin
             select distinct on (id) id, reason, traceback
               from unnest($1, $2, $3) w (id, reason, traceback)
              order by id),
-        buried as (
+        given_up as (
             insert into pgq.dead_letter (dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,
                                          ev_id, ev_time, ev_txid, ev_retry,
                                          ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
@@ -51,7 +51,7 @@ begin
               join letter l on l.id = e.ev_id
              order by e.ev_id
             returning ev_id)
-        select array_agg(ev_id) from buried$sql$,
+        select array_agg(ev_id) from given_up$sql$,
         pgq._range_sql(b.queue, b.last_tick, b.next_tick, b.sub_id))
     into found
     using x_event_ids, x_reasons, x_tracebacks, (b.queue).queue_name, owner, x_batch_id;

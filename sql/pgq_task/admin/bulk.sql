@@ -90,7 +90,7 @@ declare
 begin
     perform pg_current_xact_id();
     v_found := pgq_task._lock_found('change', queue, coalesce(filter, '{}'), max_tasks, false,
-                                    's.headers ?& ''{origin,buried_at}''');
+                                    's.headers ?& ''{origin,failed_at}''');
     for n in 1 .. coalesce(cardinality(v_found), 0) by 10000
     loop
         select array_agg(w.id), array_agg(jsonb_build_object(

@@ -144,7 +144,7 @@ begin
       into v_ids, v_versions, v_queues, v_lanes, v_left, v_keyed, v_released
       from changed c;
     perform pgq_task._count_each('moved', v_left);
-    -- One that is given back in this way, or moved to where it is, is not tried again.
+    -- A cancelled task whose claim ends in this way, or that is moved to where it is, is not retried.
     perform pgq_task._cancelled_to_error_queue(v_ids);
     if v_keyed is not null then
         perform pgq_task._hold_back_all(v_keyed);

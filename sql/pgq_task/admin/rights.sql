@@ -56,7 +56,7 @@ as $$
 -- Parameters:
 --      actions - some of
 --                insert  push tasks, insert them with modify(), move them there from another queue
---                claim   claim tasks, and renew, finish, fail and give back those
+--                claim   claim tasks, and renew, finish, fail and release those
 --                change  change tasks with modify() or change_tasks(), stop, start and requeue them
 --                delete  delete tasks with modify() or remove_tasks()
 --                read    list tasks, and depend on them in modify()

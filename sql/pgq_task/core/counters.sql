@@ -8,7 +8,7 @@ as $$
 declare
     v_name  text;
 begin
-    foreach v_name in array '{pushed16,claimed,claimed16,finished,finished16,popped,failed,buried,released,moved,deleted}'::text[]
+    foreach v_name in array '{pushed16,claimed,claimed16,finished,finished16,popped,failed_attempts,failed,released,moved,deleted}'::text[]
     loop
         execute format('create sequence pgq_task.%s_%s minvalue 0 start 0', v_name, i_queue_id);
         perform setval(format('pgq_task.%s_%s', v_name, i_queue_id)::regclass, 0);
@@ -89,7 +89,7 @@ begin
                              else '(select last_value from pgq_task.%1$s_%2$s)' end,
                         c.what, q.queue_id, q.queue_pushed), ', ' order by c.nr) || ']'
                from pgq_task.queue q,
-                    unnest('{pushed,claimed,finished,popped,failed,buried,released,moved,deleted}'::text[])
+                    unnest('{pushed,claimed,finished,popped,failed_attempts,failed,released,moved,deleted}'::text[])
                     with ordinality c (what, nr)
               where q.queue_id = i_queue_id
                 -- The queue is gone, and visible to an old snapshot only: there is no such relation.
@@ -106,7 +106,7 @@ $$;
 
 create or replace function pgq_task.get_statistics(queue text default null)
 returns table (
-    queue_name text, pushed bigint, claimed bigint, finished bigint, popped bigint, failed bigint, buried bigint,
+    queue_name text, pushed bigint, claimed bigint, finished bigint, popped bigint, failed_attempts bigint, failed bigint,
     released bigint, moved bigint, deleted bigint)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
@@ -120,9 +120,9 @@ as $$
 --      claimed     - attempts: claims, and pops
 --      finished    - by finish()
 --      popped      - by pop()
---      failed      - failed attempts, including the last ones
---      buried      - tasks that went to the error queue: their attempts were used up, or were not to be repeated
---      released    - tasks that were given back without an attempt
+--      failed_attempts - including the last ones
+--      failed      - tasks that went to the error queue: their attempts were used up, or were not to be repeated
+--      released    - tasks that were released: the attempt did not count
 --      moved       - tasks moved to another queue by modify() and the functions that use it
 --      deleted     - by modify() and remove_tasks()
 --      The counters are sequences: sessions do not wait for each other to count, and there is nothing to vacuum. So

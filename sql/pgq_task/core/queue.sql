@@ -212,7 +212,7 @@ begin
     for s in
         select c.oid from pg_class c
          where c.relnamespace = 'pgq_task'::regnamespace and c.relkind = 'S'
-           and c.relname ~ format('^([a-z]+(16)?_%s|(ahead|low)_%s_m?\d+)$', v_id, v_id)
+           and c.relname ~ format('^([a-z_]+(16)?_%s|(ahead|low)_%s_m?\d+)$', v_id, v_id)
          order by replace(substring(c.relname from '^(?:ahead|low)_\d+_(m?\d+)$'), 'm', '-')::int4 desc nulls last,
                   c.relname like 'low%' desc, c.relname
     loop

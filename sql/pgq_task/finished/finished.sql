@@ -194,7 +194,7 @@ begin
     return query
         select q.queue_name,
                case when t.xmin::text::bigint = pg_current_xact_id_if_assigned()::text::bigint & 4294967295 then 'uncommitted'
-                    when t.lease > clock_timestamp() then 'claimed' when t.headers ? 'buried_at' then 'failed' else 'waiting' end,
+                    when t.lease > clock_timestamp() then 'claimed' when t.headers ? 'failed_at' then 'failed' else 'waiting' end,
                null::jsonb, coalesce(t.error, t.headers ->> 'reason')
           from pgq_task.task t
           join pgq_task.queue q using (queue_id)

@@ -13,21 +13,21 @@ as $$
 -- Returns: true if the task went to the error queue, because this was its last attempt or final.
 -- Errors: PQ071 the claimant does not have the task, PQ072 a negative delay
 declare
-    v_buried    boolean;
+    v_failed    boolean;
 begin
-    select f.buried into v_buried
+    select f.failed into v_failed
       from pgq_task.fail_many(claimant, array[fail.id], array[fail.version], array[fail.error],
                               array[fail.delay], array[fail.final]) f;
     if not found then
         perform pgq_task._raise_lost(claimant, array[fail.id], array[fail.version]);
     end if;
-    return v_buried;
+    return v_failed;
 end;
 $$;
 
 create or replace function pgq_task.fail_many(
     claimant text, ids bigint[], versions int4[], errors text[], delays interval[] default null, finals boolean[] default null)
-returns table (id bigint, buried boolean, error_queue text, because text)
+returns table (id bigint, failed boolean, error_queue text, because text)
 language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -63,7 +63,7 @@ begin
     end if;
     for t in
         select f.id, f.error, f.delay, c.queue_id, coalesce(q.queue_error_queue, q.queue_name || '.failed') as error_queue,
-               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as buried, pgq_task._cancelled(c.id) as cancelled,
+               coalesce(f.final or c.attempts >= q.queue_max_attempts, false) as failed, pgq_task._cancelled(c.id) as cancelled,
                case when f.final is not true then format('max_attempts = %s', q.queue_max_attempts) end as because
           from unnest(ids, versions, errors, delays, finals) f (id, version, error, delay, final)
           join pgq_task.task c on c.id = f.id and c.version = f.version
@@ -73,8 +73,8 @@ begin
          order by c.id
            for no key update of c
     loop
-        buried := t.buried or t.cancelled is not null;
-        if buried then
+        failed := t.failed or t.cancelled is not null;
+        if failed then
             perform pgq_task._to_error_queue(t.id, case when t.cancelled is null or starts_with(t.error, t.cancelled) then t.error
                                              else concat_ws(e'\n\n', t.cancelled, t.error) end);
         else
@@ -83,10 +83,10 @@ begin
                    pos = pgq_task._position_at(null, coalesce(t.delay, interval '0'))
              where c.id = t.id;
         end if;
-        perform pgq_task._count_up('failed', t.queue_id);
+        perform pgq_task._count_up('failed_attempts', t.queue_id);
         id := t.id;
-        error_queue := case when buried then t.error_queue end;
-        because := case when buried then coalesce(t.cancelled, t.because) end;
+        error_queue := case when failed then t.error_queue end;
+        because := case when failed then coalesce(t.cancelled, t.because) end;
         return next;
     end loop;
     perform pgq_task._wake_workers(q.queue_id, q.queue_name)
@@ -163,9 +163,9 @@ begin
            pos = pgq_task._position_of(clock_timestamp()), error = coalesce(i_reason, c.error), unique_key = null,
            headers = v_headers - pgq_task._failure_headers() || coalesce(v_before, '{}') || jsonb_strip_nulls(jsonb_build_object(
                'origin', q.queue_name, 'reason', left(coalesce(i_reason, c.error), 1000), 'attempts', c.attempts,
-               'buried_at', now(), 'unique_key', c.unique_key))
+               'failed_at', now(), 'unique_key', c.unique_key))
      where c.id = i_id;
-    perform pgq_task._count_up('buried', t.queue_id), pgq_task._forget_cancelled(array[i_id]);
+    perform pgq_task._count_up('failed', t.queue_id), pgq_task._forget_cancelled(array[i_id]);
     if t.order_key is not null then
         perform pgq_task._release_next(t.queue_id, t.order_key, t.id);
     end if;
@@ -219,5 +219,5 @@ returns text[]
 language sql immutable
 as $$
 -- Returns the names of the headers that pgq_task._to_error_queue(2) writes and pgq_task.requeue(3) removes.
-    select '{origin,reason,attempts,buried_at,unique_key,before}'::text[];
+    select '{origin,reason,attempts,failed_at,unique_key,before}'::text[];
 $$;

@@ -4,12 +4,12 @@ language plpgsql
 security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
--- Gives tasks back as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
+-- Releases tasks, as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
 -- meanwhile go to the error queue.
 -- Parameters:
 --      versions    - their versions, as claim() or renew() returned them
 --      delays      - one for each, or null: time until the task is available again; null for its previous position
--- Returns: the ids of the tasks that were not given back, because another claimant has them, or has finished them.
+-- Returns: the ids of the tasks that were not released, because another claimant has them, or has finished them.
 -- Errors: PQ072 lists of different length, a negative delay
 #variable_conflict use_column
 declare

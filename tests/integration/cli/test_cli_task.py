@@ -94,8 +94,8 @@ def test_operations_are_counted(cli: Cli, conn: Connection, mails: str) -> None:
     pushed(cli, mails, "1")
     fail(conn, mails)
     (stats,) = cli.json("task", "stats", mails)
-    assert (stats["pushed"], stats["claimed"], stats["buried"]) == (1, 1, 1)
-    assert "buried" in cli.ok("task", "stats", mails)
+    assert (stats["pushed"], stats["claimed"], stats["failed"]) == (1, 1, 1)
+    assert "failed_attempts" in cli.ok("task", "stats", mails)
     assert "mails.failed" in cli.ok("task", "stats")
 
 

@@ -77,7 +77,7 @@ def test_a_waiting_worker_is_notified(conn: Connection, ear: Connection, call: s
     assert hear(conn, ear) == 1
 
 
-@pytest.mark.parametrize("final", [False, True], ids=["tried again", "buried"])
+@pytest.mark.parametrize("final", [False, True], ids=["retried", "failed"])
 def test_a_waiting_worker_is_notified_of_tasks_that_failed(
     conn: Connection, ear: Connection, final: bool
 ) -> None:

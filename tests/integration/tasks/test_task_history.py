@@ -423,7 +423,7 @@ def test_the_history_replays_and_statistics_from_python(conn: Connection) -> Non
             finished=1,
             popped=1,
             failed=0,
-            buried=0,
+            failed_attempts=0,
             released=0,
             moved=0,
             deleted=0,

@@ -242,7 +242,7 @@ def dead_letter(conn: Connection) -> dict[str, Any]:
     queue, payload, attempts, unique_key, error, headers = row
     assert (queue, payload, attempts, unique_key) == ("parcels.failed", {"n": 1}, 0, None)
     assert error == headers["reason"]
-    assert headers.pop("buried_at")
+    assert headers.pop("failed_at")
     return dict(headers)
 
 

@@ -71,10 +71,10 @@ def test_single_tasks_are_counted(conn: Connection) -> None:
 
 
 ENDS: list[tuple[LiteralString, dict[str, int]]] = [
-    ("select pgq_task.fail('w', %(id)s, %(version)s, 'no')", {"failed": 1}),
+    ("select pgq_task.fail('w', %(id)s, %(version)s, 'no')", {"failed_attempts": 1}),
     (
         "select pgq_task.fail('w', %(id)s, %(version)s, 'no', final => true)",
-        {"failed": 1, "buried": 1},
+        {"failed_attempts": 1, "failed": 1},
     ),
     ("select pgq_task.release('w', array[%(id)s], array[%(version)s])", {"released": 1}),
     (
