@@ -41,12 +41,16 @@ SECTIONS = {
     "Rows as tasks": ["pgq_task/rows"],
 }
 
+COMMON = """Errors of all functions: PQ001, or PQ070 for a task queue, if the queue does not exist;
+PQ003 for a name that is empty or too long; 42501 for a role that has no right to do this."""
 FUNCTION = re.compile(
-    r"^create or replace function (?P<name>\w+\.[a-z]\w+)\s*\((?P<arguments>.*?)\)\n"
+    r"^create or replace function (?P<name>\w+\.[a-z%][\w$]+)\s*\((?P<arguments>.*?)\)\n"
     r"(?:returns (?P<returns>.*?)\n)?language.*?"
     r"^as (?P<quote>\$\w*\$)\n(?P<body>.*?)(?P=quote);",
     re.MULTILINE | re.DOTALL,
 )
+# A function that is created several times, under these names.
+TEMPLATES = {"pgq.%1$s": ["pgq.sqltriga", "pgq.logutriga", "pgq.jsontriga"]}
 HEADER = re.compile(r"(?:--.*\n)+")
 HEADING = re.compile(r" (Parameters|Trigger arguments|Returns|Errors|Returns, Errors|Notes):(.*)")
 
@@ -79,7 +83,8 @@ def functions(sql: str) -> Iterator[Function]:
             raise PluginError(f"{match['name']} has no header")
         lines = [line[2:].rstrip() for line in header[0].splitlines()]
         returns = re.sub(r"\s+", " ", match["returns"] or "").replace("( ", "(")
-        yield Function(match["name"], match["arguments"], returns, _text(lines))
+        for name in TEMPLATES.get(match["name"], [match["name"]]):
+            yield Function(name, match["arguments"], returns, _text(lines))
 
 
 def _text(lines: list[str]) -> str:
@@ -143,7 +148,7 @@ def site_link(link: re.Match[str]) -> str:
 def page(title: str) -> str:
     """Return a page of the SQL reference: the functions of a section."""
     found = [each for folder in SECTIONS[title] for each in functions(source(folder))]
-    return "\n\n".join([f"# {title}", *(each.markdown().rstrip() for each in found)]) + "\n"
+    return "\n\n".join([f"# {title}", COMMON, *(each.markdown().rstrip() for each in found)]) + "\n"
 
 
 def source(folder: str) -> str:

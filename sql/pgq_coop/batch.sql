@@ -72,8 +72,7 @@ create or replace function pgq_coop.open_next_batch(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint,
     out batch_sql text, out events bytea[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a member of a consumer's group. It registers the member if necessary. pgqpy's consumers call
 -- it, and so do the other functions of this page that open batches.
@@ -84,8 +83,8 @@ as $$
 --      others                                  - as for pgq.open_next_batch()
 -- Returns: the columns of pgq.open_next_batch(). Afterwards the consumer's position is after the batch, and the
 --      member's before it.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 the position is gone, PQ011 i_max_count is not
---      positive, PQ016 a consumer outside the group has the consumer's batch open, or has the member's name
+-- Errors: PQ008 the position is gone, PQ011 i_max_count is not positive, PQ016 a consumer outside the group has the
+--      consumer's batch open, or has the member's name
 declare
     main    pgq.registration;
     p       pgq.position_0;
@@ -136,8 +135,7 @@ $$;
 create or replace function pgq_coop.keep_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text, i_batch_id bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sends a member's heartbeat while it works on its batch, so that no other member takes the batch over. Call it in a
 -- transaction of its own: other members wait for the end of that transaction.
@@ -155,8 +153,7 @@ create or replace function pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count int4, i_min_interval interval, i_dead_interval interval)
 returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a member of a consumer's group. Until the batch is finished, each call returns it again.
 -- Read its events with pgq.get_batch_events(), and finish it with pgq_coop.finish_batch().
@@ -181,8 +178,7 @@ create or replace function pgq_coop.next_batch_custom(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text,
     i_min_lag interval, i_min_count int4, i_min_interval interval)
 returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a member, without taking over another member's batch; see pgq_coop.next_batch_custom(7).
 begin
@@ -194,8 +190,7 @@ $$;
 create or replace function pgq_coop.next_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text, i_dead_interval interval)
 returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a member, or takes over another member's batch; see pgq_coop.next_batch_custom(7).
 begin
@@ -206,8 +201,7 @@ $$;
 
 create or replace function pgq_coop.next_batch(i_queue_name text, i_consumer_name text, i_subconsumer_name text)
 returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a member, without taking over another member's batch; see pgq_coop.next_batch_custom(7).
 begin
@@ -217,8 +211,7 @@ $$;
 
 create or replace function pgq_coop.finish_batch(i_batch_id bigint)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Finishes a member's batch, whichever member has it. Called in the transaction that processed the events it makes the
 -- processing exactly-once, provided that the transaction is rolled back if the result is 0.
@@ -244,8 +237,7 @@ $$;
 create or replace function pgq_coop.finish_batch(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text, i_batch_id bigint)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Finishes a batch for the member that has it, and for no other. A member that has lost the batch to another gets an
 -- error, which rolls back the effects.

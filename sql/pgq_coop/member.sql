@@ -59,8 +59,7 @@ $$;
 
 create or replace function pgq_coop.register_subconsumer(i_queue_name text, i_consumer_name text, i_subconsumer_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers a member of a consumer's group under the name consumer.subconsumer, and the consumer itself if it is not
 -- registered. pgq_coop.next_batch() registers a member by itself.
@@ -68,8 +67,8 @@ as $$
 --      i_consumer_name     - name of the consumer whose position the members share
 --      i_subconsumer_name  - name of the member
 -- Returns: 1 if the member was registered, 0 if it already was.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick, PQ016 consumer.subconsumer is
---      registered as a consumer of its own, PQ038 the consumer is a partition of a consumer group
+-- Errors: PQ015 queue has no tick, PQ016 consumer.subconsumer is registered as a consumer of its own, PQ038 the
+--      consumer is a partition of a consumer group
 declare
     main    pgq.registration;
     member  int4;
@@ -101,8 +100,7 @@ $$;
 create or replace function pgq_coop.unregister_subconsumer(
     i_queue_name text, i_consumer_name text, i_subconsumer_name text, i_batch_handling integer)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Removes a member from a consumer's group. The consumer and its position stay.
 -- Parameters:

@@ -45,8 +45,7 @@ create or replace function pgq_ext.begin_event(
     a_prev_tick_id bigint, a_prev_tick_time timestamptz, a_tick_id bigint, a_tick_time timestamptz,
     a_event_id bigint, a_retry int4, a_event_time timestamptz)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Begins an event, and returns true if it is done already. If it is not, no other session can begin an event as this
 -- consumer until the transaction ends.
@@ -58,8 +57,8 @@ as $$
 --      a_event_id, a_event_time            - the event
 --      a_retry                             - number of retries of the event; a retry has the same id but counts as
 --                                            another event
--- Errors: PQ003 invalid name, PQ041 the batch begins before the remembered events, or its ticks are of another history:
---      events might be done twice, 40001 the event was done after the transaction took its snapshot
+-- Errors: PQ041 the batch begins before the remembered events, or its ticks are of another history: events might be
+--      done twice, 40001 the event was done after the transaction took its snapshot
 declare
     id      constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
     p       constant pgq_ext.progress_0 := pgq_ext._get_progress(id);
@@ -89,14 +88,13 @@ create or replace function pgq_ext.end_event(
     a_prev_tick_id bigint, a_prev_tick_time timestamptz, a_tick_id bigint, a_tick_time timestamptz,
     a_event_id bigint, a_retry int4, a_event_time timestamptz)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers an event as done. The first event of a later batch makes it forget the events remembered before.
 -- Parameters:
 --      as for pgq_ext.begin_event()
 -- Returns: false if it was done already
--- Errors: PQ003 invalid name, PQ041 as for pgq_ext.begin_event()
+-- Errors: PQ041 as for pgq_ext.begin_event()
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -133,8 +131,7 @@ $$;
 create or replace function pgq_ext.start_batches(
     a_consumer text, a_subconsumer text, a_tick_id bigint, a_tick_time timestamptz, a_fresh boolean,
     out batch_id bigint, out prev_tick_id bigint, out prev_tick_time timestamptz, out tick_id bigint, out tick_time timestamptz)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Starts a consumer; call it before the consumer's first batch. If nothing is remembered, the first batch is expected
 -- to begin at the consumer's position.
@@ -145,7 +142,7 @@ as $$
 --      a_fresh         - true if the consumer has done no batch yet
 -- Returns: the last batch that the consumer has done, if it had retries or dead letters: these may not have reached the
 --      queue, see pgq.reopen_batch(). Null if it had none, or if the consumer was registered again.
--- Errors: PQ003 invalid name, PQ040 nothing is remembered about a consumer that has done batches
+-- Errors: PQ040 nothing is remembered about a consumer that has done batches
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -181,8 +178,7 @@ create or replace function pgq_ext.begin_batch(
     a_consumer text, a_subconsumer text, a_batch_id bigint,
     a_prev_tick_id bigint, a_prev_tick_time timestamptz, a_tick_id bigint, a_tick_time timestamptz,
     out done boolean, out retries jsonb)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Begins a batch, and tells whether it was applied already. Until the transaction ends, no other session can begin a
 -- batch as this consumer.
@@ -194,8 +190,8 @@ as $$
 -- Returns:
 --      done        - true if the batch was applied already: skip it, and finish it in the queue's database
 --      retries     - if done, the value that pgq_ext.end_batch() was given
--- Errors: PQ003 invalid name, PQ040 this database is behind the batch: events would be skipped, PQ041 this database is
---      ahead of the batch, or remembers ticks of another history: events would be applied twice
+-- Errors: PQ040 this database is behind the batch: events would be skipped, PQ041 this database is ahead of the batch,
+--      or remembers ticks of another history: events would be applied twice
 declare
     id      constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
     p       constant pgq_ext.progress_0 := pgq_ext._get_progress(id);
@@ -246,8 +242,7 @@ create or replace function pgq_ext.end_batch(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_tick_id bigint, a_tick_time timestamptz, a_retries jsonb,
     a_tick_snapshot txid_snapshot default null, a_tick_event_seq bigint default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers a batch as done, in the transaction that called pgq_ext.begin_batch().
 -- Parameters:
@@ -258,7 +253,6 @@ as $$
 --                                crash
 --      a_tick_snapshot, a_tick_event_seq   - the tick's snapshot and event sequence; with them pgq.rewind_consumer()
 --                                            finds the tick after the queue has forgotten it
--- Errors: PQ003 invalid name
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -281,8 +275,7 @@ $$;
 
 create or replace function pgq_ext.forget_retries(a_consumer text, a_subconsumer text)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Forgets the retries and dead letters of a consumer's last batch: the queue has them now.
 -- Parameters:
@@ -306,8 +299,7 @@ $$;
 
 create or replace function pgq_ext.forget_consumer(a_consumer text, a_subconsumer text default '')
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Forgets everything that is remembered about a consumer.
 -- Parameters:

@@ -1,7 +1,6 @@
 create or replace function pgq_ext.rotate()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps the remembered progress small; see tables.sql. Each function that appends calls it, in a transaction that may
 -- have effects of its own and may be long. So it never waits for a lock, and takes one step per transaction, so that no

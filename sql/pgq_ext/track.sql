@@ -1,7 +1,6 @@
 create or replace function pgq_ext.get_last_tick(a_consumer text, a_subconsumer text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the last tick that a consumer has done in this database.
 -- Parameters:
@@ -14,8 +13,7 @@ $$;
 
 create or replace function pgq_ext.get_last_tick(a_consumer text)
 returns bigint
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the last tick that a consumer has done in this database; see pgq_ext.get_last_tick(2).
     select pgq_ext.get_last_tick(a_consumer, '');
@@ -23,15 +21,13 @@ $$;
 
 create or replace function pgq_ext.set_last_tick(a_consumer text, a_subconsumer text, a_tick_id bigint)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers the last tick that a consumer has done. Call it in the transaction that processes the events.
 -- Parameters:
 --      a_subconsumer   - distinguishes consumers of one name
 --      a_tick_id       - tick; null to remember none
 -- Returns: 1
--- Errors: PQ003 invalid name
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -49,8 +45,7 @@ $$;
 
 create or replace function pgq_ext.set_last_tick(a_consumer text, a_tick_id bigint)
 returns integer
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers the last tick that a consumer has done; see pgq_ext.set_last_tick(3).
     select pgq_ext.set_last_tick(a_consumer, '', a_tick_id);
@@ -58,8 +53,7 @@ $$;
 
 create or replace function pgq_ext.is_batch_done(a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a batch is the last one that a consumer has done in this database.
 -- Parameters:
@@ -74,8 +68,7 @@ $$;
 
 create or replace function pgq_ext.is_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a batch is the last one that a consumer has done; see pgq_ext.is_batch_done(3).
     select pgq_ext.is_batch_done(a_consumer, '', a_batch_id);
@@ -83,15 +76,13 @@ $$;
 
 create or replace function pgq_ext.set_batch_done(a_consumer text, a_subconsumer text, a_batch_id bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers that a consumer has done a batch. Call it in the transaction that processes the batch.
 -- Parameters:
 --      a_subconsumer   - distinguishes consumers of one name
 --      a_batch_id      - batch; if it is null or not positive, nothing is remembered
 -- Returns: false if the batch was done already, by another session in the meantime.
--- Errors: PQ003 invalid name
 declare
     p   pgq_ext.progress_0;
     id  constant int4 := pgq_ext._lock_tracker(a_consumer, a_subconsumer);
@@ -116,8 +107,7 @@ $$;
 
 create or replace function pgq_ext.set_batch_done(a_consumer text, a_batch_id bigint)
 returns boolean
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers that a consumer has done a batch; see pgq_ext.set_batch_done(3).
     select pgq_ext.set_batch_done(a_consumer, '', a_batch_id);
@@ -126,8 +116,7 @@ $$;
 create or replace function pgq_ext.is_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint, a_retry int4)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a consumer has done an event of its current batch.
 -- Parameters:
@@ -144,8 +133,7 @@ $$;
 
 create or replace function pgq_ext.is_event_done(a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
     select pgq_ext.is_event_done(a_consumer, a_subconsumer, a_batch_id, a_event_id, 0);
@@ -153,8 +141,7 @@ $$;
 
 create or replace function pgq_ext.is_event_done(a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a consumer has done an event that was not retried; see pgq_ext.is_event_done(5).
     select pgq_ext.is_event_done(a_consumer, '', a_batch_id, a_event_id, 0);
@@ -163,8 +150,7 @@ $$;
 create or replace function pgq_ext.set_event_done(
     a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint, a_retry int4)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers that a consumer has done an event. The first event of another batch makes it forget the events of the
 -- previous batch.
@@ -174,7 +160,7 @@ as $$
 --      a_event_id      - event
 --      a_retry         - number of retries of the event
 -- Returns: false if it was done already
--- Errors: PQ003 invalid name, PQ011 no batch, event or retry count
+-- Errors: PQ011 no batch, event or retry count
 declare
     p   pgq_ext.progress_0;
     id  int4;
@@ -206,8 +192,7 @@ $$;
 
 create or replace function pgq_ext.set_event_done(a_consumer text, a_subconsumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
     select pgq_ext.set_event_done(a_consumer, a_subconsumer, a_batch_id, a_event_id, 0);
@@ -215,8 +200,7 @@ $$;
 
 create or replace function pgq_ext.set_event_done(a_consumer text, a_batch_id bigint, a_event_id bigint)
 returns boolean
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers that a consumer has done an event that was not retried; see pgq_ext.set_event_done(5).
     select pgq_ext.set_event_done(a_consumer, '', a_batch_id, a_event_id, 0);

@@ -1,7 +1,6 @@
 create or replace function pgq._capture_partitions(i_table regclass)
 returns setof regclass
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the partitions of a table, at all levels, that can have triggers with transition tables: all but foreign
 -- tables.
@@ -24,8 +23,7 @@ $$;
 
 create or replace function pgq._capture_missing_partitions(i_table regclass, i_function oid)
 returns setof oid
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the partitions of a captured table that lack its triggers.
     select p.relid
@@ -35,8 +33,7 @@ $$;
 
 create or replace function pgq._capture_add_triggers(i_table oid, i_function oid, i_operations text[], i_argument text)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the statement triggers of one table or partition. Each is named after the function, so several captures of a
 -- table do not collide.
@@ -89,8 +86,7 @@ $$;
 
 create or replace function pgq.capture_new_partitions(i_table regclass default null)
 returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Extends the capture of partitioned tables to partitions that were created or attached since. Statements that name the
 -- partitioned table are captured anyway; this is for statements that name a partition. Call it after creating

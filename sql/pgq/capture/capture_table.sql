@@ -10,8 +10,7 @@ create or replace function pgq.capture_table(
     key_changes text default 'split',
     replace boolean default false)
 returns text
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Captures a table: every change of its rows becomes an event in a queue, in the transaction of the change. Statement
 -- triggers with transition tables write all events of a statement at once. For statements of many rows this is several
@@ -46,8 +45,8 @@ as $$
 --      replace         - replace an earlier capture of the same table and queue; otherwise an earlier capture is an
 --                        error
 -- Returns: name of the generated trigger function.
--- Errors: PQ001 no such queue, PQ011 invalid parameter, PQ021 no key for updates and deletes, PQ024 captured already,
---      42501 not the table's owner, or the owner is not a pgq_writer or may not create in the schema
+-- Errors: PQ011 invalid parameter, PQ021 no key for updates and deletes, PQ024 captured already, 42501 not the table's
+--      owner, or the owner is not a pgq_writer or may not create in the schema
 declare
     v_schema    text;
     v_name      text;
@@ -82,8 +81,7 @@ $$;
 
 create or replace function pgq._capture_check_table(i_table regclass)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises unless the caller can capture the table.
 declare
@@ -125,8 +123,7 @@ end;
 $$;
 
 create or replace function pgq._capture_free_name(i_table regclass, i_queue_name text, out schema oid, out name text)
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a name for a new trigger function in the table's schema: made of table and queue, shortened so that the names
 -- of the triggers fit too, and with a number if it is taken.
@@ -146,8 +143,7 @@ $$;
 
 create or replace function pgq._capture_give_function(i_function oid, i_table regclass)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Gives a trigger function that the caller has just created to the owner of the table, and to no other role: on a table
 -- of its own another role could make it run code with the owner's rights.
@@ -170,8 +166,7 @@ $$;
 
 create or replace function pgq.release_table(i_table regclass, i_queue_name text default null)
 returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Ends the capture of a table and of its partitions. Call it as the owner of the table. Captured events stay in the
 -- queue.

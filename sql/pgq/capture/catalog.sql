@@ -6,8 +6,7 @@
 
 create or replace function pgq._capture_options(i_source text)
 returns jsonb
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the options in the first line of a generated trigger function.
 -- Parameters:
@@ -61,8 +60,7 @@ select t.tgrelid::regclass                                  as capture_table,
 
 create or replace function pgq._capture_root(i_table oid, i_trigger name)
 returns oid
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the captured table of a partition with a capture trigger; triggers of partitions have an argument.
 -- Parameters:
@@ -88,8 +86,7 @@ $$;
 
 create or replace function pgq._capture_slot(i_queue_name text)
 returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the expression for the ev_slot of events that are written now. If its value has other bits than the lower 18,
 -- the queue is guarded: call pgq._write_target(2) instead. Evaluate it in a transaction that has its id already, as any

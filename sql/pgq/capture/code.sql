@@ -1,7 +1,6 @@
 create or replace function pgq._capture_code(i_table oid, i_options jsonb)
 returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the source of the trigger function of one captured table. Its statements are static, so a session plans them
 -- once; pgq._capture_is_fresh(3) checks at no cost that they still fit the table. If they do not, the statements are
@@ -140,8 +139,7 @@ $$;
 
 create or replace function pgq._capture_statement_now(i_table oid, i_options jsonb, i_operation text)
 returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the statement for an operation on a table as the table is now. The statement's parameters are ev_slot, the
 -- sequence of ev_id, and whether old and new rows pair.
@@ -154,8 +152,7 @@ $$;
 
 create or replace function pgq._capture_truncate(
     i_table oid, i_root oid, i_options jsonb, out ev_type text, out ev_data text, out ev_extra1 text)
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Writes the event for TRUNCATE. A partition has its own name here: a consumer must not mistake it for the whole table.
 -- (If the whole table is truncated, its event comes first, and those of the partitions follow.)
@@ -180,8 +177,7 @@ $$;
 
 create or replace function pgq._capture_regenerate(i_relation oid, i_trigger name, i_table oid, i_options jsonb)
 returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Replaces a generated trigger function by one that fits the table as it is now. The function itself calls it, as its
 -- owner. Nothing depends on its success, so it never waits and never fails.
@@ -219,8 +215,7 @@ $$;
 
 create or replace function pgq._capture_definition(i_schema text, i_name text, i_table oid, i_options jsonb)
 returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the definition of a captured table's trigger function, for CREATE. It pins the search_path only if users'
 -- code runs in it: conditions, casts, output functions. Otherwise names with schemas suffice, and a function without

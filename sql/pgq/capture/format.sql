@@ -3,8 +3,7 @@
 
 create or replace function pgq._capture_type(i_shape jsonb, i_options jsonb, i_operation text)
 returns text
-language sql immutable
-set search_path = pg_catalog, pg_temp
+language sql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns ev_type for an operation, in the form of pgq.logutriga or of pgq.jsontriga.
     select case i_options ->> 'format'
@@ -24,8 +23,7 @@ $$;
 
 create or replace function pgq._capture_value(i_format text, i_type regtype, i_value text)
 returns text
-language sql immutable
-set search_path = pg_catalog, pg_temp
+language sql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the expression for one column's value as pgq.jsontriga or pgq.logutriga writes it, for concat(). format()
 -- calls a type's output function where a cast would pad with blanks or call a user's function; for texts to_json()
@@ -49,8 +47,7 @@ $$;
 
 create or replace function pgq._capture_data(i_shape jsonb, i_options jsonb, i_row text, i_whole_row text)
 returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the expression for a row in the format of the capture.
 -- Parameters:
@@ -99,8 +96,7 @@ $$;
 
 create or replace function pgq._capture_changes(i_old text, i_new text)
 returns text
-language sql immutable
-set search_path = pg_catalog, pg_temp
+language sql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the expression for the old values of the columns that an UPDATE changed, as JSON. Both rows have the same
 -- columns, so they pair by position.

@@ -1,7 +1,6 @@
 create or replace function pgq._capture_columns(
     i_table oid, i_options jsonb, out columns text[], out exclude text[], out key text[])
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the columns that options name, under their present names; none if one cannot be identified. A capture that
 -- one owner has broken or faked must not hide the captures of all others.
@@ -39,8 +38,7 @@ returns table (
     runs_as             text,
     enabled             boolean,
     partitions_missing  integer)
-language sql stable
-security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the captured tables and the options of each capture.
 -- Parameters:

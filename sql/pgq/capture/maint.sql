@@ -1,7 +1,6 @@
 create or replace function pgq.maint_capture()
 returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 -- One owner's lock must not hold up maintenance.
 set lock_timeout = '1s'
 as $$
@@ -14,8 +13,7 @@ $$;
 
 create or replace function pgq._capture_drop_unused(i_functions oid[])
 returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Drops trigger functions that no table uses, if the caller may drop them.
 -- Parameters:
@@ -51,8 +49,7 @@ $$;
 
 create or replace function pgq._capture_release_queue(i_queue_name text)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Releases the tables that are captured into a queue, if the caller may.
 declare
@@ -72,8 +69,7 @@ $$;
 
 create or replace function pgq._capture_refuse_drop(i_queue_name text, i_force boolean)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to these
 -- tables.

@@ -1,7 +1,6 @@
 create or replace function pgq._capture_check_columns(i_table regclass, i_option text, i_columns text[])
 returns jsonb
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a list of columns in the form that pgq._capture_names(3) expects; raises PQ011 for a name that is not a
 -- column.
@@ -32,8 +31,7 @@ $$;
 
 create or replace function pgq._capture_check_choice(i_option text, i_value text, i_choices text[])
 returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ011 if an option has an invalid value.
 begin
@@ -49,8 +47,7 @@ create or replace function pgq._capture_check_options(
     i_table regclass, i_queue_name text, i_operations text, i_columns text[], i_exclude text[], i_key text[],
     i_old_values text, i_condition text, i_format text, i_key_changes text)
 returns jsonb
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Checks the parameters of pgq.capture_table().
 -- Returns: the options as they are stored: without defaults, except for operations and format.

@@ -1,7 +1,6 @@
 create or replace function pgq._capture_names(i_table oid, i_list jsonb, i_table_then oid)
 returns table (attnum int2, attname text)
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the columns that an option lists, under their present names. The number of a column survives renaming, its
 -- name survives dump and restore.
@@ -32,8 +31,7 @@ $$;
 
 create or replace function pgq._capture_options_renamed(i_table oid, i_options jsonb)
 returns jsonb
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the options with the present names and numbers of all columns.
     select i_options || jsonb_build_object('table_oid', i_table::int8)
@@ -47,8 +45,7 @@ $$;
 
 create or replace function pgq._capture_shape(i_table oid, i_options jsonb)
 returns jsonb
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns all that a generated trigger function knows about its table. If this changes, the function is out of date.
 -- Returns:
@@ -157,8 +154,7 @@ $$;
 
 create or replace function pgq._capture_may_run(i_table oid, i_shape jsonb)
 returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the caller, the owner of a generated trigger function, may write a table's rows as text. Types, casts
 -- and expressions of users in the rows run as that role. The owner of the table has chosen them, and after ALTER TABLE
@@ -169,8 +165,7 @@ $$;
 
 create or replace function pgq._capture_is_fresh(i_table regclass, i_options jsonb, i_fingerprint text)
 returns boolean
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a generated trigger function fits its table. It is declared immutable though it reads the catalog, so
 -- that the planner makes it a constant: then the check costs nothing. It is computed again with every new plan, and
@@ -190,8 +185,7 @@ $$;
 
 create or replace function pgq._capture_is_fresh_now(i_table oid, i_options jsonb, i_fingerprint text)
 returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a generated trigger function fits its table, looked up on each call: for any isolation level, and for
 -- partitions.

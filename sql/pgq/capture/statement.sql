@@ -1,8 +1,7 @@
 create or replace function pgq._capture_statement(
     i_shape jsonb, i_options jsonb, i_form text, i_slot text, i_seq text, i_paired text)
 returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns one of the statements of a generated trigger function. It reads the transition tables new_rows and old_rows,
 -- and means the same with any search_path unless the user's condition does not. One INSERT writes all events of a

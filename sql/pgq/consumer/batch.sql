@@ -1,8 +1,7 @@
 create or replace function pgq._open_batch(
     i_batch_id bigint,
     out queue pgq.queue, out last_tick pgq.tick_0, out next_tick pgq.tick_0, out sub_id int4)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns all details of an open batch.
 declare
@@ -29,8 +28,7 @@ create or replace function pgq.get_batch_info(
     x_batch_id bigint,
     out queue_name text, out consumer_name text, out batch_start timestamptz, out batch_end timestamptz,
     out prev_tick_id bigint, out tick_id bigint, out lag interval, out seq_start bigint, out seq_end bigint)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns information about an open batch.
 -- Returns: its queue and consumer, the ticks at its begin and end with their times and event sequences, and the age of
@@ -61,8 +59,7 @@ create or replace function pgq.get_batch_events(
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the events of an open batch, in the order of their ids. For large batches read pgq.batch_event_sql() through
 -- a cursor or COPY, which does not collect them first.
@@ -74,8 +71,7 @@ $$;
 
 create or replace function pgq._expression_tokens(i_expression text)
 returns text[]
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Cuts an expression into the tokens that PostgreSQL would read, without white space. It accepts only text whose
 -- meaning does not depend on settings. So an expression for which the result is not null cannot break out of the
@@ -121,8 +117,7 @@ $$;
 
 create or replace function pgq.check_event_condition(i_condition text)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller anyway;
 -- this check keeps it inside the query that it is put into.
@@ -178,8 +173,7 @@ create or replace function pgq.get_batch_cursor(
     out ev_id bigint, out ev_time timestamptz, out ev_txid bigint, out ev_retry int4, out ev_type text,
     out ev_data text, out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Declares a cursor over an open batch; see pgq.get_batch_cursor(4).
 begin
@@ -189,8 +183,7 @@ $$;
 
 create or replace function pgq.finish_batch(x_batch_id bigint)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Finishes an open batch: moves the consumer behind it. Called in the transaction that processed the events it makes
 -- the processing exactly-once.

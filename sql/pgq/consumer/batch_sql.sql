@@ -106,8 +106,7 @@ $$;
 
 create or replace function pgq._assert_readable(i_queue_id int4, i_rotation bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Checks, as part of the batch query, that the tables were not truncated. When it runs, the tables are locked and
 -- cannot be truncated any more. If they were truncated before, an older snapshot sees them empty; only the sequence
@@ -172,8 +171,7 @@ $$;
 
 create or replace function pgq.batch_event_sql(x_batch_id bigint)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the query that reads a batch. It contains literals only, so it gives the same rows on any connection, also on
 -- a standby, as long as the batch is open.
@@ -189,8 +187,7 @@ $$;
 
 create or replace function pgq.batch_event_tables(x_batch_id bigint)
 returns setof text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the tables that may contain a batch's events.
 -- Returns: table names with schema.
@@ -209,8 +206,7 @@ create or replace function pgq.snapshot_range_sql(
     i_queue_name text, i_from_tick bigint, i_from_snapshot txid_snapshot, i_to_tick bigint, i_to_snapshot txid_snapshot,
     i_consumer_name text default null)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the query for the events after one tick up to another, for a caller that has kept the ticks' snapshots. The
 -- ticks themselves may be forgotten by then, as early ticks are when the tick log rotates.
@@ -221,8 +217,7 @@ as $$
 --      i_to_snapshot   - its snapshot
 --      i_consumer_name - consumer whose retries to include; null for none
 -- Returns: SQL as from pgq.batch_event_sql().
--- Errors: PQ001 queue does not exist, PQ002 consumer is not registered, PQ008 a tick is not available, PQ011 the range
---      ends before it begins
+-- Errors: PQ002 consumer is not registered, PQ008 a tick is not available, PQ011 the range ends before it begins
 declare
     q           constant pgq.queue := pgq._find_queue(i_queue_name);
     last_tick   pgq.tick_0;
@@ -251,8 +246,7 @@ $$;
 
 create or replace function pgq.tick_range_sql(i_queue_name text, i_from_tick bigint, i_to_tick bigint)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the query for the events after one tick up to another, independently of any consumer. It does not include
 -- retries: each belongs to one consumer.
@@ -260,7 +254,7 @@ as $$
 --      i_from_tick     - tick to start after
 --      i_to_tick       - last tick
 -- Returns: SQL as from pgq.batch_event_sql().
--- Errors: PQ001 queue does not exist, PQ008 a tick is not available, PQ011 the range ends before it begins
+-- Errors: PQ008 a tick is not available, PQ011 the range ends before it begins
 declare
     id  constant int4 := (select queue_id from pgq.queue where queue_name = i_queue_name);
 begin

@@ -1,7 +1,6 @@
 create or replace function pgq.note_failure(i_batch_id bigint, i_error text, i_event_id bigint default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Notes that an open batch has failed, for pgq.failing_consumer. Call it after the transaction that failed. It does
 -- nothing if the batch is not open. When the batch ends, the note is void.

@@ -54,8 +54,7 @@ create or replace function pgq.find_tick_helper(
     i_queue_id int4, i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_prev_tick_seq bigint,
     i_min_count bigint, i_min_interval interval,
     out next_tick_id bigint, out next_tick_time timestamptz, out next_tick_seq bigint)
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the tick that ends a batch of at least a given size. This is the newest tick, unless the batch would be more
 -- than twice as large as requested; then it is the first tick that is sufficient.
@@ -142,8 +141,7 @@ create or replace function pgq.open_next_batch(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint,
     out batch_sql text, out events bytea[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a consumer. pgqpy's consumers call it to get everything in one call; the other functions
 -- that open batches use it too.
@@ -162,9 +160,8 @@ as $$
 --      events      - all events of the query, by ev_id, each in the form of record_send() and with 0 for no ev_retry;
 --                    null if there are more, or if they are large
 --      The other columns are those of pgq.next_batch_custom().
--- Errors: PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone, PQ011 i_max_count is
---      not positive, PQ016 the members' consumer has a batch open itself, PQ038 the consumer is a partition of a
---      consumer group
+-- Errors: PQ002 consumer not registered, PQ008 the position is gone, PQ011 i_max_count is not positive, PQ016 the
+--      members' consumer has a batch open itself, PQ038 the consumer is a partition of a consumer group
 declare
     r           pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     p           pgq.position_0 := pgq._get_position(r.reg_id);
@@ -279,8 +276,7 @@ create or replace function pgq.next_batch_custom(
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a consumer. Until the batch is finished, each call returns it again.
 -- Parameters:
@@ -288,8 +284,8 @@ as $$
 --      i_min_count     - minimum number of events (as counted by the event sequence)
 --      i_min_interval  - or minimum time span of the batch; null for no condition
 -- Returns: the batch id, and the ticks at the begin and the end of the batch; all null if there is no batch yet.
--- Errors: PQ001 queue does not exist, PQ002 consumer not registered, PQ008 the position is gone, PQ038 the consumer is
---      a partition of a consumer group
+-- Errors: PQ002 consumer not registered, PQ008 the position is gone, PQ038 the consumer is a partition of a consumer
+--      group
 begin
     select b.batch_id, b.cur_tick_id, b.prev_tick_id, b.cur_tick_time, b.prev_tick_time, b.cur_tick_event_seq, b.prev_tick_event_seq
       into batch_id, cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
@@ -302,8 +298,7 @@ create or replace function pgq.next_batch_upto(
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a consumer and makes it as large as requested: all available ticks, up to about i_max_count
 -- events, but at least one tick.
@@ -323,8 +318,7 @@ create or replace function pgq.next_batch_info(
     out batch_id bigint, out cur_tick_id bigint, out prev_tick_id bigint,
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint)
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a consumer; see pgq.next_batch_custom().
 begin
@@ -336,8 +330,7 @@ $$;
 
 create or replace function pgq.next_batch(i_queue_name text, i_consumer_name text)
 returns bigint
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Opens the next batch for a consumer; see pgq.next_batch_custom().
 -- Returns: the batch id, null if there is no batch yet.

@@ -1,11 +1,10 @@
 create or replace function pgq.register_consumer(x_queue_name text, x_consumer_id text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers a consumer on a queue. The consumer gets all events after the queue's newest tick.
 -- Returns: 1 if it was registered, 0 if it already was.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ015 queue has no tick
+-- Errors: PQ015 queue has no tick
 begin
     return pgq.register_consumer_at(x_queue_name, x_consumer_id, null);
 end;
@@ -54,15 +53,14 @@ $$;
 
 create or replace function pgq.register_consumer_at(x_queue_name text, x_consumer_name text, x_tick_pos bigint)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers a consumer after a given tick, or moves a registered consumer there. The move drops an open batch.
 -- Parameters:
 --      x_tick_pos      - tick to start after; null for the newest, or to leave the position of a registered consumer
 --                        unchanged
 -- Returns: 1 if it was registered, 0 if it already was.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ015 queue has no tick
+-- Errors: PQ008 tick is not available, PQ015 queue has no tick
 declare
     q       pgq.queue;
     r       pgq.registration;
@@ -110,8 +108,7 @@ $$;
 
 create or replace function pgq.advance_consumer(i_queue_name text, i_consumer_name text, i_tick_id bigint)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Advances a consumer's position to that of a program which keeps its own, as Spark does in checkpoints. It registers
 -- the consumer if necessary. The position never moves back, and never while a batch is open: then another program
@@ -119,8 +116,8 @@ as $$
 -- Parameters:
 --      i_tick_id       - tick that the program has passed; the log may have forgotten it
 -- Returns: the consumer's position now: i_tick_id, or the newest tick before it that the log has.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 the tick was never made, or is before what the queue
---      has, PQ016 the consumer is beyond the tick, or has a batch open, PQ038 it is a partition of a consumer group
+-- Errors: PQ008 the tick was never made, or is before what the queue has, PQ016 the consumer is beyond the tick, or has
+--      a batch open, PQ038 it is a partition of a consumer group
 declare
     q   constant pgq.queue := pgq._find_queue(i_queue_name);
     t   pgq.tick_0;
@@ -169,8 +166,7 @@ $$;
 
 create or replace function pgq.unregister_consumer(x_queue_name text, x_consumer_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Removes a consumer from a queue, with its open batch and its retries. Removing the main consumer of a pgq_coop group
 -- also removes its members; removing a member removes only that member.
@@ -228,8 +224,7 @@ create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of consumers.
 -- Parameters:
@@ -265,8 +260,7 @@ create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of a queue's consumers; see pgq.get_consumer_info(2).
     select * from pgq.get_consumer_info(i_queue_name, null);
@@ -276,8 +270,7 @@ create or replace function pgq.get_consumer_info(
     out queue_name text, out consumer_name text, out lag interval, out last_seen interval,
     out last_tick bigint, out current_batch bigint, out next_tick bigint, out pending_events bigint)
 returns setof record
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of all consumers; see pgq.get_consumer_info(2).
     select * from pgq.get_consumer_info(null, null);

@@ -1,14 +1,13 @@
 create or replace function pgq.get_consumer_start(
     i_queue_name text, i_consumer_name text, out tick_id bigint, out tick_time timestamptz, out fresh boolean)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a consumer's position, for programs that track it in another database.
 -- Returns:
 --      tick_id     - the last tick that it has finished
 --      tick_time   - that tick's time
 --      fresh       - true if it has certainly never finished a batch
--- Errors: PQ001 queue does not exist, PQ002 consumer not registered
+-- Errors: PQ002 consumer not registered
 declare
     r   constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     p   constant pgq.position_0 := pgq._get_position(r.reg_id);
@@ -22,8 +21,7 @@ $$;
 
 create or replace function pgq.get_tick_snapshot(i_queue_name text, i_tick_id bigint)
 returns txid_snapshot
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a tick's snapshot, for programs that track ticks in another database. Unlike a query of pgq.tick it finds the
 -- tick even in the statement that opens the batch, which may be older than the tick.
@@ -40,8 +38,7 @@ create or replace function pgq.rewind_consumer(
     i_tick_id bigint, i_tick_time timestamptz default null,
     i_tick_snapshot txid_snapshot default null, i_tick_event_seq bigint default null)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Moves a consumer to a tick that another database remembers, or registers it there. If the queue has forgotten the
 -- tick, as it forgets early ticks, but still has the events, the tick is made again.
@@ -49,8 +46,7 @@ as $$
 --      i_tick_id                       - the tick, and what is remembered about it; null for unknown values
 --      i_tick_time, i_tick_snapshot, i_tick_event_seq
 -- Returns: 1 if it was registered, 0 if it already was.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ042 the tick is of another
---      history
+-- Errors: PQ008 tick is not available, PQ042 the tick is of another history
 declare
     q       pgq.queue;
     t       pgq.tick_0;
@@ -96,8 +92,7 @@ $$;
 
 create or replace function pgq.settle_batch(i_batch_id bigint)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers that the retries and dead letters of an open batch have arrived. Call it in the transaction that writes
 -- them. Unlike a position, this is kept when the consumer is moved. It does nothing if the batch is not open.
@@ -115,16 +110,15 @@ create or replace function pgq.reopen_batch(
     i_queue_name text, i_consumer_name text, i_batch_id bigint,
     i_prev_tick_id bigint, i_prev_tick_time timestamptz, i_tick_id bigint, i_tick_time timestamptz)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Opens a batch again that was dropped when the consumer was moved, unless its retries and dead letters have arrived.
 -- Parameters:
 --      i_prev_tick_id, i_prev_tick_time    - the tick after which it begins
 --      i_tick_id, i_tick_time              - the tick at which it ends
 -- Returns: true if the batch was opened; false if it is open already, or nothing is missing.
--- Errors: PQ001 queue does not exist, PQ002 consumer not registered, PQ043 the consumer is neither at the begin nor at
---      the end of the batch, or the queue no longer has the batch
+-- Errors: PQ002 consumer not registered, PQ043 the consumer is neither at the begin nor at the end of the batch, or the
+--      queue no longer has the batch
 declare
     r       constant pgq.registration := pgq._find_registration(i_queue_name, i_consumer_name);
     q       pgq.queue;

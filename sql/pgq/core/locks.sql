@@ -6,8 +6,7 @@
 create or replace function pgq._lock_keys(
     out lock_class bigint, out lock_object bigint, out lock_pair boolean, out lock_key text, out lock_name text)
 returns setof record
-language sql immutable
-set search_path = pg_catalog, pg_temp
+language sql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the list of advisory locks.
 -- Returns:
@@ -44,8 +43,7 @@ $$;
 
 create or replace function pgq._lock_key(i_key text)
 returns int4
-language plpgsql immutable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of a lock, which is the first of two if it has two. It is immutable: a constant in every plan.
 declare
@@ -61,8 +59,7 @@ $$;
 
 create or replace function pgq.get_foreign_locks(out pid int4, out holder text, out role_name text, out lock_name text)
 returns setof record
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the sessions that hold an advisory lock of pgqpy in this database without being a member of any of its roles:
 -- no pgqpy function has taken the lock, and the named work waits for it.

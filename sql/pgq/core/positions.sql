@@ -265,8 +265,7 @@ $$;
 
 create or replace function pgq._subscription_view_write()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes pgq.subscription writable, like the table that it is in PgQ.
 declare

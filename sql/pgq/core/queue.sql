@@ -1,7 +1,6 @@
 create or replace function pgq._check_name(i_what text, i_name text)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ003 for a name that a queue or consumer cannot have.
 begin
@@ -20,12 +19,10 @@ $$;
 
 create or replace function pgq.create_queue(i_queue_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates a queue: its settings, event tables and sequences, and its first tick.
 -- Returns: 1 if it was created, 0 if it existed.
--- Errors: PQ003 invalid name
 declare
     id          int4;
     prefix      text;
@@ -112,8 +109,7 @@ $$;
 
 create or replace function pgq._create_event_table(i_slot int4)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the partition of pgq.event for one ev_slot, as pgq.event_spare_<slot>. It is attached later: that takes a
 -- lock that does not block inserts, while creating it as a partition would block them.
@@ -140,8 +136,7 @@ $$;
 
 create or replace function pgq.drop_queue(x_queue_name text, x_force boolean)
 returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a queue with all its events. Its tables are emptied and kept for the next queue: dropping a partition would
 -- stop the producers of other queues.
@@ -149,7 +144,7 @@ as $$
 --      x_force         - drop it even if it has registered consumers, delayed events, dead letters or captured tables;
 --                        captured tables are released first, which only their owner or a superuser may do
 -- Returns: 1
--- Errors: PQ001 queue does not exist, PQ007 queue is in use
+-- Errors: PQ007 queue is in use
 begin
     if x_force then
         perform pgq._capture_release_queue(x_queue_name);
@@ -160,8 +155,7 @@ $$;
 
 create or replace function pgq._remove_queue(x_queue_name text, x_force boolean)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the part of pgq.drop_queue(2) that needs the rights of the owner of the queue's tables.
 declare
@@ -226,8 +220,7 @@ $$;
 
 create or replace function pgq.drop_queue(x_queue_name text)
 returns integer
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a queue that is not in use; see pgq.drop_queue(2).
 begin
@@ -237,8 +230,7 @@ $$;
 
 create or replace function pgq.set_queue_config(x_queue_name text, x_param_name text, x_param_value text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sets one parameter of a queue.
 -- Parameters:
@@ -247,7 +239,7 @@ as $$
 --      x_param_value   - the value as text; null is allowed for ticker_latency (no early ticks), per_tx_limit (no
 --                        limit) and key_window (no keys)
 -- Returns: 1
--- Errors: PQ001 queue does not exist, PQ011 unknown parameter or bad value
+-- Errors: PQ011 unknown parameter or bad value
 declare
     params  constant text[] := array['ticker_max_count', 'ticker_max_lag', 'ticker_idle_period', 'ticker_paused',
                                      'ticker_latency', 'rotation_period', 'external_ticker', 'per_tx_limit', 'disable_insert',

@@ -6,8 +6,7 @@ create or replace function pgq.get_queue_info(
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval, out queue_ticker_idle_period interval,
     out ticker_lag interval, out ev_per_sec float8, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the settings and the state of queues.
 -- Parameters:
@@ -46,8 +45,7 @@ create or replace function pgq.get_queue_info(
     out queue_ticker_max_count integer, out queue_ticker_max_lag interval, out queue_ticker_idle_period interval,
     out ticker_lag interval, out ev_per_sec float8, out ev_new bigint, out last_tick_id bigint)
 returns setof record
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the settings and the state of all queues; see pgq.get_queue_info(1).
     select * from pgq.get_queue_info(null);
@@ -55,13 +53,11 @@ $$;
 
 create or replace function pgq.tick_channel(i_queue_name text)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the channel on which each tick of a queue is notified, with the tick id as payload. Other changes that its
 -- consumers must know are notified with the payload 'changed'.
 -- Returns: a name for LISTEN.
--- Errors: PQ001 queue does not exist
 begin
     return 'pgq_tick_' || (pgq._find_queue(i_queue_name)).queue_id;
 end;

@@ -4,8 +4,7 @@
 
 create or replace function pgq._is_native_txid()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether this cluster has reached the transaction ids that ticks of this database know. This is cheap for new
 -- transactions; a transaction that was open when a tick was made is checked in detail, independently of its snapshot.
@@ -27,8 +26,7 @@ $$;
 
 create or replace function pgq._check_native_txid()
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Draws the transaction id, and raises PQ009 if the database is from a foreign cluster.
 begin
@@ -45,8 +43,7 @@ $$;
 
 create or replace function pgq.adopt_restored()
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Adopts the queues of a restored dump into this cluster: renumbers the transaction ids of events and ticks, so that
 -- each consumer continues exactly where the dump left it. It keeps the ticks at which consumers are, and the newest

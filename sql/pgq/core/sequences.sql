@@ -17,8 +17,7 @@ $$;
 
 create or replace function pgq.seq_getval(i_seq_name text)
 returns bigint
-language plpgsql strict
-set search_path = pg_catalog, pg_temp
+language plpgsql strict set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the last value of a sequence that the caller may read.
 -- Parameters:
@@ -39,8 +38,7 @@ $$;
 
 create or replace function pgq.seq_setval(i_seq_name text, i_new_value bigint)
 returns bigint
-language plpgsql strict
-set search_path = pg_catalog, pg_temp
+language plpgsql strict set search_path = pg_catalog, pg_temp
 as $$
 -- Moves a sequence that the caller may update forward, never back.
 -- Parameters:

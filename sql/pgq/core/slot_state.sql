@@ -14,8 +14,7 @@
 
 create or replace function pgq._cluster_tag()
 returns int4
-language plpgsql immutable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql immutable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the tag of states in this cluster, at its bit position. If the states were made in another cluster, this is
 -- the tag that they will get. It is declared immutable, so that it is a constant in producers' plans: it does not
@@ -30,8 +29,7 @@ $$;
 
 create or replace function pgq._note_cluster()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Notes this cluster as the one in which states are made, after it is clear that its transaction ids are those that
 -- ticks know. States with another tag stay guarded until pgq._unguard_queues(1).
@@ -94,8 +92,7 @@ $$;
 
 create or replace function pgq._guard_queue()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Trigger of pgq.queue: a setting that inserts must obey takes effect with its commit, so the queue is guarded before
 -- that. It stays guarded until pgq._unguard_queues(1) sees the committed setting.
@@ -112,8 +109,7 @@ create or replace trigger guard_queue
 
 create or replace function pgq._guard_queues()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Guards all queues.
 -- Returns: false if that is not possible now.
@@ -133,8 +129,7 @@ $$;
 
 create or replace function pgq._unguard_queues(i_queues int4[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Lets producers insert without further checks if none are needed. Call it after pgq._check_native_txid(0), and not
 -- while the ticker sleeps.

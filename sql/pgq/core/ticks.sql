@@ -216,8 +216,7 @@ $$;
 
 create or replace function pgq._tick_view_write()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes pgq.tick writable, like the table that it is in PgQ, for the tools of cascaded queues.
 begin

@@ -1,8 +1,7 @@
 create or replace function pgq.event_dead_letter_many(
     x_batch_id bigint, x_event_ids bigint[], x_reasons text[], x_tracebacks text[] default null)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Gives up events of an open batch: each is kept as a dead letter of this consumer, with the reason. It takes one pass
 -- over the batch, however many events there are. Other consumers are not affected.
@@ -68,8 +67,7 @@ $$;
 
 create or replace function pgq.event_dead_letter(x_batch_id bigint, x_event_id bigint, x_reason text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Gives up one event of an open batch; see pgq.event_dead_letter_many().
 -- Returns: 1
@@ -80,8 +78,7 @@ $$;
 
 create or replace function pgq.replay_dead_letters(i_ids bigint[])
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Delivers dead letters again, each only to the consumer that gave it up, as events with their old ids and an ev_retry
 -- of 0. Like retries, they are delivered when maintenance next runs. Any condition can select them:
@@ -120,8 +117,7 @@ $$;
 
 create or replace function pgq.purge_dead_letters(i_ids bigint[])
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Deletes dead letters. Any condition can select them:
 --     select pgq.purge_dead_letters(array(

@@ -89,8 +89,7 @@ create or replace function pgq.get_delayed_events(
     out due timestamptz, out ev_id bigint, out ev_time timestamptz, out ev_type text, out ev_data text,
     out ev_extra1 text, out ev_extra2 text, out ev_extra3 text, out ev_extra4 text)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the delayed events of a queue, the next ones first, without the retries of single consumers.
 -- Parameters:
@@ -98,7 +97,6 @@ as $$
 -- Returns:
 --      due     - time of delivery
 --      others  - the event
--- Errors: PQ001 queue does not exist
 #variable_conflict use_column
 declare
     id  constant int4 := (pgq._find_queue(i_queue_name)).queue_id;
@@ -117,8 +115,7 @@ create or replace function pgq.get_delayed_info(
     i_queue_name text default null,
     out queue_name text, out delayed_events bigint, out next_due timestamptz, out retry_events bigint)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of delayed events and retries of each queue. It reads all of them.
 -- Parameters:

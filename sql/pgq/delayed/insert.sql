@@ -25,8 +25,7 @@ create or replace function pgq.insert_event_at(
     queue_name text, deliver_at timestamptz, ev_type text, ev_data text,
     ev_extra1 text default null, ev_extra2 text default null, ev_extra3 text default null, ev_extra4 text default null)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts an event into a queue, in the caller's transaction, to be delivered at a later time to the consumers that are
 -- registered then. Its ev_time will be the time when it was due.
@@ -62,8 +61,7 @@ create or replace function pgq.insert_events_at(
     i_extra1 text[] default null, i_extra2 text[] default null,
     i_extra3 text[] default null, i_extra4 text[] default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 rows 1000
 as $$
 -- Puts many events into a queue in one statement, each to be delivered at its time; see pgq.insert_event_at(8).
@@ -98,15 +96,14 @@ $$;
 
 create or replace function pgq.cancel_event(i_queue_name text, i_event_id bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Cancels a delayed event, in the caller's transaction.
 -- Parameters:
 --      i_event_id      - id that pgq.insert_event_at() returned
 -- Returns: true if the event will not be delivered, once the transaction commits; false if it was delivered or
 --      cancelled before, or never existed. It is not delivered before the transaction ends.
--- Errors: PQ001 queue does not exist, 40001 the event was delivered after the transaction took its snapshot
+-- Errors: 40001 the event was delivered after the transaction took its snapshot
 declare
     id      constant int4 := (pgq._find_queue(i_queue_name)).queue_id;
     d       pgq.delayed;

@@ -49,8 +49,7 @@ end;
 $$;
 
 create or replace function pgq.maint_delayed_events(out moved int4, out next_due interval)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- A plan made while the tables are small must also be right when they are large: use indexes. Planning a dozen tables
 -- takes longer than reading them. (The cost of disabled nodes would make PostgreSQL compile the plan.)
 set plan_cache_mode = force_generic_plan
@@ -183,8 +182,7 @@ $$;
 
 create or replace function pgq.maint_rotate_delayed()
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off
 as $$

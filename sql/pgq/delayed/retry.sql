@@ -1,7 +1,6 @@
 create or replace function pgq.event_retry_many(x_batch_id bigint, x_event_ids bigint[], x_retry_times timestamptz[])
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Retries events of an open batch: they are delivered again to this consumer, later, with ev_retry increased by one. It
 -- takes one pass over the batch, however many events there are.
@@ -61,8 +60,7 @@ $$;
 
 create or replace function pgq.event_retry(x_batch_id bigint, x_event_id bigint, x_retry_time timestamptz)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Retries one event at a given time; see pgq.event_retry_many().
 -- Returns: 1, or 0 if the retry was requested before.
@@ -73,8 +71,7 @@ $$;
 
 create or replace function pgq.event_retry(x_batch_id bigint, x_event_id bigint, x_retry_seconds integer)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Retries one event after a number of seconds; see pgq.event_retry_many().
 -- Returns: 1, or 0 if the retry was requested before.
@@ -86,8 +83,7 @@ $$;
 
 create or replace function pgq.batch_retry(i_batch_id bigint, i_retry_seconds integer)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Retries all events of an open batch after a number of seconds.
 -- Returns: number of retries, without those that were requested before.
@@ -106,15 +102,14 @@ create or replace function pgq.event_retry_raw(
     x_ev_id bigint, x_ev_time timestamptz, x_ev_retry integer, x_ev_type text, x_ev_data text,
     x_ev_extra1 text, x_ev_extra2 text, x_ev_extra3 text, x_ev_extra4 text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts an event, with all its fields given, into a consumer's retry queue.
 -- Parameters:
 --      x_retry_after       - time of the retry
 --      x_ev_id             - event id, null for the next one
 -- Returns: the event's id.
--- Errors: PQ001 queue does not exist, PQ002 consumer not registered, 23505 the event is waiting already
+-- Errors: PQ002 consumer not registered, 23505 the event is waiting already
 declare
     r   pgq.registration := pgq._find_registration(x_queue, x_consumer);
     m   constant pgq.moved_0 := pgq._last_move();
@@ -144,8 +139,7 @@ $$;
 
 create or replace function pgq._retry_view_write()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Trigger of pgq.retry_queue: an inserted row is a waiting retry, deleting a row cancels it, and updating a row
 -- replaces it.
@@ -193,8 +187,7 @@ $$;
 
 create or replace function pgq.maint_retry_events()
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Moves due events into their queues, a limited number per call; see pgq.maint_delayed_events().
 -- Returns: number of events moved; call it again until this is 0.

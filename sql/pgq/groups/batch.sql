@@ -44,8 +44,7 @@ create or replace function pgq.next_group_batch(
     out cur_tick_time timestamptz, out prev_tick_time timestamptz,
     out cur_tick_event_seq bigint, out prev_tick_event_seq bigint,
     out batch_sql text, out events bytea[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Opens a batch of one of a member's partitions, or returns the one that is open. Partitions change owners in this
 -- call, so the member must have finished or given up all its earlier batches. Read the batch after this call, and
@@ -266,8 +265,7 @@ create or replace function pgq.finish_group_batch(
     i_batch_id bigint, i_generation bigint,
     i_failed bigint[] default '{}', i_errors text[] default '{}', i_delays interval[] default '{}', i_types text[] default null)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Finishes the open batch of a partition. Call it in the transaction that processed the events. It parks the keys of
 -- the events that failed, from these events on, and the events of the keys that are parked already.
@@ -307,8 +305,7 @@ $$;
 
 create or replace function pgq.group_batch_keys(i_batch_id bigint, out ev_id bigint, out key text)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the keys of the events in an open batch of a partition. If an event fails, later events with the same key
 -- must not be processed.

@@ -46,8 +46,7 @@ $$;
 
 create or replace function pgq._add_group_partition(g pgq.consumer_group, i_nr int4, i_tick_id bigint)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Registers a partition of a group after a tick.
 declare
@@ -66,8 +65,7 @@ $$;
 
 create or replace function pgq._remove_group_partition(i_group_id int4, i_nr int4)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Removes a partition and its registration.
 declare
@@ -88,8 +86,7 @@ create or replace function pgq.create_group(
     i_queue_name text, i_group_name text, i_partitions int4, i_key text,
     i_lease interval default '15 seconds', i_park_limit int4 default 10000, i_tick_id bigint default null)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates a consumer group, whose partitions divide a queue's events by a key. The events of one key are processed in
 -- order, different keys in parallel.
@@ -102,8 +99,8 @@ as $$
 --      i_park_limit    - number of parked events at which a partition takes no more batches
 --      i_tick_id       - tick to start after; null for the newest
 -- Returns: 1 if it was created, 0 if it existed with this key; its other settings are not changed then.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ008 tick is not available, PQ011 invalid value, PQ015 queue
---      has no tick, PQ038 the group exists with another key, or a consumer has the name of a partition
+-- Errors: PQ008 tick is not available, PQ011 invalid value, PQ015 queue has no tick, PQ038 the group exists with
+--      another key, or a consumer has the name of a partition
 declare
     q       pgq.queue;
     g       pgq.consumer_group;
@@ -153,14 +150,13 @@ $$;
 
 create or replace function pgq.drop_group(i_queue_name text, i_group_name text, i_force boolean default false)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a consumer group with the positions of its partitions.
 -- Parameters:
 --      i_force         - drop it even if it has parked events, which are then lost
 -- Returns: 1
--- Errors: PQ001 queue does not exist, PQ036 group does not exist, PQ039 it has parked events
+-- Errors: PQ036 group does not exist, PQ039 it has parked events
 declare
     g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     parked  bigint;
@@ -192,15 +188,14 @@ $$;
 
 create or replace function pgq.set_group_config(i_queue_name text, i_group_name text, i_param text, i_value text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sets one parameter of a consumer group.
 -- Parameters:
 --      i_param         - lease or park_limit
 --      i_value         - the value as text
 -- Returns: 1
--- Errors: PQ001 queue does not exist, PQ011 unknown parameter or bad value, PQ036 group does not exist
+-- Errors: PQ011 unknown parameter or bad value, PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
@@ -221,8 +216,7 @@ $$;
 
 create or replace function pgq._group_partition_guard()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Prevents the partitions of groups from being unregistered one by one.
 declare

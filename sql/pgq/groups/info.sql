@@ -4,8 +4,7 @@ create or replace function pgq.get_group_partitions(
     out pending_events bigint, out last_tick bigint, out current_batch bigint,
     out parked_keys bigint, out parked_events bigint, out is_full boolean)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress and the owners of a group's partitions.
 -- Returns:
@@ -16,7 +15,7 @@ as $$
 --      last_tick       - that tick; current_batch, the open batch
 --      parked_keys, parked_events  - numbers of parked keys and events
 --      is_full         - true if so much is parked that it takes no more batches
--- Errors: PQ001 queue does not exist, PQ036 group does not exist
+-- Errors: PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
@@ -42,8 +41,7 @@ create or replace function pgq.get_group_info(
     out workers bigint, out lag interval, out pending_events bigint,
     out parked_keys bigint, out parked_events bigint, out resize_to int4, out resize_tick bigint)
 returns setof record
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the settings and the state of consumer groups.
 -- Parameters:
@@ -72,8 +70,7 @@ create or replace function pgq.get_parked_keys(
     out key text, out partition int4, out events bigint, out first_event bigint, out attempts int4,
     out parked_since timestamptz, out next_attempt timestamptz, out error text)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the parked keys of a group, the oldest first.
 -- Returns:
@@ -82,7 +79,7 @@ as $$
 --      attempts                - number of failures of the first event; error, the last failure
 --      parked_since            - time when the key was parked
 --      next_attempt            - time of the next attempt; null: not before pgq.unpark_key() or pgq.give_up_parked()
--- Errors: PQ001 queue does not exist, PQ036 group does not exist
+-- Errors: PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin

@@ -7,8 +7,7 @@
 
 create or replace function pgq.event_pkey(i_ev_type text, i_ev_data text)
 returns text
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the primary key of the row in a captured change, for use as the key of a consumer group.
 -- Parameters:
@@ -35,8 +34,7 @@ $$;
 
 create or replace function pgq._check_group_key(i_key text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Refuses text that cannot be the key of a group: it must be one immutable expression over columns of the event, and
 -- use no object made by a user.
@@ -97,8 +95,7 @@ $$;
 
 create or replace function pgq._make_group_key(i_group_id int4, i_key text)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the functions for a group's key, if the key is not just a column.
 -- Returns: the key as SQL over the columns of the batch query, never null.

@@ -19,8 +19,7 @@ end;
 $$;
 
 create or replace function pgq.join_group(i_queue_name text, i_group_name text, i_worker_name text, out member_id int4, out lease interval)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes a worker a member of a group. From then on it must call pgq.group_heartbeat() every third of the lease;
 -- pgq.next_group_batch() gives it partitions.
@@ -29,7 +28,7 @@ as $$
 -- Returns:
 --      member_id       - id for the other functions
 --      lease           - the lease of the group
--- Errors: PQ001 queue does not exist, PQ036 group does not exist
+-- Errors: PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
 begin
@@ -47,8 +46,7 @@ $$;
 
 create or replace function pgq.leave_group(i_member_id int4)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ends a membership. The member's partitions are free at once.
 -- Returns: 1, or 0 if it was not a member any more.
@@ -75,8 +73,7 @@ $$;
 
 create or replace function pgq.group_heartbeat(i_member_id int4)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sends a member's heartbeat, removes dead members of its group, and resizes the group if a pending resize is possible
 -- now.

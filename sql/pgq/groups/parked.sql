@@ -4,8 +4,7 @@
 create or replace function pgq._park_events(
     part pgq.group_partition, i_batch_id bigint, i_failed bigint[], i_errors text[], i_delays interval[], i_types text[])
 returns int4
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Parks the keys of events that failed, and stores all events of parked keys.
 -- Returns: number of events.
@@ -60,8 +59,7 @@ create or replace function pgq.open_parked(
     i_member_id int4, i_most int4 default 100,
     out parked_id bigint, out partition int4, out generation bigint, out first_time timestamptz,
     out pe_ids bigint[], out ev_ids bigint[], out events bytea[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the first events of a parked key that is due, of one of a member's partitions. Process them in this order, up
 -- to the first that fails, then call pgq.finish_parked() in the same transaction.
@@ -126,8 +124,7 @@ create or replace function pgq.finish_parked(
     i_failed boolean default false, i_error text default null, i_delay interval default null,
     i_given_up bigint[] default '{}', i_reasons text[] default '{}', i_tracebacks text[] default '{}')
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Removes parked events that are done, and the key when no event is left. Call it in the transaction that processed the
 -- events.
@@ -180,8 +177,7 @@ $$;
 
 create or replace function pgq._parked_to_dead_letters(i_ids bigint[], i_reasons text[], i_tracebacks text[])
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes parked events dead letters of their group.
 -- Returns: number of events.
@@ -211,14 +207,13 @@ $$;
 
 create or replace function pgq.unpark_key(i_queue_name text, i_group_name text, i_key text default null)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Retries the events of a parked key now, in their order, by the worker that owns the partition.
 -- Parameters:
 --      i_key           - the key; null for all
 -- Returns: number of keys.
--- Errors: PQ001 queue does not exist, PQ036 group does not exist
+-- Errors: PQ036 group does not exist
 declare
     g   pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     n   int4;
@@ -234,15 +229,14 @@ $$;
 
 create or replace function pgq.give_up_parked(i_queue_name text, i_group_name text, i_key text, i_most int4 default 1)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes the first events of a parked key dead letters. The remaining events are retried now.
 -- Parameters:
 --      i_key           - the key
 --      i_most          - number of events; null for all
 -- Returns: number of events.
--- Errors: PQ001 queue does not exist, PQ036 group does not exist
+-- Errors: PQ036 group does not exist
 declare
     g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     k       pgq.parked_key;

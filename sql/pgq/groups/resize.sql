@@ -3,16 +3,15 @@
 
 create or replace function pgq.resize_group(i_queue_name text, i_group_name text, i_partitions int4)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Changes the number of a group's partitions. Workers take all partitions to a common tick; then the keys are divided
 -- again and processing continues. Passing the present number cancels a resize that has not happened yet.
 -- Parameters:
 --      i_partitions    - new number of partitions, 1 to 1024
 -- Returns: the tick that all partitions must reach first, or null if the resize is done.
--- Errors: PQ001 queue does not exist, PQ011 invalid number, PQ012 not in READ COMMITTED, PQ036 group does not exist,
---      PQ038 a consumer has the name of a partition
+-- Errors: PQ011 invalid number, PQ012 not in READ COMMITTED, PQ036 group does not exist, PQ038 a consumer has the name
+--      of a partition
 declare
     g       pgq.consumer_group := pgq._find_group(i_queue_name, i_group_name);
     tick    bigint;
@@ -47,8 +46,7 @@ $$;
 
 create or replace function pgq._switch_group(i_group_id int4)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Resizes a group if all its partitions are at the required tick. It never waits.
 -- Returns: true if it resized the group.

@@ -1,8 +1,7 @@
 create or replace function pgq._write_target(
     i_queue_name text, i_count bigint default 1,
     out queue_id int4, out ev_slot int4, out event_seq regclass)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the target of events for a queue, after all checks that a write needs; for the functions that insert into
 -- pgq.event. It draws the transaction id before it looks up the current table, and wakes the ticker.
@@ -54,14 +53,13 @@ $$;
 
 create or replace function pgq.current_event_table(x_queue_name text)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the table that takes new events now, for COPY. Give ev_type, ev_data, ev_extra1 .. ev_extra4 (and ev_id,
 -- ev_time, ev_retry for copies of events); the other columns have the right defaults. A COPY into the table is correct
 -- at any later time, even after a rotation.
 -- Returns: the table's name, with schema.
--- Errors: PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign cluster
+-- Errors: PQ006 inserts disabled, PQ009 restored from a foreign cluster
 declare
     t   record;
 begin
@@ -72,8 +70,7 @@ $$;
 
 create or replace function pgq._event_table_guard()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Statement trigger of each event table. It fires for direct writes (COPY) only, not for events that are routed through
 -- pgq.event. If the table is not the current one, it notes the transaction, so that batches look for its events here.
@@ -110,8 +107,7 @@ as $$
 --      ev_type                 - type of the event, for the consumer
 --      ev_extra1 .. ev_extra4  - further fields
 -- Returns: the event's id.
--- Errors: PQ001 queue does not exist, PQ006 inserts disabled, PQ009 restored from a foreign cluster, PQ010 too many
---      events in one transaction
+-- Errors: PQ006 inserts disabled, PQ009 restored from a foreign cluster, PQ010 too many events in one transaction
 #variable_conflict use_column
 declare
     v_id    bigint;
@@ -162,8 +158,7 @@ create or replace function pgq._insert_event_slowly(
     i_queue_name text, i_type text, i_data text,
     i_extra1 text default null, i_extra2 text default null, i_extra3 text default null, i_extra4 text default null)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of pgq.insert_event(7) for queues whose names are too long for a sequence name, and raises PQ001 for
 -- queues that do not exist.
@@ -177,8 +172,7 @@ create or replace function pgq.insert_event_raw(
     queue_name text, ev_id bigint, ev_time timestamptz, ev_owner integer, ev_retry integer,
     ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts an event with a given id, time, owner and retry count into a queue: for copies of events.
 -- Parameters:
@@ -208,8 +202,7 @@ $$;
 
 create or replace function pgq._insert_guarded()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Row trigger of pgq.event_guard_<n>, to which events of guarded queues are routed: makes all checks, wakes the ticker,
 -- and inserts the event into the current table.

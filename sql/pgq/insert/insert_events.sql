@@ -3,8 +3,7 @@ create or replace function pgq.insert_events(
     i_extra1 text[] default null, i_extra2 text[] default null,
     i_extra3 text[] default null, i_extra4 text[] default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 rows 1000
 as $$
 -- Puts many events into a queue in one statement, in the caller's transaction.

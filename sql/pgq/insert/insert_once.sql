@@ -7,8 +7,7 @@
 
 create or replace function pgq._set_event_keys(i_queue_name text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates or drops a queue's tables for keys, depending on its key_window.
 declare
@@ -35,8 +34,7 @@ $$;
 
 create or replace function pgq._drop_event_keys(q pgq.queue)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a queue's tables for keys, if it has any.
 begin
@@ -122,8 +120,7 @@ end;
 $$;
 
 create or replace function pgq._claim_event_keys(i_queue_name text, i_keys text[], out ids bigint[], out fresh boolean[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Remembers keys for events that are about to be inserted. If two transactions use the same key, the second waits for
 -- the end of the first.
@@ -181,8 +178,7 @@ create or replace function pgq.insert_events_once(
     i_extra3 text[] default null, i_extra4 text[] default null,
     i_times timestamptz[] default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 rows 1000
 as $$
 -- Puts many events into a queue in one statement, except those whose keys are there already; see
@@ -237,8 +233,7 @@ create or replace function pgq.insert_event_once(
     ev_extra1 text default null, ev_extra2 text default null, ev_extra3 text default null, ev_extra4 text default null,
     deliver_at timestamptz default null)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts an event into a queue, in the caller's transaction, unless one with the same key was inserted within the queue's
 -- key_window. If another transaction is inserting the same key, it waits for the end of that transaction.
@@ -285,8 +280,7 @@ $$;
 
 create or replace function pgq.maint_rotate_keys(i_queue_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- A session that inserts with a key meanwhile waits for this long at most.
 set lock_timeout = '100ms'
 as $$

@@ -1,7 +1,6 @@
 create or replace function pgq.create_staging(i_job text, i_role name default current_user)
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates a table for events that a job will send when the whole job is done. Fill it in the same transaction: as long
 -- as that is open, the job counts as running. The table belongs to pgq_owner, and only the given role can fill, read
@@ -11,7 +10,6 @@ as $$
 --      i_job   - name of the job: letters, digits and _, at most 43
 --      i_role  - role of the job; by default the caller's role
 -- Returns: the table's name, with schema, without quotes. Its columns are ev_type, ev_data, ev_extra1 .. ev_extra4.
--- Errors: PQ003 invalid name
 declare
     v_table text;
 begin
@@ -36,8 +34,7 @@ $$;
 
 create or replace function pgq.staging_tables(i_job text)
 returns setof text
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 set lock_timeout = '3s'
 as $$
 -- Returns the tables that pgq.create_staging(2) has created for a job, to be dropped when the job is done. It waits up
@@ -63,8 +60,7 @@ $$;
 
 create or replace function pgq.drop_staging(i_table text)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a staging table that is empty. TRUNCATE it first in the same transaction, which only the job's role may do.
 -- Parameters:
@@ -96,8 +92,7 @@ $$;
 
 create or replace function pgq.maint_staging(i_age interval default '1 day')
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- Leave tables that other sessions are reading for the next call.
 set lock_timeout = '100ms'
 as $$

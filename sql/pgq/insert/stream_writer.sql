@@ -1,7 +1,6 @@
 create or replace function pgq.write_stream_batch(i_queue_name text, i_writer_name text, i_stream text, i_batch bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes sure that a stream's numbered batch is written once. Call it in the transaction that writes the batch's events,
 -- and write them only if it returns true. Of two calls at once the second waits for the first.
@@ -10,8 +9,7 @@ as $$
 --      i_stream        - unique id of the stream; a stream that was restarted from scratch has a new one
 --      i_batch         - number of the batch, ascending
 -- Returns: true if the batch is to be written; false if it was written already.
--- Errors: PQ001 queue does not exist, PQ003 invalid name, PQ011 stream or batch is null, PQ017 another stream has this
---      name, or the stream was set back
+-- Errors: PQ011 stream or batch is null, PQ017 another stream has this name, or the stream was set back
 declare
     q   constant pgq.queue := pgq._find_queue(i_queue_name);
     w   pgq.stream_writer;
@@ -57,14 +55,12 @@ $$;
 
 create or replace function pgq.forget_stream_writer(i_queue_name text, i_writer_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Frees a writer's name: the next batch under this name is written, from whichever stream it comes.
 -- Parameters:
 --      i_writer_name   - the name
 -- Returns: 1, or 0 if nothing was written under that name.
--- Errors: PQ001 queue does not exist
 declare
     q   constant pgq.queue := pgq._find_queue(i_queue_name);
     n   int4;

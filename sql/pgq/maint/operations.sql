@@ -1,7 +1,6 @@
 create or replace function pgq.maint_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the operations that maintenance has to do now, in this order, each in a transaction of its own: those for
 -- pgq's own tables, those named by queue_extra_maint, and those of other parts of the PgQ family, if installed.
@@ -73,8 +72,7 @@ $$;
 
 create or replace function pgq._trusts_owner(i_owner oid)
 returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the current role may run functions made by another role. It may if that role could act as the current
 -- role anyway, or owns this schema, and so gains nothing; a superuser can do both.
@@ -91,8 +89,7 @@ $$;
 
 create or replace function pgq._require_trusted(i_schema text, i_name text, i_is_function boolean)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises 42501 unless the current role may trust the object that a foreign name means. The schema's owner counts too,
 -- since it may put another object there. For the name of a function all functions of this name count, whatever their
@@ -149,8 +146,7 @@ $$;
 
 create or replace function pgq._maint_function(i_name text)
 returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Checks the name of a foreign function, with a text parameter, that maintenance is to run.
 -- Parameters:
@@ -197,8 +193,7 @@ $$;
 
 create or replace function pgq._maint_own_operations(out func_name text, out func_arg text)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the operations that maintenance has to do on pgq's own relations. Internal: pgq.maint_operations() adds the
 -- rest.
@@ -265,8 +260,7 @@ $$;
 
 create or replace function pgq.maint_tables_to_vacuum()
 returns setof text
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the small tables in which rows die, to be vacuumed where autovacuum is off.
 -- Returns: table names with schema.
@@ -286,13 +280,11 @@ $$;
 
 create or replace function pgq.grant_perms(x_queue_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Grants the rights on a queue's tables and sequences to the roles. A writer may set the content of events, but not the
 -- transaction id that decides which batches contain them.
 -- Returns: 1
--- Errors: PQ001 queue does not exist
 declare
     q   constant pgq.queue := pgq._find_queue(x_queue_name);
 begin
@@ -311,8 +303,7 @@ $$;
 
 create or replace function pgq._grant_perms_from(src_schema text, src_table text, dst_schema text, dst_table text)
 returns integer
-language plpgsql strict
-set search_path = pg_catalog, pg_temp
+language plpgsql strict set search_path = pg_catalog, pg_temp
 as $$
 -- Copies the grants of one table to another, as far as the caller may.
 -- Parameters:
@@ -340,8 +331,7 @@ $$;
 
 create or replace function pgq.tune_storage(i_queue_name text)
 returns integer
-language plpgsql strict
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql strict security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sets the storage parameters of event tables: no row dies in them, so they need neither free space nor vacuum.
 -- Returns: 1, or 0 if there is no such queue.

@@ -1,7 +1,6 @@
 create or replace function pgq.maint_rotate_tables_step1(i_queue_name text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Truncates a queue's oldest event table and makes it the current one, when the rotation period is over and every
 -- consumer has passed the events in it. It never waits for a lock; the next call tries again what is not possible now.
@@ -122,8 +121,7 @@ $$;
 
 create or replace function pgq.maint_rotate_tables_step2()
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Completes rotations: notes a transaction id that was drawn after they were committed. Producers with a higher id know
 -- the new table. Queues that another session is changing are left for the next call.
@@ -146,8 +144,7 @@ $$;
 
 create or replace function pgq.maint_rotate_logs()
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps the logs of ticks, positions and moves small; see core/tables.sql. It truncates the table that is not current,
 -- after carrying over the rows that are needed, and switches tables when the current one has grown. It never waits for

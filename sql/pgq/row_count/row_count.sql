@@ -6,8 +6,7 @@
 
 create or replace function pgq.row_count(i_table regclass)
 returns bigint
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of rows of a table, as of the newest batch of the consumer that counts them. The view
 -- pgq.row_counts has all numbers, with their times. Both show only tables that the caller may select from.
@@ -126,8 +125,7 @@ $$;
 create or replace function pgq.row_counts_to_start(
     i_queue_name text, i_consumer_name text, i_tables regclass[], out schema_name text, out table_name text)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the tables whose rows the consumer has to count before it can add changes; see pgq.start_row_count(6).
 -- Parameters:
@@ -151,8 +149,7 @@ create or replace function pgq.start_row_count(
     i_queue_name text, i_consumer_name text, i_table regclass, i_rows bigint, i_snapshot txid_snapshot,
     i_batch_id bigint default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Starts counting a table again, from this number of rows in this snapshot. One statement gives both:
 --
@@ -189,8 +186,7 @@ $$;
 create or replace function pgq.count_batch_rows(
     i_batch_id bigint, i_tables regclass[], out schema_name text, out table_name text)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Adds a batch's inserts and deletes to the row counts. Call it once, in the transaction that finishes the batch.
 -- Parameters:

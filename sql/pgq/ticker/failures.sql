@@ -1,7 +1,6 @@
 create or replace function pgq.note_failures(i_operations text[], i_arguments text[], i_errors text[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Replaces the notes about what the ticker cannot do now. The ticker calls it when that changes.
 -- Parameters:

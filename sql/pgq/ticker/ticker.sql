@@ -4,8 +4,7 @@
 create or replace function pgq._make_ticks(
     i_queues int4[], i_early boolean[], i_event_seqs bigint[], i_fences bigint[], i_heartbeats int4[] default '{}')
 returns bigint[]
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ticks queues, all with one snapshot. Each tick of a queue is committed before the next takes its snapshot; otherwise
 -- a later tick could see less than an earlier one. So a session that does not get a queue's lock skips the queue.
@@ -53,8 +52,7 @@ create or replace function pgq._due_queues(
     out queue_id int4, out queue_name text, out event_seq bigint, out fence bigint,
     out nominal boolean, out early boolean, out quiet boolean, out lag interval, out next_due interval)
 returns setof record
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- Planning takes longer than looking at fifty queues, so plan once per session. A plan made while a log is empty must
 -- also be right when it is full: use indexes, never sort.
 set plan_cache_mode = force_generic_plan
@@ -162,8 +160,7 @@ create or replace function pgq.ticker_round(
     i_quiet_queues int4[] default null, i_quiet_seqs bigint[] default null,
     out ticks int4, out early int4, out fresh int4, out wait interval, out work interval,
     out quiet_queues int4[], out quiet_seqs bigint[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- otherwise the inserts of a round would be planned each time: a fifth of its cost
 set plan_cache_mode = force_generic_plan
 as $$
@@ -214,8 +211,7 @@ $$;
 
 create or replace function pgq.ticker()
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ticks all queues that are nominally due.
 -- Returns: number of ticks made.
@@ -230,13 +226,12 @@ $$;
 
 create or replace function pgq.ticker(i_queue_name text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ticks one queue, if it is nominally due.
 -- Returns: the tick id, or null if the queue is not due.
--- Errors: PQ001 queue does not exist, PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ014 ticker
---      is paused, or ticks come from elsewhere
+-- Errors: PQ009 restored from a foreign cluster, PQ012 not in READ COMMITTED, PQ014 ticker is paused, or ticks come
+--      from elsewhere
 declare
     q   constant pgq.queue := pgq._find_queue(i_queue_name);
     d   record;
@@ -260,8 +255,7 @@ $$;
 
 create or replace function pgq.ticker(i_queue_name text, i_tick_id bigint, i_orig_timestamp timestamptz, i_event_seq bigint)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ticks a queue whose ticks come from another queue, of which it is a copy.
 -- Parameters:
@@ -304,8 +298,7 @@ $$;
 
 create or replace function pgq.force_tick(i_queue_name text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Forces a tick of this queue with the next call of the ticker, by moving the event sequence so far that the queue
 -- looks full. Call the ticker afterwards, in a later transaction than the inserts.
@@ -333,8 +326,7 @@ $$;
 
 create or replace function pgq.ticker_sleep()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Asks producers to wake the ticker: from now on each insert notifies the channel pgq_wake. LISTEN first. If prepared
 -- transactions are enabled, producers must not notify, since a transaction that has notified cannot be prepared.
@@ -358,8 +350,7 @@ $$;
 
 create or replace function pgq.ticker_awake()
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ends pgq.ticker_sleep(): producers no longer need to wake the ticker.
 begin

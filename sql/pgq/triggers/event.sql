@@ -2,8 +2,7 @@ create or replace function pgq._row_event(
     i_format text, i_operation text, i_when text, i_schema text, i_table text, i_relation oid, i_arguments text[],
     i_row anyelement, i_old anyelement, i_expressions text[])
 returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Puts the event for one row into the queue: the common part of sqltriga, logutriga and jsontriga. It runs with the
 -- rights of the role that changes the table.
@@ -170,8 +169,7 @@ $$;
 create or replace function pgq._statement_event(
     i_format text, i_operation text, i_when text, i_schema text, i_table text, i_relation oid, i_arguments text[])
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Puts the event for a statement into the queue: the common part of sqltriga, logutriga and jsontriga for statement
 -- triggers. TRUNCATE is the only statement that they support.

@@ -26,8 +26,7 @@ $$;
 
 create or replace function pgq._row_queries(i_relation oid, i_arguments text[], i_columns name[])
 returns text[]
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the queries made of the expressions in a trigger's arguments, from the table's layout. It is not stable,
 -- unlike its caller: it must see a layout that the same statement has made.

@@ -59,8 +59,7 @@ $$;
 
 create or replace function pgq._row_layout_build(i_relation oid, i_arguments text[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Determines what a row trigger needs to know about its table, and stores it in pgq.row_layout. It reads the catalog
 -- and the arguments, but no row: it runs as the schema's owner and must not evaluate anything made by users.

@@ -1,8 +1,7 @@
 create or replace function pgq_task.change_tasks(
     queue text, filter jsonb, change jsonb, max_tasks int4 default null, claimed boolean default false)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Applies one change to all tasks of a queue that match a filter.
 -- Parameters:
@@ -12,8 +11,8 @@ as $$
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 --      claimed     - include claimed tasks; otherwise they are skipped
 -- Returns: number of tasks.
--- Errors: PQ070 no such queue, PQ071 another task has the unique_key, PQ072 invalid arguments, 42501 no right to do
---      this, or no right to read, which any filter except by ids needs
+-- Errors: PQ071 another task has the unique_key, PQ072 invalid arguments, 42501 no right to do this, or no right to
+--      read, which any filter except by ids needs
 #variable_conflict use_variable
 declare
     v_ids   bigint[];
@@ -42,8 +41,7 @@ $$;
 create or replace function pgq_task.remove_tasks(
     queue text, filter jsonb, max_tasks int4 default null, claimed boolean default false)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Deletes all tasks of a queue that match a filter.
 -- Parameters:
@@ -51,8 +49,7 @@ as $$
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 --      claimed     - include claimed tasks; otherwise they are skipped
 -- Returns: number of tasks.
--- Errors: PQ070 no such queue, PQ072 invalid arguments, 42501 no right to do this, or no right to read, which any
---      filter except by ids needs
+-- Errors: PQ072 invalid arguments, 42501 no right to do this, or no right to read, which any filter except by ids needs
 #variable_conflict use_variable
 declare
     v_ids   bigint[];
@@ -68,8 +65,7 @@ $$;
 
 create or replace function pgq_task.requeue(queue text, filter jsonb default null, max_tasks int4 default null)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sends tasks of an error queue back to the queues where they failed: available at once, with attempts reset to 0, and
 -- with their previous headers and unique_key.
@@ -79,8 +75,8 @@ as $$
 --      max_tasks   - maximum number of tasks, those with the lowest ids; null for all
 -- Returns: number of tasks. Tasks that did not come from another queue stay, and so do tasks whose unique_key another
 --      task has now.
--- Errors: PQ070 no such queue, or the queue that a task came from no longer exists; PQ072 invalid arguments; 42501 no
---      right to change tasks here or to insert them there
+-- Errors: or the queue that a task came from no longer exists; PQ072 invalid arguments; 42501 no right to change tasks
+--      here or to insert them there
 #variable_conflict use_variable
 declare
     v_found     bigint[];
@@ -114,8 +110,7 @@ $$;
 create or replace function pgq_task._lock_found(
     i_action text, i_queue text, i_filter jsonb, i_max_tasks int4, i_claimed boolean, i_condition text default 'true')
 returns bigint[]
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 -- Locks the tasks of a queue that match a filter, in the order of their ids. Claimed tasks, and tasks locked by a

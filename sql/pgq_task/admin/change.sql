@@ -1,7 +1,6 @@
 create or replace function pgq_task.stop(id bigint, version int4 default null)
 returns int4
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Stops a task: it cannot be claimed until start() or another change gives it a time.
 -- Parameters:
@@ -15,8 +14,7 @@ $$;
 
 create or replace function pgq_task.start(id bigint, version int4 default null)
 returns int4
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Makes a stopped or scheduled task available now.
 -- Parameters:
@@ -30,8 +28,7 @@ $$;
 
 create or replace function pgq_task._change_one(i_id bigint, i_version int4, i_change jsonb)
 returns int4
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Changes one task that is not claimed; without a version, in any version.
 declare
@@ -52,8 +49,7 @@ $$;
 create or replace function pgq_task._change_locked(
     i_ids bigint[], i_changes jsonb[], i_common jsonb default null, i_inserts jsonb default null)
 returns table (id bigint, version int4)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Changes tasks that the caller has locked: each by its own change, or all by a common one. If changes collide, so may
 -- the inserts that follow; then they are only reported.
@@ -83,8 +79,7 @@ $$;
 
 create or replace function pgq_task._apply_changes(i_ids bigint[], i_changes jsonb[], i_common jsonb)
 returns table (id bigint, version int4)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Does the work of pgq_task._change_locked(4) for queues that are known to exist.
@@ -163,8 +158,7 @@ create or replace function pgq_task.replay(
     finished_from timestamptz default null, finished_before timestamptz default null,
     payload jsonb default null, outcome text default null, max_tasks int4 default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Pushes kept finished tasks again, as new tasks, in the order in which they were finished. The new tasks have the
 -- payload, priority and keys of the old ones, and headers that identify these: origin (the queue), replay_of (the id)
@@ -175,8 +169,7 @@ as $$
 --      others      - the tasks, as in pgq_task.finished_tasks(7); if there are more than max_tasks, those finished
 --                    last; null for all
 -- Returns: the ids of the new tasks. If the target already has a task with the same unique_key, the id of that task.
--- Errors: PQ070 no such queue, 42501 no right to read the queue or insert into the target, PQ072 an invalid limit or
---      outcome
+-- Errors: 42501 no right to read the queue or insert into the target, PQ072 an invalid limit or outcome
 begin
     -- Check this even if there is nothing to push.
     if target is not null then

@@ -25,8 +25,7 @@ returns table (
     queue_name text, created timestamptz, paused timestamptz, restricted boolean, lease interval, max_attempts int4,
     error_queue text, keep interval, total bigint, exact boolean, available bigint, claimed bigint, scheduled bigint,
     held bigint, stopped bigint, highest_attempts int4, oldest timestamptz, next_time timestamptz)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Returns the settings and sizes of task queues. It counts at most max_count tasks of each kind and priority, so that
@@ -49,7 +48,7 @@ as $$
 --      oldest              - time since which the task that has waited longest is available
 --      next_time           - time when the next scheduled task is due
 --      The sizes are null for a restricted queue that the caller may not read.
--- Errors: PQ070 no such queue, PQ072 a count that is not positive
+-- Errors: PQ072 a count that is not positive
 #variable_conflict use_column
 declare
     max_pos constant bigint := 9223372036854775807;
@@ -145,8 +144,7 @@ $$;
 
 create or replace function pgq_task._estimate_total(i_queue_id int4)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the planner's estimate of a queue's number of tasks.
 declare
@@ -159,13 +157,12 @@ $$;
 
 create or replace function pgq_task.queue_is_empty(queues text[])
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Returns whether queues have no tasks at all: none that is available, claimed, scheduled, held or stopped.
 -- Returns: true if all of them are empty, as seen by the caller's transaction.
--- Errors: PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
+-- Errors: PQ072 no queue given, 42501 no right to read one of them
 begin
     perform pgq_task._require_readable(queues);
     -- First a check that is fast if there are tasks, even behind dead rows; then a complete one.
@@ -187,14 +184,13 @@ $$;
 
 create or replace function pgq_task.next_time(queues text[])
 returns timestamptz
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Returns the time when the first task of some queues can be claimed, if all present claims continue.
 -- Returns: the time, which is in the past if a task can be claimed now; null if there is no task. Pauses of queues are
 --      not considered.
--- Errors: PQ070 no such queue, PQ072 no queue given, 42501 no right to read one of them
+-- Errors: PQ072 no queue given, 42501 no right to read one of them
 declare
     v_now   constant timestamptz := clock_timestamp();
 begin
@@ -218,8 +214,7 @@ $$;
 
 create or replace function pgq_task.server_time()
 returns timestamptz
-language sql
-set search_path = pg_catalog, pg_temp
+language sql set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the server's time, which leases and schedules use.
 -- Returns: the present time, not that of the transaction's start.
@@ -228,8 +223,7 @@ $$;
 
 create or replace function pgq_task._require_readable(i_queues text[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ070 for the first name that is not a task queue, 42501 if the caller may not read it.
 begin

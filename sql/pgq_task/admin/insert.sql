@@ -1,7 +1,6 @@
 create or replace function pgq_task.reserve_ids(count int4 default 1)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Reserves ids for inserts of pgq_task.modify(7), so that tasks can refer to each other in their payloads. No other
 -- task gets them.
@@ -19,8 +18,7 @@ $$;
 
 create or replace function pgq_task._insert_tasks(i_inserts jsonb, i_skip_collisions boolean)
 returns table (kind text, nr int4, id bigint, version int4)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Does the inserts of pgq_task.modify(7).
@@ -117,8 +115,7 @@ $$;
 
 create or replace function pgq_task._show_tasks(i_queue_ids int4[], i_priorities int4[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates missing lanes and wakes the workers after tasks were put into these queues, with these priorities.
 begin
@@ -135,8 +132,7 @@ $$;
 
 create or replace function pgq_task._require_insert(i_queues text[])
 returns void
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ070 if one of these queues does not exist, 42501 if the caller may not insert into it.
 declare

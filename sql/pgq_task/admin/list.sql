@@ -1,7 +1,6 @@
 create or replace function pgq_task.list_tasks(queue text default null, filter jsonb default null, max_tasks int4 default 100)
 returns setof pgq_task.tasks
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set jit = off
 as $$
 -- Returns tasks in their present state. It locks nothing and changes nothing.
@@ -20,7 +19,7 @@ as $$
 --      max_tasks   - maximum number of tasks; null for all
 -- Returns: Tasks, queue by queue, those of the highest priority first, in the order in which they become available;
 --      held tasks come last. None of an error queue that no task has come to yet.
--- Errors: PQ070 no such queue, PQ072 an invalid filter or limit, 42501 no right to read the queue
+-- Errors: PQ072 an invalid filter or limit, 42501 no right to read the queue
 #variable_conflict use_column
 declare
     v_where constant text := pgq_task._filter_sql(filter);
@@ -78,8 +77,7 @@ $$;
 
 create or replace function pgq_task._filter_sql(i_filter jsonb)
 returns text
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the condition on pgq_task.task_status, with the alias s, for a filter.
 declare
@@ -150,8 +148,7 @@ $$;
 
 create or replace function pgq_task._require_limit(i_max_tasks int4)
 returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a limit is null or positive.
 begin

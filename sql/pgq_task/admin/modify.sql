@@ -2,8 +2,7 @@ create or replace function pgq_task.modify(
     claimant text, inserts jsonb default null, changes jsonb default null, deletes jsonb default null,
     depends jsonb default null, skip_collisions boolean default false, force boolean default false)
 returns table (kind text, nr int4, id bigint, version int4)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Inserts, changes and deletes any number of tasks, all of them or none: each must have the given version and not be
@@ -25,8 +24,8 @@ as $$
 --      nr              - the place in its list, from 1
 --      id              - id of the task; with skip, of the existing task
 --      version         - its new version; null if it was deleted
--- Errors: PQ071 with a reason for each task that is missing, claimed, or there already; PQ070 no such queue; PQ072
---      invalid arguments; 42501 no right to do this
+-- Errors: PQ071 with a reason for each task that is missing, claimed, or there already; PQ072 invalid arguments; 42501
+--      no right to do this
 -- Notes: a change ends the claim, unless "keep_lease" is true; without a time the task is then available at once. A
 --      scheduled or stopped task stays so. In another queue its attempts begin at 0. Tasks are locked in the order of
 --      their ids, so that calls do not deadlock with each other.
@@ -109,8 +108,7 @@ $$;
 
 create or replace function pgq_task._lock_tasks(i_ids bigint[], i_share boolean[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 -- Locks tasks in the order of their ids; tasks that must only stay unchanged are locked for share.
@@ -134,8 +132,7 @@ $$;
 
 create or replace function pgq_task._collisions_of(i_inserts jsonb, i_changes jsonb, i_deleted bigint[])
 returns jsonb
-language sql stable
-security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the inserts and changes of pgq_task.modify(7) that conflict with the id or the unique_key of a task that
 -- exists and stays, or of an earlier insert or change, in queues that the caller may insert into; null if there are
@@ -175,8 +172,7 @@ $$;
 
 create or replace function pgq_task._raise_modify_conflict(i_conflicts jsonb)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ071 for the conflicts of pgq_task.modify(7).
 begin
@@ -191,8 +187,7 @@ $$;
 
 create or replace function pgq_task._delete_locked(i_ids bigint[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 -- Deletes tasks that the caller has locked.
@@ -215,8 +210,7 @@ $$;
 
 create or replace function pgq_task._require_modification(i_kind text, i_list jsonb, i_force boolean default false)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a list of modifications, of kind insert, change, delete, or depend, is valid.
 declare
@@ -267,8 +261,7 @@ $$;
 
 create or replace function pgq_task._require_named_once(i_ids bigint[], i_what text)
 returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 for a task that is named twice for the same operation.
 declare

@@ -1,7 +1,6 @@
 create or replace function pgq_task.restrict_queue(queue text, restricted boolean default true)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Restricts a queue: from the commit on only members of pgq_admin, and roles with rights from pgq_task.grant_queue(3),
 -- may act on its tasks. (A transaction that has pushed before, and is still open, may push once more.) Other queues are
@@ -9,7 +8,7 @@ as $$
 -- when the first task goes there, with the restrictions of this one.
 -- Parameters:
 --      restricted  - false opens it again; the grants are kept
--- Errors: PQ070 no such queue, PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
+-- Errors: PQ072 neither true nor false, PQ012 opening it not in READ COMMITTED
 declare
     v_id    int4;
 begin
@@ -30,8 +29,7 @@ $$;
 
 create or replace function pgq_task._guard_inbox()
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Lets pgq_writer insert into pgq_task.inbox, which does not check rights on queues, only while no queue is restricted.
 -- Pushes take a slower path while it is closed.
@@ -48,8 +46,7 @@ $$;
 
 create or replace function pgq_task.grant_queue(queue text, actions text[], role text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Grants a role and its members rights on the tasks of a restricted queue. To call the functions at all they must also
 -- be members of pgq_writer (push) or pgq_reader (the rest).
@@ -61,7 +58,7 @@ as $$
 --                delete  delete tasks with modify() or remove_tasks()
 --                read    list tasks, and depend on them in modify()
 --      role    - name of the role
--- Errors: PQ070 no such queue, PQ072 no such role or action
+-- Errors: PQ072 no such role or action
 declare
     v_grantee   constant oid := pgq_task._require_role(role);
     v_queue     int4;
@@ -80,15 +77,14 @@ $$;
 
 create or replace function pgq_task.revoke_queue(queue text, actions text[], role text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Revokes rights that pgq_task.grant_queue(3) has granted to a role. Its rights as a member of other roles do not
 -- change.
 -- Parameters:
 --      actions - as for pgq_task.grant_queue(3)
 --      role    - name of the role
--- Errors: PQ070 no such queue, PQ072 no such role or action
+-- Errors: PQ072 no such role or action
 #variable_conflict use_column
 declare
     v_grantee   constant oid := pgq_task._require_role(role);
@@ -108,8 +104,7 @@ $$;
 
 create or replace function pgq_task._restrict_as(i_queue text, i_other_id int4)
 returns void
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Restricts a queue to the roles that have rights on another one.
     select pgq_task.restrict_queue(i_queue);
@@ -121,8 +116,7 @@ $$;
 
 create or replace function pgq_task.get_queue_grants(queue text default null)
 returns table (queue_name text, restricted boolean, role text, actions text[])
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the grants on task queues.
 -- Parameters:
@@ -132,7 +126,6 @@ as $$
 --      restricted  - if false, the grants have no effect
 --      role        - the role; null for a restricted queue without grants
 --      actions     - the granted actions
--- Errors: PQ070 no such queue
 #variable_conflict use_column
 begin
     if get_queue_grants.queue is not null then
@@ -158,8 +151,7 @@ $$;
 
 create or replace function pgq_task._has_right(i_queue_id int4, i_action text, i_user name default null)
 returns boolean
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the caller has a right on the tasks of a restricted queue. The caller is the role of SET ROLE, or
 -- else of the session; within this function current_user would be its owner.
@@ -175,8 +167,7 @@ $$;
 
 create or replace function pgq_task._role_has_right(i_role name, i_queue_id int4, i_action text)
 returns boolean
-language sql stable
-security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a role has a right on the tasks of a restricted queue.
     select pg_has_role(i_role, 'pgq_admin', 'usage')
@@ -187,8 +178,7 @@ $$;
 
 create or replace function pgq_task._runs_for_another()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether PostgreSQL runs this for the owner of a table, whichever role has the session: in the expression of
 -- an index during autovacuum, ANALYZE, REINDEX or CREATE INDEX, or in the query of a materialized view during a
@@ -204,8 +194,7 @@ $$;
 
 create or replace function pgq_task._require_right(i_queue_id int4, i_action text)
 returns boolean
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns true, or raises 42501 if the caller may not do this with the tasks of a restricted queue.
 declare
@@ -227,8 +216,7 @@ $$;
 
 create or replace function pgq_task._require_role(i_role text)
 returns oid
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the role of this name; raises PQ072 if there is none.
 declare
@@ -244,8 +232,7 @@ $$;
 
 create or replace function pgq_task._require_actions(i_actions text[])
 returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless these are actions.
 declare

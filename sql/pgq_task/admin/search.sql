@@ -1,14 +1,12 @@
 create or replace function pgq_task.index_payload(queue text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates an index for one queue, with which filters by "payload" find tasks quickly. Claims do not touch it; pushing
 -- into this queue costs more from then on. While it is created, no session can push, claim or finish in any queue. If
 -- there are many tasks, let a superuser, or a member of pgq_owner, run the statement that pgq_task.payload_index_sql(1)
 -- returns, which does not block other sessions.
 -- Returns: 1 if it was created, 0 if it existed.
--- Errors: PQ070 no such queue
 declare
     v_id    constant int4 := pgq_task._id_of_queue(queue);
 begin
@@ -24,13 +22,11 @@ $$;
 
 create or replace function pgq_task.payload_index_sql(queue text)
 returns text
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the statement that creates the index of pgq_task.index_payload(1) without blocking workers. It cannot run in
 -- a transaction. If it fails, call pgq_task.drop_payload_index(1) before running it again.
 -- Returns: the statement.
--- Errors: PQ070 no such queue
 declare
     v_id    constant int4 := pgq_task._id_of_queue(queue);
 begin
@@ -41,13 +37,11 @@ $$;
 
 create or replace function pgq_task.drop_payload_index(queue text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops the index that pgq_task.index_payload(1) has created. It waits for all open transactions that have used tasks,
 -- and no session can use tasks until it is committed: do it at a quiet time.
 -- Returns: 1 if it was dropped, 0 if there was none.
--- Errors: PQ070 no such queue
 begin
     return pgq_task._drop_payload_index_of(pgq_task._id_of_queue(queue));
 end;
@@ -55,8 +49,7 @@ $$;
 
 create or replace function pgq_task._drop_payload_index_of(i_queue_id int4)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops the index of a queue, which may be dropped itself.
 declare
@@ -72,8 +65,7 @@ $$;
 
 create or replace function pgq_task._has_payload_index(i_queue_id int4)
 returns boolean
-language sql stable
-security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether payloads of the queue are indexed.
     select exists (select from pg_index where indexrelid = to_regclass(format('pgq_task.task_payload_%s_idx', i_queue_id)) and indisvalid);
@@ -81,8 +73,7 @@ $$;
 
 create or replace function pgq_task._id_of_queue(i_queue text)
 returns int4
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the id of the queue; raises PQ070 if there is none.
 declare

@@ -1,7 +1,6 @@
 create or replace function pgq_task._add_counters(i_queue_id int4)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the sequences that count the operations on a queue's tasks, except queue_pushed. A sequence adds one at a
 -- time, so operations that often come in hundreds have a second sequence, for sixteens.
@@ -73,8 +72,7 @@ $$;
 
 create or replace function pgq_task._counters_of(i_queue_id int4)
 returns bigint[]
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the counts of a queue, in the order of pgq_task.get_statistics(1). Each sequence that is read is locked, and
 -- locks are limited: a rollback to a savepoint releases them.
@@ -108,8 +106,7 @@ create or replace function pgq_task.get_statistics(queue text default null)
 returns table (
     queue_name text, pushed bigint, claimed bigint, finished bigint, popped bigint, failed_attempts bigint, failed bigint,
     released bigint, moved bigint, deleted bigint)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the number of operations of each kind on tasks of a queue since the queue was created.
 -- Parameters:
@@ -128,7 +125,7 @@ as $$
 --      The counters are sequences: sessions do not wait for each other to count, and there is nothing to vacuum. So
 --      they also count operations that were rolled back, and a crash of the server makes them jump ahead, by up to 32
 --      (pushed, claimed and finished: 544).
--- Errors: PQ070 no such queue, 42501 no right to read it
+-- Errors: 42501 no right to read it
 begin
     if queue is not null then
         perform pgq_task._require_queues(array[queue]);

@@ -29,8 +29,7 @@ $$;
 
 create or replace function pgq_task._position_at(i_at timestamptz, i_delay interval)
 returns bigint
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the position of a task that is to be available at a time, or after a delay. A time in the past is now. One
 -- that is farther away than places go is the year 2500.

@@ -19,7 +19,7 @@ as $$
 --                    pgq_task.push_unique(11)
 --      order_key   - tasks with the same key are processed one after the other, in the order of their ids
 -- Returns: the task's id, or the id of the waiting task with the unique_key.
--- Errors: PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers or key
+-- Errors: 42501 no right to insert into it, PQ072 an invalid time, priority, headers or key
 declare
     v_id    bigint;
     v_seq   constant pg_catalog.regclass := pg_catalog.to_regclass(pg_catalog.textcat('pgq_task_queues.', pg_catalog.quote_ident(push.queue)));
@@ -50,8 +50,7 @@ $$;
 create or replace function pgq_task._push_slowly(
     queue text, payload jsonb, at timestamptz, delay interval, priority int4, headers jsonb, unique_key text, order_key text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of pgq_task.push(8) for tasks with more than a payload, for queues whose names are too long for a
 -- sequence name or that do not exist, and while there are restricted queues.
@@ -106,8 +105,7 @@ create or replace function pgq_task.push_unique(
     replace boolean default false, at timestamptz default null, delay interval default null,
     priority int4 default 0, headers jsonb default null, order_key text default null)
 returns table (id bigint, inserted boolean)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts a task with a unique_key into a queue, unless another task stands for it.
 -- Parameters:
@@ -121,7 +119,7 @@ as $$
 -- Returns:
 --      id              - id of the task; if it was not inserted, of the task that stands for it
 --      inserted        - true if it was inserted
--- Errors: PQ070 no such queue, 42501 no right to insert into it, PQ072 an invalid time, priority, headers, key or mode
+-- Errors: 42501 no right to insert into it, PQ072 an invalid time, priority, headers, key or mode
 -- Notes: the task that stands for this one is claimed only after this transaction has ended, so that it sees the
 --      effects of this transaction.
 #variable_conflict use_column
@@ -221,8 +219,7 @@ create or replace function pgq_task.push_many(
     queue text, payloads jsonb[], at timestamptz default null, delay interval default null,
     priority int4 default 0, headers jsonb default null, order_keys text[] default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Puts many tasks into a queue, in the caller's transaction.
 -- Parameters:
@@ -230,8 +227,8 @@ as $$
 --      order_keys  - one for each task, or null
 --      others      - as in pgq_task.push(8), for all of them
 -- Returns: the tasks' ids, in the order of their payloads.
--- Errors: PQ070 no such queue, 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; an
---      invalid time, priority, headers or key
+-- Errors: 42501 no right to insert into it, PQ072 as many order_keys as payloads are needed; an invalid time, priority,
+--      headers or key
 #variable_conflict use_column
 declare
     v_queue int4;

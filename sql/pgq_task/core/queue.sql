@@ -1,11 +1,10 @@
 create or replace function pgq_task.create_queue(queue text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates a task queue.
 -- Returns: 1 if it was created, 0 if it existed.
--- Errors: PQ003 invalid name, PQ072 a name of more than 248 bytes
+-- Errors: PQ072 a name of more than 248 bytes
 declare
     v_id    int4;
 begin
@@ -31,8 +30,7 @@ $$;
 
 create or replace function pgq_task._require_queue_name(i_what text, i_name text)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ003 or PQ072 for a name that a task queue cannot have.
 begin
@@ -46,8 +44,7 @@ $$;
 
 create or replace function pgq_task._grant_sequences(i_queue_id int4)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Grants the rights on a queue's sequences that pgq_task.push(8) needs to run as its caller; none if the queue is
 -- restricted.
@@ -66,8 +63,7 @@ $$;
 
 create or replace function pgq_task._add_pushed(i_queue_id int4, i_queue text)
 returns regclass
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the sequence queue_pushed of a queue.
 declare
@@ -89,8 +85,7 @@ $$;
 
 create or replace function pgq_task._retire_pushed(i_seq regclass, i_queue_id int4)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Takes the sequence queue_pushed from a queue that is being dropped. It waits for transactions that have pushed.
 -- Transactions that wait meanwhile to push draw a negative number from it, which tells them; if it were dropped, they
@@ -135,8 +130,7 @@ $$;
 
 create or replace function pgq_task._create_lane(i_queue_id int4, i_priority int2, i_lane text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the lane for a priority. It waits for a transaction that creates the same lane.
 begin
@@ -164,8 +158,7 @@ $$;
 
 create or replace function pgq_task.drop_queue(queue text, force boolean default false)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Drops a task queue. It waits for open transactions that have used the queue; later pushes fail. If its payloads are
 -- indexed, it waits for all transactions that have used any tasks, and others wait behind it: drop the index first, at
@@ -173,7 +166,7 @@ as $$
 -- Parameters:
 --      force   - drop it even if it has tasks, which are then lost
 -- Returns: 1
--- Errors: PQ070 no such queue, PQ073 it has tasks, PQ012 not in READ COMMITTED
+-- Errors: PQ073 it has tasks, PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
     v_id            int4;
@@ -231,8 +224,7 @@ $$;
 
 create or replace function pgq_task.set_queue_config(queue text, param text, value text)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Sets one parameter of a task queue.
 -- Parameters:
@@ -243,7 +235,7 @@ as $$
 --                keep          time for which finished tasks are kept; 0: not at all
 --      value   - as text
 -- Returns: 1
--- Errors: PQ070 no such queue, PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
+-- Errors: PQ072 unknown parameter or bad value, PQ003 invalid name of an error queue
 declare
     params  constant text[] := '{lease,max_attempts,error_queue,keep}';
     q       pgq_task.queue;
@@ -277,8 +269,7 @@ $$;
 
 create or replace function pgq_task._require_end_of_errors(i_queue text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 if failed tasks would come back to the queue through its error queue, or through that queue's error
 -- queue.
@@ -305,12 +296,10 @@ $$;
 
 create or replace function pgq_task.pause_queue(queue text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Pauses a queue: from the commit on its tasks cannot be claimed. Claimed tasks are finished as usual, and tasks are
 -- pushed as usual.
--- Errors: PQ070 no such queue
 begin
     update pgq_task.queue set queue_paused = coalesce(queue_paused, now()) where queue_name = pause_queue.queue;
     if not found then
@@ -321,11 +310,9 @@ $$;
 
 create or replace function pgq_task.resume_queue(queue text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ends the pause of a queue.
--- Errors: PQ070 no such queue
 begin
     update pgq_task.queue set queue_paused = null where queue_name = resume_queue.queue;
     if not found then

@@ -1,7 +1,6 @@
 create or replace function pgq_task._wake(i_queue_id int4, i_queue text, i_id bigint default null)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of pgq_task._wake_workers(3) for pgq_task.push(8), which runs as its caller. So every writer can call
 -- it, and it checks the right to insert.
@@ -14,8 +13,7 @@ $$;
 
 create or replace function pgq_task._wake_workers(i_queue_id int4, i_queue text, i_id bigint default null)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Notifies the channel pgq_task, with the queue's name, if a worker waits that was not notified yet. A session that has
 -- put a task into a queue calls it: reading the sequence makes drop_queue() wait until the task is visible, and after
@@ -62,8 +60,7 @@ $$;
 
 create or replace function pgq_task.set_waiting(queues text[])
 returns interval
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Declares that a worker waits for tasks: the next push notifies the channel pgq_task, with the queue's name as
 -- payload; later pushes do not, until a worker declares again that it waits. Before it waits, a worker must LISTEN,
@@ -71,7 +68,7 @@ as $$
 -- Transactions that had pushed before and commit later are not notified, so a worker should look again soon, then from
 -- time to time, and when the next task is due.
 -- Returns: time until the next task of these queues is due, or the rate of one allows claims again; null for neither.
--- Errors: PQ070 no such queue, PQ072 no queues at all, 42501 no right to claim from one of them
+-- Errors: PQ072 no queues at all, 42501 no right to claim from one of them
 declare
     v_now   constant timestamptz := clock_timestamp();
     v_next  bigint;
@@ -108,8 +105,7 @@ $$;
 
 create or replace function pgq_task._require_queues(i_queues text[])
 returns void
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ070 for the first name that is not a task queue, PQ072 for no names at all.
 declare

@@ -10,8 +10,7 @@ $$;
 
 create or replace function pgq_task._make_finished_tables()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Trigger on pgq_task.queue: creates the tables for a queue that keeps finished tasks.
 declare
@@ -41,8 +40,7 @@ create or replace function pgq_task._keep_finished(
     i_tasks pgq_task.task[], i_outcome text,
     i_ids bigint[] default null, i_versions int4[] default null, i_results jsonb[] default null, i_notes text[] default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Keeps these tasks if their queues keep finished tasks. Every function that deletes tasks calls it.
 -- Parameters:
@@ -75,8 +73,7 @@ $$;
 
 create or replace function pgq_task._expire_finished()
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Truncates tables whose finished tasks need not be kept any longer, if they are not in use; if there are many, some of
 -- them. pgq_task.sweep() calls it.
@@ -111,8 +108,7 @@ $$;
 
 create or replace function pgq_task._finished_sql(i_queue_id int4)
 returns text
-language sql immutable
-set search_path = pg_catalog, pg_temp
+language sql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the query for all finished tasks of a queue that has tables for them. A query of the parent table would lock
 -- the tables of all queues.
@@ -125,8 +121,7 @@ create or replace function pgq_task.finished_tasks(
     finished_from timestamptz default null, finished_before timestamptz default null,
     payload jsonb default null, outcome text default null)
 returns setof pgq_task.finished
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the kept finished tasks of a queue, the newest first.
 -- Parameters:
@@ -136,7 +131,7 @@ as $$
 --      payload         - only those whose payload contains this, by jsonb's operator @>
 --      outcome         - only those that were finished (by finish), popped (by pop) or deleted
 -- Returns: the tasks in their final state, with result and time; none if the queue keeps nothing.
--- Errors: PQ070 no such queue, 42501 no right to read it, PQ072 an invalid limit or outcome
+-- Errors: 42501 no right to read it, PQ072 an invalid limit or outcome
 declare
     v_queue_id  int4;
     v_keep      interval;
@@ -172,8 +167,7 @@ $$;
 
 create or replace function pgq_task.get_result(task_id bigint)
 returns table (queue text, status text, result jsonb, error text)
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 -- Returns the status and the result of a task.

@@ -14,8 +14,7 @@ create or replace function pgq_task._claim_limited(
     i_queue_id int4, i_queue text, i_priority int2, i_claimant text, i_lease interval, i_max_attempts int4, i_max_tasks int4,
     i_random boolean)
 returns setof pgq_task.claimed
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Does the work of pgq_task.claim(5) for one lane of a queue with limits.
@@ -91,8 +90,7 @@ $$;
 
 create or replace function pgq_task._begin_limited_claim(q pgq_task.queue_limit, i_max_tasks int4)
 returns pgq_task.limited_claim
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the running tasks of a queue, and the room that they and the rate leave.
 declare
@@ -147,8 +145,7 @@ $$;
 
 create or replace function pgq_task._rate_of_key(q pgq_task.queue_limit, i_key text, i_at timestamptz)
 returns jsonb
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns how many tasks of a key may be claimed by its rate, the last slot that was given, and its total so far.
 declare
@@ -163,8 +160,7 @@ $$;
 
 create or replace function pgq_task._take_limited(r pgq_task.limited_claim, i_id bigint, i_key text, i_mark bigint)
 returns pgq_task.limited_claim
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Adds a task to a claim, and counts it for its key.
 declare
@@ -187,8 +183,7 @@ $$;
 
 create or replace function pgq_task._claim_parked(q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_lease interval)
 returns pgq_task.limited_claim
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Claims the tasks that wait for one of their key that has ended.
 declare
@@ -249,8 +244,7 @@ $$;
 create or replace function pgq_task._claim_without_keys(
     q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_max_attempts int4, i_from bigint, i_low bigint)
 returns pgq_task.limited_claim
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Claims tasks of a lane whose queue has no limits by key.
 declare
@@ -285,8 +279,7 @@ $$;
 create or replace function pgq_task._claim_by_key(
     q pgq_task.queue_limit, r pgq_task.limited_claim, i_priority int2, i_max_attempts int4, i_from bigint, i_low bigint)
 returns pgq_task.limited_claim
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Claims tasks of a lane, in their order, and moves away those whose keys have no room.
 declare
@@ -351,8 +344,7 @@ $$;
 
 create or replace function pgq_task._slot_for(
     q pgq_task.queue_limit, r pgq_task.limited_claim, i_key text, i_pos bigint, out pos bigint, out by_key jsonb)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns a slot for a task whose key's rate is used up, and the keys after that; null if the task can be claimed.
 declare
@@ -377,8 +369,7 @@ $$;
 
 create or replace function pgq_task._log_limited_claim(q pgq_task.queue_limit, r pgq_task.limited_claim)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Appends a claim to the counts of its queue and of its keys.
 begin

@@ -2,8 +2,7 @@ create or replace function pgq_task.set_limits(
     queue text, max_running int4 default null, max_running_per_key int4 default null,
     rate int4 default null, rate_per_key int4 default null, rate_period interval default '1 minute')
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Limits how many tasks of a queue are claimed, over all claimants. The key of a task is "limit_key" in its headers;
 -- tasks without a key are subject only to the limits of the whole queue. Tasks that are claimed already count as
@@ -15,7 +14,7 @@ as $$
 --      rate_per_key        - the same limit for tasks with the same key
 --      rate_period         - length of the period
 --      Null means no limit; if all are null, the limits are removed.
--- Errors: PQ070 no such queue, PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
+-- Errors: PQ072 an invalid limit or period, PQ012 not in READ COMMITTED
 #variable_conflict use_column
 declare
     v_queue     constant int4 := pgq_task._id_of_queue(set_limits.queue);
@@ -93,8 +92,7 @@ $$;
 create or replace function pgq_task.get_limits(queue text default null)
 returns table (queue_name text, max_running int4, max_running_per_key int4, rate int4, rate_per_key int4, rate_period interval,
                running int4, recent int4)
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the limits of queues, as set by pgq_task.set_limits(6), and how much of them is used.
 -- Parameters:
@@ -103,7 +101,6 @@ as $$
 --      A row for each queue that has limits:
 --      running - number of tasks claimed, null if that is not limited
 --      recent  - number of tasks claimed in the last rate_period
--- Errors: PQ070 no such queue
 #variable_conflict use_column
 begin
     if get_limits.queue is not null then

@@ -1,7 +1,6 @@
 create or replace function pgq_task._lock_limits(i_queue_id int4)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Locks the counts for a queue's limits until the transaction ends; returns false if another session does not release
 -- the lock soon.
@@ -26,8 +25,7 @@ $$;
 
 create or replace function pgq_task._is_full(i_queue_id int4)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- Returns whether a queue has no room for any task, as far as can be seen without its lock.
@@ -49,8 +47,7 @@ $$;
 
 create or replace function pgq_task._last_of_limit(i_queue_id int4, i_key text, i_written int2)
 returns pgq_task.limit_log
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- Returns the last count for a key; nulls if there is none. Rows in the current table are newer than rows in the other
@@ -71,8 +68,7 @@ $$;
 
 create or replace function pgq_task._count_limited(i_queue_id int4, i_key text, i_since timestamptz, i_total bigint)
 returns int4
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- Returns the number of tasks claimed since a time: the difference between the last total and an earlier one.
@@ -99,8 +95,7 @@ $$;
 
 create or replace function pgq_task._next_of_limit(i_queue_id int4, i_key text, i_now timestamptz, i_rate int4, i_period interval)
 returns timestamptz
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- Returns the time when a claim of a key that counts now no longer counts.
@@ -119,8 +114,7 @@ $$;
 
 create or replace function pgq_task._rate_free_at(i_queue_id int4)
 returns timestamptz
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the time when tasks of a queue whose rate is used up can be claimed again; null if they can be now.
 declare
@@ -142,8 +136,7 @@ $$;
 
 create or replace function pgq_task._rotate_limits(i_queue_id int4, i_bytes bigint default 16777216)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 -- Truncates the other table and switches to it, if the current one is large and the other holds nothing that counts.

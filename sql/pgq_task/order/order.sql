@@ -1,7 +1,6 @@
 create or replace function pgq_task._hold_back(i_id bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Takes a task out of its lane if there is an earlier one with the same order_key. The lock makes a session that ends
 -- the earlier task wait, and then see that this one is to be released.
@@ -26,8 +25,7 @@ $$;
 
 create or replace function pgq_task._hold_back_all(i_ids bigint[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Takes those of these tasks out of their lanes that have an earlier one with the same order_key, and are due. The
@@ -52,8 +50,7 @@ $$;
 
 create or replace function pgq_task._release_next(i_queue_id int4, i_order_key text, i_id bigint)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Releases the next task with the same order_key after a task is gone, if it was held back. If it was not, it is in its
 -- lane already. It does not wait for other sessions: the next sweep does what it cannot do.
@@ -81,8 +78,7 @@ $$;
 
 create or replace function pgq_task._release_after(i_tasks pgq_task.task[])
 returns void
-language sql
-security definer set search_path = pg_catalog, pg_temp
+language sql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of pgq_task._release_next(3) for many tasks that are gone, using only their queue, key and id. Tasks
 -- behind any of a key's tasks are also behind the first of them.
@@ -95,8 +91,7 @@ $$;
 
 create or replace function pgq_task._release_late(i_queues int4[] default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Checks keys with a task that may be held back needlessly: pgq_task._release_next(3) could not release it, or it was
@@ -151,8 +146,7 @@ $$;
 
 create or replace function pgq_task._is_behind(i_queue_id int4, i_order_key text)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 -- Returns whether a task that is about to get its id has an earlier one with the same order_key, so that it can be held

@@ -2,8 +2,7 @@ create or replace function pgq_task.set_periodic(
     name text, queue text, cron text, time_zone text, payload jsonb, priority int4 default 0, missed text default 'last',
     headers jsonb default null, unique_key text default null, order_key text default null)
 returns integer
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates or changes a task that is pushed periodically. Workers of pgqpy push the runs, whichever queues they serve.
 -- They also evaluate the cron expression, which is not checked here. They notice changes within 30 seconds.
@@ -18,8 +17,7 @@ as $$
 --                    them (all), or none (skip)
 -- Returns: 1 if it was created, 0 if it existed. If its schedule has changed, an existing one is due from now on;
 --      otherwise it continues where it was.
--- Errors: PQ070 no such queue, PQ072 invalid arguments, 42501 no right to insert into the queue, or into the previous
---      one
+-- Errors: PQ072 invalid arguments, 42501 no right to insert into the queue, or into the previous one
 #variable_conflict use_column
 declare
     v_queue int4;
@@ -65,8 +63,7 @@ $$;
 
 create or replace function pgq_task.push_periodic(name text, previous timestamptz, last_due timestamptz, due timestamptz[])
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Pushes runs of a periodic task, unless another worker has pushed them. Workers of pgqpy call it.
 -- Parameters:
@@ -106,8 +103,7 @@ $$;
 
 create or replace function pgq_task._push_run(i_name text, i_due timestamptz)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Pushes a run of a periodic task; with a unique_key only if no run before it waits, or is under way.
 declare
@@ -130,8 +126,7 @@ $$;
 
 create or replace function pgq_task.run_periodic(name text)
 returns bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Pushes a run of a periodic task now, even if it is paused. Its schedule does not change.
 -- Returns: the task's id, as from pgq_task.push(8).
@@ -147,8 +142,7 @@ $$;
 create or replace function pgq_task.get_periodic_info(periodic text default null)
 returns table (name text, queue text, cron text, time_zone text, payload jsonb, priority int2, missed text,
                last_due timestamptz, paused timestamptz, headers jsonb, unique_key text, order_key text)
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the periodic tasks.
 -- Parameters:
@@ -175,8 +169,7 @@ $$;
 
 create or replace function pgq_task.pause_periodic(name text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Pauses a periodic task: from the commit on none of its runs are pushed.
 -- Errors: PQ072 there is no periodic task of this name
@@ -190,8 +183,7 @@ $$;
 
 create or replace function pgq_task.resume_periodic(name text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ends the pause of a periodic task. Runs that were due during the pause are not pushed later.
 -- Errors: PQ072 there is no periodic task of this name
@@ -207,8 +199,7 @@ $$;
 
 create or replace function pgq_task.drop_periodic(name text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Deletes a periodic task. Tasks that were pushed stay. A worker whose app still defines it creates it again when it
 -- starts.
@@ -223,8 +214,7 @@ $$;
 
 create or replace function pgq_task._raise_no_periodic(i_name text)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072.
 begin

@@ -1,7 +1,6 @@
 create or replace function pgq_task._column_names(i_names jsonb)
 returns jsonb
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the names of all five columns, with some of them given.
 declare
@@ -34,8 +33,7 @@ $$;
 
 create or replace function pgq_task._require_key(i_table regclass)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ078 for a relation that is not a table, is a partition, has children, or has no primary key.
 declare
@@ -64,8 +62,7 @@ $$;
 
 create or replace function pgq_task._require_types(i_table regclass, i_names jsonb)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ078 if a column of one of these names has an unsuitable type.
 declare
@@ -94,8 +91,7 @@ $$;
 
 create or replace function pgq_task._has_index(i_table regclass, i_column text)
 returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a table has an index that begins with a column.
     select exists (

@@ -2,8 +2,7 @@ create or replace function pgq_task.add_columns(
     i_table regclass, names jsonb default '{}', queue_new boolean default true, queue_existing boolean default false,
     create_index boolean default true)
 returns int4
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Turns an existing table of an application into a queue of its rows, by adding five columns and an index:
 --
@@ -74,8 +73,7 @@ $$;
 
 create or replace function pgq_task.remove_columns(i_table regclass, names jsonb default '{}', force boolean default false)
 returns int4
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Undoes pgq_task.add_columns(5): drops the columns, and with them the index and the objects that
 -- pgq_task.notify_workers(2) added.
@@ -113,8 +111,7 @@ $$;
 
 create or replace function pgq_task.table_index_sql(i_table regclass, names jsonb default '{}', online boolean default true)
 returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the statement that creates the index on a table's next_attempt. With online = true it does not block writers,
 -- but cannot run in a function or a transaction: run it by itself. Rows that are not to be processed are not in the
@@ -126,8 +123,7 @@ $$;
 
 create or replace function pgq_task.describe_table(i_table regclass, names jsonb default '{}')
 returns table (table_name text, key_columns text[], key_types text[], has_index boolean, signal text)
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns what a worker needs to know to process the rows of a table.
 -- Returns: the table's name in SQL, the columns of its primary key and their types, whether next_attempt has an index,
@@ -161,8 +157,7 @@ $$;
 
 create or replace function pgq_task.table_sizes(i_table regclass, names jsonb default '{}')
 returns table (status text, stopped bigint, due bigint, scheduled bigint, attempts int4, oldest interval)
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Counts the rows of a table by status. It reads the whole table, with the caller's rights.
 -- Returns: for each existing status: the numbers of rows that are not to be processed (any more), due now, and due
@@ -182,8 +177,7 @@ $$;
 
 create or replace function pgq_task.was_left(i_xmin xid, i_xmax xid)
 returns boolean
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether the last transaction that locked or changed a row did not commit. PostgreSQL stores the id of such a
 -- transaction in the row. So this shows, for a row of an application's table, that a worker began with it and did not

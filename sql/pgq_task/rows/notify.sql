@@ -1,7 +1,6 @@
 create or replace function pgq_task.notify_workers(i_table regclass, names jsonb default '{}')
 returns boolean
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Adds triggers to a table that notify workers when there are rows to process. Without them workers look once a second.
 -- There are no notifications while workers are looking anyway: a sequence that belongs to next_attempt says until when.
@@ -45,8 +44,7 @@ $$;
 
 create or replace function pgq_task._drop_notify_triggers(i_table regclass, i_next text)
 returns void
-language plpgsql
-set search_path = pg_catalog, pg_temp
+language plpgsql set search_path = pg_catalog, pg_temp
 as $$
 -- Drops the objects that pgq_task.notify_workers(2) has added, except the sequence, which is dropped with the column.
 declare
@@ -64,8 +62,7 @@ $$;
 
 create or replace function pgq_task._notify_of_table()
 returns trigger
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Trigger of pgq_task.notify_workers(2): notifies the channel pgq_task_table, with the table's signal as payload,
 -- unless the workers want quiet. A transaction notifies once, and always if it changes many rows: it may commit long
@@ -98,8 +95,7 @@ $$;
 
 create or replace function pgq_task.want_quiet(i_table regclass, i_next text)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Suppresses notifications: a worker is about to look for rows, and will look again in 50 milliseconds, so until then
 -- it needs no notification.
@@ -119,8 +115,7 @@ $$;
 
 create or replace function pgq_task._quiet_sequence(i_table regclass, i_next text)
 returns regclass
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the sequence that belongs to a table's column next_attempt, if there is one.
     select d.objid::regclass
@@ -133,8 +128,7 @@ $$;
 
 create or replace function pgq_task._table_signal(i_table regclass, i_next text)
 returns text
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the payload on the channel pgq_task_table for a table.
     select i_table::oid || ' ' || i_next;

@@ -1,7 +1,6 @@
 create or replace function pgq_task.cancel(id bigint, reason text default 'cancelled')
 returns text
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Cancels a task. A task that is not claimed is deleted at once. If it is claimed, its worker learns of the
 -- cancellation within about a second, and the job is interrupted if possible. A job that does not check runs to its
@@ -52,8 +51,7 @@ $$;
 
 create or replace function pgq_task._cancelled(i_id bigint)
 returns text
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the reason of a cancellation, worded for the error queue; null if the task was not cancelled.
 begin
@@ -66,8 +64,7 @@ $$;
 
 create or replace function pgq_task._cancelled_to_error_queue(i_ids bigint[] default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Sends tasks to their error queues that were cancelled while claimed, and are not claimed now: of these, or of all.
@@ -93,8 +90,7 @@ $$;
 
 create or replace function pgq_task._forget_cancelled(i_ids bigint[] default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Removes the cancellations of tasks that are gone or in another queue: of the given tasks, or of all. Every function

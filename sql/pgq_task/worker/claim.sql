@@ -2,8 +2,7 @@ create or replace function pgq_task.claim(
     queues text[], claimant text, lease interval default null, max_tasks int4 default 1,
     random_choice boolean default true)
 returns setof pgq_task.claimed
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Claims available tasks: until the lease ends no other claimant gets them. A task whose lease has ended is available
@@ -16,8 +15,7 @@ as $$
 --      random_choice   - choose at random among the 8 or so tasks that have waited longest in their lane, so that tasks
 --                        that crash workers do not block the others; false for the order in which they became available
 -- Returns: the tasks, those of the highest priority first. No row if none is available, or the queues are paused.
--- Errors: PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit or lease that is not positive, an empty
---      claimant
+-- Errors: 42501 no right to claim from it, PQ072 a limit or lease that is not positive, an empty claimant
 #variable_conflict use_column
 declare
     choice      constant int4 := 8;
@@ -131,8 +129,7 @@ $$;
 
 create or replace function pgq_task._move_ahead(i_queue_id int4, i_priority int2, i_lane_ahead regclass, i_from bigint, i_now timestamptz)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Moves a lane's mark, which was at a given position, to the first waiting task, so that other claims need not step
@@ -157,8 +154,7 @@ $$;
 
 create or replace function pgq_task._is_first(i_queue_id int4, i_order_key text, i_id bigint)
 returns boolean
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a task is the earliest one with its order_key. This is a function, so that claims of tasks without a
 -- key do not pay for it.
@@ -174,8 +170,7 @@ $$;
 
 create or replace function pgq_task._require_lease(i_lease interval)
 returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a lease is null, or positive and no longer than 10 years.
 begin

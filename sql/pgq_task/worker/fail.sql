@@ -1,8 +1,7 @@
 create or replace function pgq_task.fail(
     claimant text, id bigint, version int4, error text, delay interval default '0', final boolean default false)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Ends a failed attempt: the task is available again after a delay, or goes to the error queue.
 -- Parameters:
@@ -28,8 +27,7 @@ $$;
 create or replace function pgq_task.fail_many(
     claimant text, ids bigint[], versions int4[], errors text[], delays interval[] default null, finals boolean[] default null)
 returns table (id bigint, failed boolean, error_queue text, because text)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Ends failed attempts of many tasks; see pgq_task.fail(6).
@@ -97,8 +95,7 @@ $$;
 
 create or replace function pgq_task._make_error_queues(i_queue_ids int4[], i_priorities int4[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Creates the missing error queues and lanes for tasks of these queues, with these priorities. New objects are locked
 -- until the transaction ends, so all sessions create them in the same order, independently of the order of their tasks:
@@ -130,8 +127,7 @@ $$;
 
 create or replace function pgq_task._to_error_queue(i_id bigint, i_reason text)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Moves a task to its queue's error queue, which is created if necessary. The failure is described in headers; if the
 -- task had headers of these names, they are kept in one called before.
@@ -184,8 +180,7 @@ $$;
 
 create or replace function pgq_task._comes_again(i_task pgq_task.task, i_max_attempts int4)
 returns boolean
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns whether a task whose worker was lost may be claimed again: it was not cancelled, and its queue allows more
 -- attempts, or, if the queue has no limit, this was not the fifth worker in a row that was lost with it. Claims take
@@ -198,8 +193,7 @@ $$;
 
 create or replace function pgq_task._lost_to_error_queue(i_id bigint)
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of pgq_task._to_error_queue(2) for a sweep, which goes on with other queues if this one's error queue
 -- is locked or cannot be created. Returns false if the task was not moved.

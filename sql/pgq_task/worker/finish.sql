@@ -1,7 +1,6 @@
 create or replace function pgq_task.finish(claimant text, id bigint, version int4, result jsonb default null)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
+language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 -- Finishes a task, in the caller's transaction: the transaction's other effects are committed together with it, or not
 -- at all.
@@ -40,8 +39,7 @@ $$;
 create or replace function pgq_task.finish_many(
     claimant text, ids bigint[], versions int4[], results jsonb[] default null, notes text[] default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Finishes those of these tasks that the claimant still has.
@@ -104,8 +102,7 @@ $$;
 
 create or replace function pgq_task.renew(claimant text, ids bigint[], versions int4[], lease interval default null)
 returns table (id bigint, version int4, lease_until timestamptz)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Renews the leases of tasks: they begin again.
@@ -149,8 +146,7 @@ $$;
 
 create or replace function pgq_task._require_same_length(i_ids bigint[], i_versions int4[])
 returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless each id has its version.
 begin
@@ -165,8 +161,7 @@ $$;
 
 create or replace function pgq_task._require_one_each(i_what text, i_number int4, i_ids bigint[])
 returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ072 unless a list has one element for each task, or is null.
 begin
@@ -179,8 +174,7 @@ $$;
 
 create or replace function pgq_task._raise_lost(i_claimant text, i_ids bigint[], i_versions int4[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Raises PQ071 with a reason for each of these tasks that the claimant does not have.
 declare
@@ -196,8 +190,7 @@ $$;
 
 create or replace function pgq_task._conflicts_of(i_claimant text, i_ids bigint[], i_versions int4[])
 returns jsonb
-language sql stable
-security definer set search_path = pg_catalog, pg_temp
+language sql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the reasons why a claimant must not change these tasks; null if it may.
     select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
@@ -217,8 +210,7 @@ create or replace function pgq_task.finish_and_claim(
     claimant text, id bigint, version int4, queue text, result jsonb default null, lease interval default null,
     random_choice boolean default true)
 returns pgq_task.claimed
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Finishes a task and claims the next one of a queue, in one round trip and one transaction.

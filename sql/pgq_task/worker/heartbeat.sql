@@ -2,8 +2,7 @@ create or replace function pgq_task.heartbeat(
     claimant text, ids bigint[], progress_ids bigint[] default '{}', done float8[] default '{}', total float8[] default '{}',
     notes text[] default '{}')
 returns table (id bigint, reason text)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $$
 -- Reports the progress of a worker's tasks, and returns those of them that were cancelled.
@@ -53,8 +52,7 @@ $$;
 create or replace function pgq_task.get_progress(queue_name text default null, ids bigint[] default null)
 returns table (id bigint, queue text, claimant text, lease timestamptz, done float8, total float8, note text, at timestamptz,
                cancelled text)
-language plpgsql stable
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the progress of claimed tasks that have reported it, or were cancelled.
 -- Parameters:
@@ -62,7 +60,7 @@ as $$
 --      ids         - only these
 -- Returns: the tasks, with done, total, note and the time of the report; and the reason of the cancellation, null if
 --      not cancelled.
--- Errors: PQ070 no such queue, 42501 no right to read it
+-- Errors: 42501 no right to read it
 #variable_conflict use_column
 begin
     if get_progress.queue_name is not null then

@@ -1,7 +1,6 @@
 create or replace function pgq_task.release(claimant text, ids bigint[], versions int4[], delays interval[] default null)
 returns setof bigint
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 -- Releases tasks, as if the claimant had not claimed them: the attempt does not count. Tasks that were cancelled
@@ -71,8 +70,7 @@ $$;
 
 create or replace function pgq_task.get_leases(claimant text, ids bigint[], lock boolean default false)
 returns table (id bigint, version int4)
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns which of these tasks the claimant has, and their versions: for a worker that does not know whether its last
 -- renewal succeeded.
@@ -99,8 +97,7 @@ $$;
 
 create or replace function pgq_task.pop(queue text, max_tasks int4 default 1, claimant text default 'pop')
 returns setof pgq_task.claimed
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Removes available tasks from a queue, those that have been available for longest first. When the transaction commits
 -- they are gone: they are processed at most once. A rollback puts them back.
@@ -108,7 +105,7 @@ as $$
 --      max_tasks   - maximum number of tasks
 --      claimant    - name of the claimant, for the history
 -- Returns: the tasks, those of the highest priority first. No row if none is available, or the queue is paused.
--- Errors: PQ070 no such queue, 42501 no right to claim from it, PQ072 a limit that is not positive, an empty claimant
+-- Errors: 42501 no right to claim from it, PQ072 a limit that is not positive, an empty claimant
 declare
     v_claimed   pgq_task.claimed[];
     v_tasks     pgq_task.task[];

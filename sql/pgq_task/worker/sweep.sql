@@ -1,7 +1,6 @@
 create or replace function pgq_task.sweep()
 returns boolean
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 set lock_timeout = '100ms'
 as $$
@@ -120,8 +119,7 @@ $$;
 
 create or replace function pgq_task._sweep_lane(
     n pgq_task.sweep, i_lane pgq_task.lane, i_max_attempts int4, out xids xid8[], out positions bigint[])
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Does the work of a sweep for one lane: moves its marks, and the tasks before them.
 -- Returns: open transactions whose tasks may become visible before the mark low, each with the position from which on.
@@ -216,8 +214,7 @@ $$;
 
 create or replace function pgq_task._bring_forward(n pgq_task.sweep, i_lane pgq_task.lane, i_max_attempts int4, i_pos bigint)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Moves tasks of a lane whose first lease has ended lately before those that wait, and sends tasks whose attempts are
 -- used up to the error queue.
@@ -243,8 +240,7 @@ $$;
 
 create or replace function pgq_task.catch_up(queues text[])
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set jit = off
 set lock_timeout = '100ms'
 as $$
@@ -298,8 +294,7 @@ $$;
 
 create or replace function pgq_task._holders_of(i_id bigint)
 returns xid8[]
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the running transactions that have locked a task; null if it does not exist any more. An xmax is either 32
 -- bits of a transaction id or the number of a multixact, and does not say which.
@@ -338,8 +333,7 @@ $$;
 
 create or replace function pgq_task._full_xid(i_xid xid, i_next xid8 default null)
 returns xid8
-language sql stable
-set search_path = pg_catalog, pg_temp
+language sql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Returns the transaction id with these 32 bits that is nearest to i_next, before or after it; without i_next, nearest
 -- to the present one.
@@ -349,8 +343,7 @@ $$;
 
 create or replace function pgq_task._set_clock_back(i_was timestamptz)
 returns void
-language plpgsql
-security definer set search_path = pg_catalog, pg_temp
+language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Adapts positions after the server's clock was set back: available tasks are available again, and leases end at the
 -- right time after their claims. Locked tasks are skipped.
