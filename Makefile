@@ -1,4 +1,4 @@
-# Three commands matter: `make demo`, `make test` and `make bench`. All install what
+# Four commands matter: `make demo`, `make quick`, `make test` and `make bench`. All install what
 # they need (system packages as root, Python packages into .venv, Node's into .bench),
 # and need no network once that is done. `make help` lists the rest.
 
@@ -15,10 +15,12 @@ BENCH_OPTIONS = $(if $(call given,ONLY),$(ONLY)) $(if $(call given,QUICK),--quic
 DEMO_OPTIONS := $(if $(call given,DSN),--dsn "$$DSN") $(if $(call given,CHART),--chart "$$CHART")
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without bytecode each process that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # System packages come before what is built with them.
 .NOTPARALLEL:
-.PHONY: help demo test bench venv lint types coverage sync docs freeze dist clean packages-demo packages-test packages-bench
+.PHONY: help demo quick test bench venv lint types coverage sync docs freeze dist clean packages-demo packages-test packages-bench
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,7 +32,10 @@ demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=pos
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
-	    --pg 18 $$(test -x $(PG15) && echo --pg 15) $(if $(call given,T),$(T))
+	    --pg 18 $$(test -x $(PG15) && echo --pg 15) --pg-few 16 $(if $(call given,T),$(T))
+
+quick: $(VENV)/.installed-dev lint types ## after each change: ruff, mypy, unit tests and a cross-section of the others, in a minute
+	$(BIN)/pytest --numprocesses $$(nproc) --maxprocesses 4 --dist worksteal -m "(unit or smoke) and not slow"
 
 bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works
 	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling, LoadScopeScheduling
 
 pytest_plugins = [
     "tests.fixtures.fix_server",
@@ -41,7 +43,23 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """A file at a time, and those of Spark to one process: they share a session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        spark = "tests/integration/spark/"
+        return spark if nodeid.startswith(spark) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take long come first, so that no process is left with the last of them."""
+    for item in items:
+        if item.path.parent.name == "unit":
+            item.add_marker("unit")
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)

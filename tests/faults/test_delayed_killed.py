@@ -27,7 +27,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 KILLS = 5
 QUEUE = "load"

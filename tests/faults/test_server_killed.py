@@ -10,7 +10,7 @@ from pgqpy.schema import schema_sql
 from tests.faults.load import QUEUE, Load, drain
 from tests.fixtures import queue_ops as ops
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 KILLS = 10
 

@@ -16,7 +16,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tools import site_pages
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 INFO_FUNCTIONS = {
     "version",

@@ -15,7 +15,7 @@ from tests.fixtures.fix_db import Connect, Connection
 
 from .catalog import catalog, data
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 Install = Callable[[str], None]
 

@@ -33,11 +33,13 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_committed_sync_modules_are_up_to_date(tree: Path) -> None:
     result = check(tree)
     assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.slow
 def test_a_change_of_the_source_makes_them_stale(tree: Path) -> None:
     source = tree / "pgqpy" / "admin_async.py"
     source.write_text(source.read_text().replace("async def version", "async def versions"))
@@ -46,6 +48,7 @@ def test_a_change_of_the_source_makes_them_stale(tree: Path) -> None:
     assert "pgqpy/admin.py" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_change_by_hand_is_noticed(tree: Path) -> None:
     generated = tree / "pgqpy" / "consumer" / "base.py"
     generated.write_text(generated.read_text() + "\n# by hand\n")

@@ -20,6 +20,7 @@ REFERENCE = "".join(file.read_text() for file in (ROOT / "docs" / "reference").g
 DOCUMENTED = set(re.findall(r"^::: [\w.]+?(\w+)$", REFERENCE, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path],
@@ -58,7 +59,7 @@ def test_files_and_functions_that_a_page_names_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", set(PAGES) - {ROOT / "docs" / "benchmarks.md"}, ids=lambda page: page.name
+    "page", sorted(set(PAGES) - {ROOT / "docs" / "benchmarks.md"}), ids=lambda page: page.name
 )
 def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -44,6 +44,7 @@ def ask(purpose: str, environment: str, **variables: str) -> tuple[int, str]:
     return int(done.returncode), str(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("purpose", ["demo", "test", "bench"])
 def test_missing_java_is_named_with_what_is_left_out(purpose: str, environment: str) -> None:
     status, output = ask(purpose, environment, JAVA_HOME="/nowhere")

@@ -18,7 +18,7 @@ from tests.fixtures.fix_capture import (
 )
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from tests.fixtures.fix_capture import raw_events
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = [pytest.mark.reference, pytest.mark.every_pg]
+pytestmark = [pytest.mark.reference, pytest.mark.smoke]
 
 COLUMNS = {
     "b": ("bool", ["true", "false"]),

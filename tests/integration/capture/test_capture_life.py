@@ -139,7 +139,7 @@ def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue
 
 
 @pytest.mark.parametrize(
-    ("table", "queue_name"),
+    ("table", "queue"),
     [
         ("x" * 63, "q" * 60),
         ("é" * 31, "quote\"'s and spaces %s %I"),

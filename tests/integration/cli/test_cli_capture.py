@@ -17,7 +17,7 @@ def table(conn: Connection) -> str:
     return 'shop."Order"'
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_table_is_captured_listed_and_released(
     cli: Cli, conn: Connection, queue: str, table: str
 ) -> None:

@@ -11,7 +11,7 @@ from tests.fixtures.fix_db import Connection
 from tests.integration.delayed.test_delayed_events import move, waiting
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_an_event_for_later_is_shown_and_cancelled_by_the_id_that_was_printed(
     cli: Cli, conn: Connection, queue: str
 ) -> None:

@@ -99,6 +99,7 @@ def test_a_file_that_is_not_there_is_wrong_usage(cli: Cli, queue: str) -> None:
     assert "nosuch.csv" in said
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -35,7 +35,7 @@ def failing(conn: Connection, dsn: str, queue: str, tick: Tick) -> str:
     return "group"
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_group_is_created_listed_shown_resized_and_dropped(cli: Cli, queue: str) -> None:
     said = cli.ok("group", "create", queue, "g", "--key", "ev_extra1", "--partitions", "3")
     assert said == f"created group g on queue {queue} with 3 partitions\n"

@@ -59,6 +59,7 @@ def test_an_unknown_revision_names_those_there_are(cli: Cli) -> None:
     assert known in said
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "options",
     [

@@ -24,7 +24,7 @@ def tick(conn: Connection, queue: str) -> int:
     return int(value(conn, "select pgq.ticker(%s)", queue))
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_queue_is_created_listed_and_dropped(cli: Cli) -> None:
     assert cli.ok("queue", "create", "flights") == "created queue flights\n"
     assert [info["queue_name"] for info in cli.json("queue", "list")] == ["flights"]
@@ -49,6 +49,7 @@ def test_any_name_that_the_schema_takes_works_everywhere(cli: Cli) -> None:
     cli.ok("queue", "drop", AWKWARD, "--force")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\0b"], ids=["empty", "too long", "NUL"])
 def test_a_name_that_cannot_be_is_refused(cli: Cli, name: str) -> None:
     cli.fails("queue", "create", name, exit_code=2 if "\0" in name else 1)
@@ -65,6 +66,7 @@ def test_a_queue_in_use_is_dropped_only_with_force(cli: Cli) -> None:
     assert cli.json("queue", "list") == []
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "command",
     [
@@ -182,6 +184,7 @@ def test_a_place_that_is_not_there_any_more_is_refused(cli: Cli) -> None:
     assert "tick 999" in cli.fails("consumer", "seek", "flights", "counter", "--tick", "999")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "options",
     [(), ("--start", "--end"), ("--time", "yesterday"), ("--tick", "-1"), ("--tick", "many")],

@@ -48,7 +48,7 @@ def rotate(conn: Connection, queue: str) -> None:
     conn.execute("select pgq.maint_rotate_tables_step2()")
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_the_keys_of_the_json_are_the_documented_ones(cli: Cli, queue: str) -> None:
     cli.ok("consumer", "register", queue, "counter")
     status = cli.json("status")
@@ -87,7 +87,7 @@ def test_one_queue_is_shown_alone(cli: Cli, queue: str) -> None:
     assert [each["queue"] for each in cli.json("status", queue)["queues"]] == [queue]
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_the_consumer_that_holds_up_rotation_is_named(
     cli: Cli, conn: Connection, queue: str
 ) -> None:
@@ -102,7 +102,7 @@ def test_the_consumer_that_holds_up_rotation_is_named(
     assert cli.json("status")["queues"][0]["rotation_held_by"] == []
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_the_transaction_that_holds_up_rotation_is_named(
     cli: Cli, conn: Connection, connect: Connect, queue: str
 ) -> None:

@@ -36,7 +36,7 @@ def fail(conn: Connection, queue: str, *, error: str = "timeout", final: bool = 
 # --- queues
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_queues_are_created_configured_paused_and_dropped(cli: Cli) -> None:
     said = cli.ok("task", "create", "mails", "--set", "lease=5min", "--set", "max_attempts=8")
     assert said == "created task queue mails\n"
@@ -133,6 +133,7 @@ def test_a_key_pushes_once(cli: Cli, mails: str) -> None:
     assert pushed(cli, mails, "2", "--key", "k") == first
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [
@@ -266,6 +267,7 @@ def test_a_task_is_finished_by_hand(cli: Cli, conn: Connection, mails: str) -> N
     assert "is claimed by w" in cli.fails("task", "finish", str(two))
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "arguments", [[], ["--all"], ["17", "--all"], ["--queue", "mails"], ["17", "--queue", "mails"]]
 )
@@ -344,6 +346,7 @@ def test_limits_are_set_one_by_one_and_shown_with_what_is_used(
     assert cli.ok("task", "limits", mails).startswith("task queue mails has no limits")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "said"),
     [

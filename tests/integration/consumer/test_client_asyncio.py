@@ -51,7 +51,7 @@ def counts(conn: Connection) -> dict[str, int]:
     return dict(conn.execute("select data, n from seen order by data").fetchall())
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_events_are_produced_from_any_iterable_in_the_callers_transaction(
     dsn: str, conn: Connection, queue: str, tick: Tick
 ) -> None:

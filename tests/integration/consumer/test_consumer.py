@@ -49,7 +49,7 @@ def counts(conn: Connection) -> dict[str, int]:
     return dict(conn.execute("select data, n from seen order by data").fetchall())
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_each_event_after_the_registration_is_processed_once(
     dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
 ) -> None:

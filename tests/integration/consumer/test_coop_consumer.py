@@ -52,7 +52,7 @@ def silence(conn: Connection) -> None:
     conn.execute("update pgq.subscription set sub_active = '2005-01-01' where sub_batch > 0")
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.usefixtures("fill")
 def test_workers_at_the_same_time_process_each_event_once(
     dsn: str, conn: Connection, queue: str

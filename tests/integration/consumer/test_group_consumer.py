@@ -116,7 +116,7 @@ def owners(conn: Connection) -> dict[str, int]:
     )
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.usefixtures("group")
 def test_one_worker_gets_all_events_and_each_key_in_order(
     conn: Connection, dsn: str, tick: Tick, effect: Effect
@@ -617,6 +617,7 @@ def test_a_group_has_one_key_for_ever(dsn: str, queue: str, group: pgqpy.GroupAd
     assert Worker(dsn).register() is False
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "key",
     ["now()::text", "(select 1)", "ev_extra1) from x; drop table y; --", "public.f(ev_data)", ""],

@@ -95,7 +95,7 @@ def counts(target: Connection) -> dict[str, int]:
     return dict(target.execute("select data, n from seen order by data").fetchall())
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_each_event_after_the_registration_is_applied_once(
     copier: Copier, send: Send, target: Connection
 ) -> None:

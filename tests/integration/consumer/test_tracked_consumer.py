@@ -65,7 +65,7 @@ def options(request: pytest.FixtureRequest, queue: str) -> dict[str, str]:
     return {"queue": queue}
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_events_that_are_done_are_not_done_again_after_a_crash(
     dsn: str, options: dict[str, str], send: Send
 ) -> None:

@@ -111,6 +111,7 @@ def test_min_lag_holds_young_batches_back(
     assert admin.next_batch_upto(queue, "c", 10) is not None
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("value", "function"),
     [
@@ -155,6 +156,7 @@ def test_the_callers_transaction_decides(admin: Admin, connect: Connect) -> None
     assert admin.get_queue_info() == []
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "call_missing",
     [

@@ -12,7 +12,7 @@ from pgqpy import Admin, Batch, Consumer, Event, PgqError, Producer
 from tests.fixtures.fix_client import Tick
 from tests.fixtures.fix_db import Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 
 class Reading(Consumer):

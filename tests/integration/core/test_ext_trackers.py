@@ -194,6 +194,7 @@ def test_what_is_rolled_back_was_not_done(conn: Connection) -> None:
     assert call(conn, "is_event_done('c', 2, 1)") is False
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("statement", "error"),
     [

@@ -267,6 +267,7 @@ def test_names_in_a_key_mean_what_they_meant_when_it_was_created(
     assert ops.value(conn, "select pg_catalog.to_regclass('public.called') is not null")
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("partitions", "lease", "limit"),
     [(0, "1 s", 1), (1025, "1 s", 1), (None, "1 s", 1), (1, "0 s", 1), (1, "1 s", -1)],

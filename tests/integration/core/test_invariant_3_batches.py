@@ -14,7 +14,7 @@ from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture

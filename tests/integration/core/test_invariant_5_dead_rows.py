@@ -10,7 +10,7 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 CYCLES = 300
 LOGS = ("tick_0", "tick_1", "position_0", "position_1")

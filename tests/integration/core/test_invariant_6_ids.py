@@ -12,7 +12,7 @@ from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 
 @pytest.fixture

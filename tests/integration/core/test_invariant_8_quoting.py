@@ -10,7 +10,7 @@ import pytest
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 NASTY_NAMES = [
     """it's "quoted"; drop schema pgq cascade; --""",

@@ -266,6 +266,7 @@ def test_the_schema_of_a_function_counts_as_its_owner_does(
     assert "its schema lets create test_attacker" in shared
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "name",
     ["public.missing", "missing", "missing.f", "public.f(x)", "f'); drop table public.ran; --"],

@@ -154,6 +154,7 @@ def test_a_text_that_cannot_be_stored_is_refused_with_the_remedy(
     assert stored(conn) == []
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("bad", [("a", 5), ("a", b"bytes"), (), tuple("abcdefg"), "text"])
 def test_what_is_no_event_is_a_type_error(conn: Connection, queue: str, bad: EventFields) -> None:
     with pytest.raises(TypeError, match="event"):
@@ -161,6 +162,7 @@ def test_what_is_no_event_is_a_type_error(conn: Connection, queue: str, bad: Eve
     assert stored(conn) == []
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", ["", "no such queue", "quotes \"'%s", "x" * 1000])
 def test_a_queue_that_does_not_exist_is_an_error_by_all_ways(conn: Connection, name: str) -> None:
     producer = Producer(name)

@@ -101,6 +101,7 @@ def test_consumers_get_it_that_are_registered_when_it_is_due(conn: Connection, q
     assert ops.deliver(conn, queue, "newcomer") == ["event"]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("at", [None, "infinity", "-infinity", "202026-01-01"])
 def test_a_time_at_which_nothing_can_be_delivered_is_refused(
     conn: Connection, queue: str, at: str | None

@@ -45,7 +45,7 @@ def written(conn: Connection) -> list[tuple[Any, ...]]:
     return conn.execute(f"select {FIELDS} from pgq.event order by ev_id".encode()).fetchall()
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize("copies", [1, 60], ids=["small batch", "large batch"])
 @pytest.mark.parametrize("looks", [False, True], ids=["copied", "converted"])
 def test_events_keep_all_their_fields_their_times_and_their_order(

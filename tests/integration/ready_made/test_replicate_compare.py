@@ -46,7 +46,7 @@ def spoil(pair: Pair) -> None:
 SPOILT = [("(0,a7)", "missing"), ("(1,a8)", "different"), ('(99,"a""9")', "extra")]
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_copy_that_is_right_compares_equal(account: Pair) -> None:
     with account.running():
         assert compare(account).differences == []

@@ -65,14 +65,14 @@ def as_admin(pair: Pair, connect: Connect) -> Callable[..., Pair]:
     return switch
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_table_that_is_added_is_copied(flight: Pair) -> None:
     flight.same("flight")
     flight.follow()
     assert flight.states() == {"public.flight": "in_step"}
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_changes_of_all_kinds_are_applied(flight: Pair) -> None:
     flight.source.execute("insert into flight values (200, 'JFK', 200)")
     flight.source.execute("update flight set origin = 'LGA' where id < 10")
@@ -156,7 +156,7 @@ update every
 """
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_every_type_survives_the_copy_and_the_stream(pair: Pair) -> None:
     pair.both(TYPES)
     pair.source.execute(VALUES)
@@ -334,7 +334,7 @@ def test_triggers_of_the_target_do_not_fire(flight: Pair) -> None:
     flight.same("flight")
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_partitioned_table_and_the_truncate_of_one_partition(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,7 +51,7 @@ def counted(conn: Connection, table: str = "item") -> int:
     return number
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_inserts_deletes_and_truncates_are_added_to_what_was_there(
     conn: Connection, captured: str, counter: Counter, tick: Tick
 ) -> None:

@@ -79,7 +79,7 @@ CAPTURES = {
 }
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", ["latest", "plain"])
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_the_target_has_what_the_source_has(

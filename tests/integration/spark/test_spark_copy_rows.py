@@ -32,7 +32,7 @@ def stored(conn: Connection, batch: pa.RecordBatch) -> list[tuple[str | None, ..
         return found.fetchall()
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize("type_", [pa.string(), pa.large_string()])
 @pytest.mark.parametrize("start", [0, 2, 5])
 def test_texts_and_nulls_are_stored_as_they_are(

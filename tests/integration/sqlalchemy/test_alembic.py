@@ -149,7 +149,7 @@ def body(source: str, function: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip().startswith("op.")]
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_a_declared_capture_is_made_and_taken_back(
     tmp_path: Path, dsn: str, conn: Connection, driver: str

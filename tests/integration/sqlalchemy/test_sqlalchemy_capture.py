@@ -45,7 +45,7 @@ def captured(conn: Connection) -> list[tuple[str, str]]:
     return conn.execute("select table_name, queue_name from pgq.capture_info()").fetchall()
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_create_all_captures_what_it_creates(conn: Connection, engine: sa.Engine) -> None:
     class Base(DeclarativeBase):
         pass

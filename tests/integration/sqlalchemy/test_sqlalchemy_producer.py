@@ -60,7 +60,7 @@ def types(conn: Connection) -> list[str | None]:
     return [ev_type for (ev_type,) in rows]
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_events_exist_only_if_the_session_commits(
     conn: Connection, queue: str, engine: sa.Engine
 ) -> None:

@@ -198,6 +198,7 @@ def test_sql_refuses_it_with_a_code_and_a_remedy(
     assert caught.value.diag.message_hint or caught.value.diag.message_detail
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -218,6 +219,7 @@ def test_a_task_that_is_null_is_missing(
     assert [each["reason"] for each in error.conflicts] == ["missing"]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("call", "remedy"),
     [

@@ -348,6 +348,7 @@ def test_cancelled_tasks_are_forgotten_by_a_sweep(app: TaskApp, conn: Connection
     assert ops.rows(conn, "select id from pgq_task.cancellation") == [{"id": claimed[1][0]}]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("done", "total"), [(-1, None), (1, -5), (float("nan"), None), (10**400, None), ("x", None)]
 )

@@ -14,7 +14,7 @@ from psycopg import errors
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.every_pg
+pytestmark = pytest.mark.smoke
 
 QUEUE = "tasks"
 CLAIM = "select id, version from pgq_task.claim(array[%s], %s, %s, %s, %s)"
@@ -123,6 +123,7 @@ def test_higher_priorities_come_first_and_queues_take_turns(tasks: Connection) -
     assert {queue for queue, _ in found[:30]} == {"a", "b"}
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("priority", ["40000", "-32769", "null"])
 def test_a_priority_that_is_none_is_refused(tasks: Connection, priority: str) -> None:
     for call in (

@@ -226,6 +226,7 @@ def test_it_is_no_way_around_the_rights_of_a_restricted_queue(
     assert state(tasks) == before
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

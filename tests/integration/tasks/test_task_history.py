@@ -364,6 +364,7 @@ def test_a_role_that_may_not_read_a_queue_does_not_see_its_history(
     assert info.value.diag.message_hint
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("call", "sqlstate"),
     [

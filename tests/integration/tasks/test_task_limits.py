@@ -466,6 +466,7 @@ def test_a_clock_that_goes_back_keeps_no_task_waiting(tasks: Connection) -> None
     assert len(claim(tasks)) == 1
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", NAMES[:4])
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_limit_of_nothing_is_refused(tasks: Connection, name: str, value: int) -> None:
@@ -473,6 +474,7 @@ def test_a_limit_of_nothing_is_refused(tasks: Connection, name: str, value: int)
         limit(tasks, **{name: value})
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("period", ["0", "-1 second", "1 year", None])
 def test_a_period_that_makes_no_sense_is_refused(tasks: Connection, period: str | None) -> None:
     with pytest.raises(InvalidTask, match="a period of"):

@@ -344,6 +344,7 @@ def test_more_than_fit_into_one_step_are_changed_and_removed(conn: Connection) -
     assert tasks.statuses(conn) == {}
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("to", "message"),
     [
@@ -365,6 +366,7 @@ def test_changes_that_make_no_sense_are_refused(conn: Connection, to: object, me
     assert tasks.statuses(conn)[task] == "available"
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("to", "message", "error"),
     [

@@ -576,6 +576,7 @@ def test_thousands_are_modified_in_one_call(conn: Connection) -> None:
     assert tasks.statuses(conn) == {}
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("modification", "message"),
     [

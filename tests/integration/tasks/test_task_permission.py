@@ -310,6 +310,7 @@ def test_a_role_that_is_gone_is_harmless(conn: Connection, anna: Connection) -> 
     assert ops.value(conn, "select count(*) from pgq_task.get_queue_grants(%s)", CLOSED) == 1
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

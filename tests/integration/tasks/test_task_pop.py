@@ -91,6 +91,7 @@ def test_nothing_is_popped_from_a_queue_that_is_paused(conn: Connection, tasks: 
     assert pop(conn) == [1]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("call", "sqlstate"),
     [

@@ -127,6 +127,7 @@ def test_a_queue_may_have_any_name(conn: Connection, writer: Connection, name: s
         assert isinstance(from_psycopg(caught.value), TaskQueueNotFound)
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize("name", ["", None, "nowhere", "x" * 300, "a.b", 'a"b', "pgq_task.task"])
 def test_a_queue_that_does_not_exist_is_told(
     conn: Connection, writer: Connection, name: str | None

@@ -153,6 +153,7 @@ def test_pushes_of_one_key_at_once_insert_one_task(conn: Connection, connect: Co
         assert pushing.result() == (one.id, False)
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("options", "message"),
     [

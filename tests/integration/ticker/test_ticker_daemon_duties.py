@@ -44,7 +44,7 @@ def wait_for_metric(daemon: TickerProcess, least: float, name: str, **labels: st
         assert time.monotonic() < end, f"{name} {labels} never reached {least}: {value}"
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_an_idle_queue_is_rotated_again_and_again(
     start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
 ) -> None:
@@ -294,7 +294,7 @@ def test_a_session_idle_in_transaction_is_reported_if_it_has_written(
     assert not daemon.said("an old transaction holds up", who=f"pid {reader.info.backend_pid}")
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_consumers_and_queues_are_measured(
     start_ticker: StartTicker, dsn: str, conn: Connection, queue: str
 ) -> None:
@@ -316,7 +316,7 @@ def admin_dsn(dsn: str, conn: Connection) -> str:
     return dsn.replace("postgres@", "d_admin@")
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_pgq_admin_is_all_it_needs(
     start_ticker: StartTicker, admin_dsn: str, conn: Connection, queue: str
 ) -> None:

@@ -89,7 +89,7 @@ def pair(start_ticker: StartTicker, dsn: str) -> tuple[TickerProcess, TickerProc
     return leader, standby
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_the_second_ticker_of_a_database_stands_by_and_names_the_leader(
     pair: tuple[TickerProcess, TickerProcess], conn: Connection
 ) -> None:

@@ -81,7 +81,7 @@ def buried(conn: Connection) -> list[Any]:
     ]
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_arguments_arrive_as_what_their_annotations_say(
     app: TaskApp, conn: Connection, work: Any
 ) -> None:
@@ -140,6 +140,7 @@ ARGUMENTS: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(("annotation", "value"), ARGUMENTS)
 def test_whatever_annotations_say_arrives_as_it_was(
     app: TaskApp, conn: Connection, dsn: str, annotation: Any, value: Any
@@ -237,6 +238,7 @@ def test_a_payload_that_does_not_fit_fails_for_good_and_says_why(
     assert row["payload"] == payload
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -39,7 +39,7 @@ def graph(start: str | list[str], **stations: Any) -> Pipeline:
     return pipeline
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "stations",
     [
@@ -55,6 +55,7 @@ def test_a_pipeline_whose_stations_fit_together_is_fine(stations: dict[str, Any]
     graph("a", **stations).check()
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("start", "stations", "message", "named"),
     [

@@ -47,7 +47,7 @@ def send(conn: pgqpy.Connection, row: dict[str, Any]) -> Any:
     conn.execute("insert into sent (id) values (%s)", [row["id"]])
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_the_attempt_counts_before_a_row_that_was_left_is_tried_again(
     dsn: str, mail: Connection, connect: Connect
 ) -> None:

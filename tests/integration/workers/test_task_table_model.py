@@ -76,7 +76,7 @@ def found(engine: sa.Engine) -> dict[str, tuple[Any, ...]]:
         }
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_a_handler_gets_the_object_and_a_session_in_the_transaction(engine: sa.Engine) -> None:
     seen = []
 

@@ -43,7 +43,7 @@ def sent(conn: Connection) -> list[int]:
     return [each for (each,) in conn.execute("select id from sent order by ctid")]
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("kind", "one", "two"),
     [

@@ -73,7 +73,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_rows_are_worked_on_in_the_order_in_which_they_became_due(
     dsn: str, mail: Connection
 ) -> None:

@@ -20,7 +20,7 @@ from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left
 from tests.fixtures.fix_ticker import eventually
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_each_task_is_handled_once_and_finished(
     dsn: str, conn: Connection, tasks: Tasks, concurrency: int

@@ -14,6 +14,7 @@ from tests.fixtures.fix_task_worker import Writer
 async def _coroutine(task: Task) -> None: ...
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

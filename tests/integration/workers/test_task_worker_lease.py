@@ -40,7 +40,7 @@ def wait_for_renewals(conn: Connection, task: Task) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_leases_are_renewed_while_a_handler_keeps_its_thread(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:

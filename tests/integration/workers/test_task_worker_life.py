@@ -20,7 +20,7 @@ from tests.fixtures.fix_task_worker import Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
 
 
-@pytest.mark.every_pg
+@pytest.mark.smoke
 def test_stop_gives_back_what_has_not_begun_and_finishes_what_has(
     dsn: str, conn: Connection, tasks: Tasks
 ) -> None:
