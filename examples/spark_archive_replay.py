@@ -24,8 +24,7 @@ import argparse
 
 import pgqpy
 from pgqpy_consumers.spark import get_session
-from pgqpy_consumers.spark.archive import Archive
-from pgqpy_consumers.spark.archive_log import Commit
+from pgqpy_consumers.spark.archive import Archive, Commit
 from pgqpy_consumers.spark.replay import Replay, Selection
 
 FRENCH = "get_json_object(ev_data, '$.country') = 'FR'"

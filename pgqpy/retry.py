@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
+from pgqpy._runtime.backoff import Backoff
+
+__all__ = ["Backoff", "DeadLetter", "ExponentialBackoff", "FixedDelay", "Retry", "RetryPolicy"]
+
 #: Returns the delay of an event after the attempt of that number (from 1) failed with that error,
 #: in seconds or as an interval; None: no retry, it becomes a dead letter.
 RetryPolicy: TypeAlias = Callable[[int, Exception], float | timedelta | None]

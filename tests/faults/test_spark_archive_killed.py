@@ -33,8 +33,8 @@ select pgq.insert_event_raw(%s, null, timestamptz '2026-11-21 00:00+00' + n %% 3
 ARCHIVER = """
 import sys
 from pgqpy_consumers.spark import archive, local_session
-from pgqpy_consumers.spark.archive_log import ArchiveLog
-from pgqpy_consumers.spark.files import Directory
+from pgqpy_consumers.spark._archive_log import ArchiveLog
+from pgqpy_consumers.spark._archive_log import Directory
 
 dsn, path = sys.argv[1:]
 

@@ -28,8 +28,8 @@ DRIVER = """
 import sys
 import psycopg
 from pgqpy_consumers.spark import PgqDataSource, local_session
-from pgqpy_consumers.spark.options import StreamWriteOptions
-from pgqpy_consumers.spark.sink import PgqStreamWriter
+from pgqpy_consumers.spark._options import StreamWriteOptions
+from pgqpy_consumers.spark._sink import PgqStreamWriter
 
 dsn, directory, moment = sys.argv[1:]
 
@@ -125,9 +125,8 @@ def test_a_driver_killed_around_its_commit_sends_every_line_once(
 def test_a_server_that_crashes_before_the_commit_of_a_job_fails_it(server: Server) -> None:
     from pyspark.sql.types import StringType, StructType
 
-    from pgqpy_consumers.spark.options import WriteOptions
-    from pgqpy_consumers.spark.sink import PgqWriter
-    from pgqpy_consumers.spark.staging import StagedRowsLost
+    from pgqpy_consumers.spark._options import WriteOptions
+    from pgqpy_consumers.spark._sink import PgqWriter, StagedRowsLost
 
     names = ["ev_type", "ev_data"]
     schema = StructType().add("ev_type", StringType()).add("ev_data", StringType())

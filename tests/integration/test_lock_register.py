@@ -11,8 +11,8 @@ import pytest
 
 import pgqpy.demo.place
 import pgqpy_consumers.replicate.state
+import pgqpy_consumers.spark._driver_session
 import pgqpy_consumers.spark.archive
-import pgqpy_consumers.spark.lease
 import pgqpy_ticker.foreign
 import pgqpy_ticker.lead
 from pgqpy.embedded import Server
@@ -84,7 +84,7 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
         pgqpy_ticker.lead.LOCK,
         (pgqpy_consumers.replicate.state.LOCK, None),
         (pgqpy_consumers.spark.archive.LOCK, None),
-        (pgqpy_consumers.spark.lease.LOCK, None),
+        (pgqpy_consumers.spark._driver_session.LOCK, None),
     }
     with pytest.raises(psycopg.errors.RaiseException, match="there is no lock nothing"):
         conn.execute("select pgq._lock_key('nothing')")

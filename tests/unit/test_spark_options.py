@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pgqpy_consumers.spark.offset import Offset
-from pgqpy_consumers.spark.options import (
+from pgqpy_consumers.spark._options import (
     InvalidOption,
     Options,
     ReadOptions,
@@ -15,6 +14,7 @@ from pgqpy_consumers.spark.options import (
     StreamWriteOptions,
     WriteOptions,
 )
+from pgqpy_consumers.spark._ranges import Offset
 
 
 def test_names_are_case_insensitive_and_values_are_typed() -> None:

@@ -33,9 +33,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pgqpy_consumers.spark.options import EventOptions, InvalidOption
+from pgqpy_consumers.spark._options import EventOptions, InvalidOption
+from pgqpy_consumers.spark._payload_json import check_members, read_objects
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
-from pgqpy_consumers.spark.payload_json import check_members, read_objects
 
 Rows = list[dict[str, Any]]
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pgqpy_consumers.spark.options import EventOptions
+from pgqpy_consumers.spark._options import EventOptions
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
 
 MALFORMED = "malformed"

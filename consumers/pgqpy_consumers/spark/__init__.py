@@ -9,22 +9,23 @@ if find_spec("pyspark") is None:
         'pgqpy_consumers.spark needs Spark: pip install "pgqpy[spark]"', name="pyspark"
     )
 
+from pgqpy_consumers.spark._events import EVENT_SCHEMA, EventsGoneError
 from pgqpy_consumers.spark.consumer import SparkConsumer
-from pgqpy_consumers.spark.java import JavaMissingError, require_java
-from pgqpy_consumers.spark.reader import EventsGoneError
-from pgqpy_consumers.spark.schema import EVENT_SCHEMA
-from pgqpy_consumers.spark.session import get_session, local_session
+from pgqpy_consumers.spark.session import (
+    JavaMissingError,
+    get_session,
+    local_session,
+    pinned,
+    require_java,
+)
 from pgqpy_consumers.spark.source import PgqDataSource
 
 if TYPE_CHECKING:
+    from pgqpy_consumers.spark._tables import latest_changes, latest_rows, table_schema
     from pgqpy_consumers.spark.archive import Archive
-    from pgqpy_consumers.spark.decode import decode_payload
-    from pgqpy_consumers.spark.latest import latest_changes, latest_rows
-    from pgqpy_consumers.spark.payload import MalformedPayload
-    from pgqpy_consumers.spark.payload_schema import table_schema
+    from pgqpy_consumers.spark.payload import MalformedPayload, decode_payload
     from pgqpy_consumers.spark.replay import Replay, Selection
     from pgqpy_consumers.spark.tasks import PgqTaskDataSource
-    from pgqpy_consumers.spark.view import pinned
 
 __all__ = [
     "EVENT_SCHEMA",
@@ -54,11 +55,10 @@ _LATER = {
     "PgqTaskDataSource": "tasks",
     "Replay": "replay",
     "Selection": "replay",
-    "decode_payload": "decode",
-    "latest_changes": "latest",
-    "latest_rows": "latest",
-    "pinned": "view",
-    "table_schema": "payload_schema",
+    "decode_payload": "payload",
+    "latest_changes": "_tables",
+    "latest_rows": "_tables",
+    "table_schema": "_tables",
 }
 
 

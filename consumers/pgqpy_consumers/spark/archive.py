@@ -11,23 +11,20 @@ from psycopg import sql
 from pyspark.sql import functions as sf
 
 import pgqpy
-from pgqpy._wire.statements import call
 from pgqpy.admin import Admin
 from pgqpy.errors import ConsumerInUse, TickNotFound, translate_errors
-from pgqpy_consumers.spark import ranges
-from pgqpy_consumers.spark.archive_log import (
+from pgqpy_consumers.spark import _ranges as ranges
+from pgqpy_consumers.spark._archive_log import (
     PARTITIONS,
     ArchiveError,
     ArchiveLog,
     Commit,
+    Directory,
     create_archive,
 )
+from pgqpy_consumers.spark._events import cut, events_frame
+from pgqpy_consumers.spark._ranges import ForeignOffset, Offset
 from pgqpy_consumers.spark.consumer import SparkConsumer
-from pgqpy_consumers.spark.files import Directory
-from pgqpy_consumers.spark.frame import events_frame
-from pgqpy_consumers.spark.offset import Offset
-from pgqpy_consumers.spark.ranges import ForeignOffset
-from pgqpy_consumers.spark.slices import cut
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +52,7 @@ class Archive(SparkConsumer):
     The archive's own log, not the consumer's position, records what has been written: each batch
     begins after the last range in the log. So no event is written twice or left out, even if
     processes are killed or the consumer is moved. The consumer keeps rotation from removing events
-    that are not written yet. `archive_log` describes the files. Does not work with Spark Connect,
+    that are not written yet. `_archive_log` describes the files. Does not work with Spark Connect,
     which cannot move files.
     """
 
@@ -123,7 +120,10 @@ class Archive(SparkConsumer):
                 at_tick = max(first, last.end.tick if last else first)
             with translate_errors():
                 # Unlike register_consumer_at() it accepts a tick that the log has forgotten.
-                conn.execute(call("advance_consumer", 3), (self.queue, self.consumer, at_tick))
+                conn.execute(
+                    "select pgq.advance_consumer(%s, %s, %s)",
+                    (self.queue, self.consumer, at_tick),
+                )
         return True
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:

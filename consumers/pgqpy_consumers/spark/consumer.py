@@ -7,12 +7,20 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
 import pgqpy
 from pgqpy._runtime.checks import check_names
 from pgqpy._runtime.log import logger
-from pgqpy_consumers.spark.batch_frame import batch_frame
-from pgqpy_consumers.spark.collect import Bounds, Collector
-from pgqpy_consumers.spark.ranges import newest
+from pgqpy_consumers.spark._collect import Bounds, Collector
+from pgqpy_consumers.spark._events import (
+    DEFAULT_PARTITIONS,
+    EventSource,
+    events_frame,
+    slices_between,
+)
+from pgqpy_consumers.spark._ranges import conninfo, newest
 from pgqpy_consumers.spark.session import get_session, program_session
 
 if TYPE_CHECKING:
@@ -200,7 +208,7 @@ class SparkConsumer:
         conn.execute(_NO_TIMEOUTS if is_new else _NO_TIMEOUT)
         self._conn = conn
         try:
-            df = batch_frame(self.spark, conn, batch, self.num_partitions)
+            df = _batch_frame(self.spark, conn, batch, self.num_partitions)
             self.process_batch(self.spark, batch, df)
         except Exception:
             self.failed_batch = batch
@@ -296,3 +304,39 @@ class _Loop(pgqpy.Consumer):
     def on_error(self, error: Exception, batch: pgqpy.Batch | None) -> None:
         self._owner.on_error(error, batch)
         self._owner.failed_batch = None
+
+
+def _batch_frame(
+    spark: SparkSession,
+    conn: pgqpy.Connection,
+    batch: pgqpy.Batch,
+    num_partitions: int | None,
+) -> DataFrame:
+    """All events of the batch; executors connect as ``conn`` did.
+
+    ``num_partitions`` is the maximum number of slices to read it in; None: the number of tasks that
+    Spark runs at a time.
+    """
+    source = EventSource(
+        conninfo=make_conninfo(
+            conninfo(conn), application_name=f"pgqpy {batch.consumer} slice"[:63]
+        ),
+        query=batch.sql,
+        description=f"Batch {batch.id} of {batch.consumer} on queue {batch.queue}",
+        condition=_types(conn, batch),
+        still_there=f"select 1 from pgq.get_batch_info({batch.id:d}) where tick_id is not null",
+    )
+    parts = num_partitions or _parallelism(spark)
+    return events_frame(spark, source, slices_between(batch.seq_start, batch.seq_end, parts))
+
+
+def _parallelism(spark: SparkSession) -> int:
+    context = getattr(spark, "sparkContext", None)
+    return DEFAULT_PARTITIONS if context is None else int(context.defaultParallelism)
+
+
+def _types(conn: pgqpy.Connection, batch: pgqpy.Batch) -> str:
+    if batch.event_types is None:
+        return "true"
+    types = sql.Literal(list(batch.event_types)).as_string(conn)
+    return f"ev_type = any({types}::text[])"

@@ -8,52 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Self
+from functools import partial
+from typing import TYPE_CHECKING, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
+
+from pgqpy.errors import PgqError
+from pgqpy.formats import OPERATIONS, operation_and_key
+from pgqpy_consumers.spark._events import EVENT_COLUMNS, EVENT_SCHEMA, arrow_schema
+from pgqpy_consumers.spark._options import EventOptions, InvalidOption
+from pgqpy_consumers.spark._payload_json import check_members, read_objects
+from pgqpy_consumers.spark._payload_texts import (
+    Row,
+    any_row,
+    check_row,
+    columns_of,
+    json_row,
+    urlencoded_row,
 )
 
-from pgqpy._wire.row_format import OPERATIONS, operation_and_key
-from pgqpy.errors import PgqError
-from pgqpy_consumers.spark.options import EventOptions, InvalidOption
-from pgqpy_consumers.spark.payload_json import check_members, read_objects
-from pgqpy_consumers.spark.payload_rows import Row, any_row, check_row, json_row, urlencoded_row
-from pgqpy_consumers.spark.payload_values import columns_of
-from pgqpy_consumers.spark.schema import EVENT_COLUMNS, EVENT_SCHEMA
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-CHANGE_SCHEMA = StructType(
-    [
-        StructField("ev_operation", StringType()),
-        StructField("ev_table", StringType()),
-        StructField("ev_key", ArrayType(StringType())),
-    ]
+CHANGE_SCHEMA = (
+    T.StructType()
+    .add("ev_operation", "string")
+    .add("ev_table", "string")
+    .add("ev_key", T.ArrayType(T.StringType()))
 )
 """INSERT, UPDATE, DELETE or TRUNCATE; ``schema.table``; the columns of the table's key.
 
 Null for events that neither a capture nor a trigger wrote.
 """
 
-MALFORMED = StructField("ev_malformed", StringType())
+MALFORMED = T.StructField("ev_malformed", T.StringType())
 """The text of a malformed payload."""
 
 RESERVED = {column.name: column for column in [*EVENT_SCHEMA, *CHANGE_SCHEMA, MALFORMED]}
@@ -90,7 +81,7 @@ class Decoder:
     """The columns that a payload may lack; see `EventOptions`."""
 
     @classmethod
-    def for_options(cls, options: EventOptions, schema: StructType) -> Self:
+    def for_options(cls, options: EventOptions, schema: T.StructType) -> Self:
         """The decoder for options with a ``payload``.
 
         Raises InvalidOption if no payload can fill a column of the schema.
@@ -291,12 +282,13 @@ def _operation_and_key(type_: str) -> tuple[str | None, list[str] | None]:
 
 
 _TYPES = (
-    ArrayType, BinaryType, BooleanType, ByteType, DateType, DecimalType, DoubleType, FloatType,
-    IntegerType, LongType, ShortType, StringType, StructType, TimestampNTZType, TimestampType,
+    T.ArrayType, T.BinaryType, T.BooleanType, T.ByteType, T.DateType, T.DecimalType, T.DoubleType,
+    T.FloatType, T.IntegerType, T.LongType, T.ShortType, T.StringType, T.StructType,
+    T.TimestampNTZType, T.TimestampType,
 )  # fmt: skip
 
 
-def check_column(column: StructField) -> None:
+def check_column(column: T.StructField) -> None:
     """Raise InvalidOption if no payload can give such a column."""
     known = RESERVED.get(column.name)
     if known is not None and known.dataType != column.dataType:
@@ -319,11 +311,43 @@ def check_column(column: StructField) -> None:
             )
 
 
-def _parts(type_: DataType, nullable: bool) -> Iterator[tuple[DataType, bool]]:
+def _parts(type_: T.DataType, nullable: bool) -> Iterator[tuple[T.DataType, bool]]:
     """A type and the types nested in it, and whether they may be null."""
     yield type_, nullable
-    if isinstance(type_, ArrayType):
+    if isinstance(type_, T.ArrayType):
         yield from _parts(type_.elementType, type_.containsNull)
-    elif isinstance(type_, StructType):
+    elif isinstance(type_, T.StructType):
         for column in type_:
             yield from _parts(column.dataType, column.nullable)
+
+
+def decode_payload(
+    df: DataFrame,
+    schema: T.StructType | str,
+    payload: str,
+    *,
+    malformed: str = "fail",
+    optional: str | None = None,
+) -> DataFrame:
+    """Decode ev_data into columns, like ``option("payload", ...)`` in reading.
+
+    For DataFrames with columns of `EVENT_SCHEMA`: those of a `SparkConsumer`, or an archive. Lazy;
+    streams, too. ``schema`` is a StructType or DDL, as for ``.schema(...)`` in reading.
+    ``payload``, ``malformed`` and ``optional`` are like the options.
+
+    Raises InvalidOption if the options or the schema do not fit a payload. Reading the
+    result raises MalformedPayload like reading a queue.
+    """
+    # The queue does not matter here.
+    given = {"queue": "-", "payload": payload, "malformed": malformed}
+    options = EventOptions.parse(given if optional is None else given | {"optional": optional})
+    if isinstance(schema, str):
+        schema = cast("T.StructType", T.StructType.fromDDL(schema))
+    decoder = Decoder.for_options(options, schema)
+    return df.select(*decoder.columns).mapInArrow(partial(_decode, decoder), schema)
+
+
+def _decode(decoder: Decoder, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # Times come in the session's zone, and strings possibly with long offsets.
+    wanted = arrow_schema(decoder.columns)
+    return (decoder.decode(events.cast(wanted)) for events in batches)

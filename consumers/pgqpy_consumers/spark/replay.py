@@ -13,11 +13,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from pgqpy import dsn as dsns
-from pgqpy._wire.copy_format import NEW_EVENT_COLUMNS
 from pgqpy.errors import PgqError
-from pgqpy_consumers.spark.archive_log import ArchiveError, partitions, queues
-from pgqpy_consumers.spark.files import Directory
-from pgqpy_consumers.spark.schema import EVENT_COLUMNS, EVENT_SCHEMA
+from pgqpy.formats import NEW_EVENT_COLUMNS
+from pgqpy_consumers.spark._archive_log import ArchiveError, Directory, partitions, queues
+from pgqpy_consumers.spark._events import EVENT_COLUMNS, EVENT_SCHEMA
 from pgqpy_consumers.spark.source import PgqDataSource
 
 if TYPE_CHECKING:

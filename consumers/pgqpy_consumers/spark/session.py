@@ -1,23 +1,29 @@
-"""The default Spark session."""
+"""The default Spark session, and the Java that it needs."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from pgqpy_consumers.spark.java import require_java
+from pgqpy.errors import PgqError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
 
 # For one machine, where the defaults are for many: no web server, no 200 tasks a
 # shuffle, nothing over the network, not even between Java and Python. Times are UTC like those of
@@ -88,3 +94,62 @@ def local_session(
         os.close(descriptor)
     atexit.register(Path(log).unlink, missing_ok=True)
     return SparkSession.builder.getOrCreate()
+
+
+def pinned(df: DataFrame) -> DataFrame:
+    """The DataFrame with a fixed range of ticks for all actions; for Spark Connect.
+
+    There, each action sends the plan again, and the server computes the range again once its cache
+    of plans has dropped it. A temporary view keeps the plan, and with it the range, until the
+    session ends. In classic Spark every DataFrame is like that.
+    """
+    view = f"pgq_{uuid4().hex}"
+    df.createTempView(view)
+    return df.sparkSession.table(view)
+
+
+# --- Java: says what to install before Spark fails unclearly
+
+MINIMUM = 17
+
+
+class JavaMissingError(PgqError):
+    """There is no Java, or it is too old; the hint says what to install."""
+
+    default_hint = (
+        f"Spark needs Java {MINIMUM} or newer. Debian and Ubuntu:"
+        " apt-get install openjdk-17-jre-headless. Elsewhere any JDK that JAVA_HOME or"
+        " PATH leads to."
+    )
+
+
+def require_java() -> str:
+    """The path of the Java that Spark will run. Raises `JavaMissingError` if there is none."""
+    java = _find_java()
+    if java is None:
+        raise JavaMissingError("no Java found")
+    try:
+        output = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=60
+        ).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaMissingError(f"{java} does not run: {error}") from error
+    version = java_version(output)
+    if version is None or version < MINIMUM:
+        raise JavaMissingError(f"{java} is Java {version or 'of unknown version'}")
+    return java
+
+
+def java_version(output: str) -> int | None:
+    """The major version in the output of ``java -version``; Java 8 called itself 1.8."""
+    match = re.search(r'version "(?:1\.)?(\d+)', output)
+    return int(match[1]) if match else None
+
+
+def _find_java() -> str | None:
+    # Spark's own rule: JAVA_HOME wins, whatever PATH says.
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home, "bin", "java")
+        return str(java) if java.exists() else None
+    return shutil.which("java")

@@ -14,17 +14,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pgqpy.errors import PgqError
-from pgqpy_consumers.spark.batch_reader import PgqReader, Span, pin
-from pgqpy_consumers.spark.event_rows import event_schema
-from pgqpy_consumers.spark.options import (
+from pgqpy_consumers.spark._options import (
     EventOptions,
     InvalidOption,
     ReadOptions,
     StreamOptions,
     StreamWriteOptions,
     WriteOptions,
+    carried,
+    carrying,
+    check_no_password,
+    options_of_table,
 )
-from pgqpy_consumers.spark.table import carried, carrying, check_no_password, options_of_table
+from pgqpy_consumers.spark._reader import PgqReader, Span, event_schema, pin
 
 
 class PgqDataSource(DataSource):
@@ -90,14 +92,14 @@ class PgqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """The reader of ``spark.readStream``."""
-        from pgqpy_consumers.spark.stream_reader import PgqStreamReader
+        from pgqpy_consumers.spark._stream_reader import PgqStreamReader
 
         schema, of_table = carried(schema)
         return PgqStreamReader(StreamOptions.parse({**of_table, **self.options}), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of ``df.write``."""
-        from pgqpy_consumers.spark.sink import PgqWriter
+        from pgqpy_consumers.spark._sink import PgqWriter
 
         _append_only(overwrite)
         return PgqWriter(WriteOptions.parse(self.options), schema)
@@ -106,7 +108,7 @@ class PgqDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """The writer of ``df.writeStream``."""
-        from pgqpy_consumers.spark.sink import PgqStreamWriter
+        from pgqpy_consumers.spark._sink import PgqStreamWriter
 
         _append_only(overwrite)
         return PgqStreamWriter(StreamWriteOptions.parse(self.options), schema)

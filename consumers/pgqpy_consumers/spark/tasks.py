@@ -21,12 +21,20 @@ from pyspark.sql.types import (
 import pgqpy
 from pgqpy.errors import InvalidParameter
 from pgqpy.tasks import Tasks
-from pgqpy_consumers.spark.options import InvalidOption, Options, _count, _one_of, _text
+from pgqpy_consumers.spark._events import Slice, connect, cut
+from pgqpy_consumers.spark._options import (
+    InvalidOption,
+    Options,
+    carried,
+    carrying,
+    check_no_password,
+    count,
+    one_of,
+    options_of_table,
+    text,
+)
+from pgqpy_consumers.spark._ranges import check_condition, conninfo
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload, check_column
-from pgqpy_consumers.spark.ranges import check_condition, conninfo
-from pgqpy_consumers.spark.reader import _connect
-from pgqpy_consumers.spark.slices import Slice, cut
-from pgqpy_consumers.spark.table import carried, carrying, check_no_password, options_of_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,11 +77,11 @@ class TaskOptions(Options):
 
     purpose = "reading tasks"
 
-    where: Annotated[str | None, _text] = None
+    where: Annotated[str | None, text] = None
     """The tasks to fetch: a condition in SQL over `TASK_SCHEMA`."""
-    num_partitions: Annotated[int, _count] = 1
+    num_partitions: Annotated[int, count] = 1
     """The number of Spark tasks that read, each with a snapshot of its own."""
-    malformed: Annotated[str, _one_of("fail", "null")] = "fail"
+    malformed: Annotated[str, one_of("fail", "null")] = "fail"
     """The handling of JSON that does not fit the struct of the schema."""
 
 
@@ -126,7 +134,7 @@ class PgqTaskReader(DataSourceReader):
             ]
 
     def _statement(self, part: Slice) -> sql.Composed:
-        condition = sql.SQL(part.condition().replace("ev_id", "id"))
+        condition = sql.SQL(part.condition("id"))
         return sql.SQL("select {} from ({}) t where ({})").format(
             sql.SQL(", ").join(map(sql.Identifier, self._fetched)),
             sql.SQL(_SELECT).format(queue=sql.Literal(self._options.queue), slice=condition),
@@ -148,7 +156,7 @@ class PgqTaskReader(DataSourceReader):
 
         assert isinstance(partition, TaskPartition)
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        with _connect(partition.conninfo) as connection, connection.cursor() as cursor:
+        with connect(partition.conninfo) as connection, connection.cursor() as cursor:
             cursor.execute(partition.statement)
             with cursor.fetch_record_batch() as stream:
                 for batch in stream:

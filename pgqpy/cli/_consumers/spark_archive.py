@@ -16,7 +16,7 @@ from pgqpy.cli._consumers.spark_session import master_option, spark_session
 from pgqpy.errors import PgqError
 
 if TYPE_CHECKING:
-    from pgqpy_consumers.spark.archive_log import Commit
+    from pgqpy_consumers.spark.archive import Commit
 
 #: Repeats pgqpy_consumers.spark.archive_log, which imports Spark.
 PARTITIONS = ("day", "month", "hour", "type")
@@ -133,8 +133,7 @@ def archive_info(path: str, as_json: bool, master: str | None) -> None:
     from the archive afterwards still count.
     """
     spark = spark_session(master)
-    from pgqpy_consumers.spark.archive_log import ArchiveLog, partitions, queues
-    from pgqpy_consumers.spark.files import Directory
+    from pgqpy_consumers.spark._archive_log import ArchiveLog, Directory, partitions, queues
 
     directory = Directory(spark, path)
     by = partitions(directory)

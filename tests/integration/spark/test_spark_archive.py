@@ -309,7 +309,7 @@ def test_events_that_are_gone_are_an_error_until_that_is_accepted(
 def test_another_queue_of_the_same_name_is_refused(
     spark: SparkSession, conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
 ) -> None:
-    from pgqpy_consumers.spark.ranges import ForeignOffset
+    from pgqpy_consumers.spark._ranges import ForeignOffset
 
     archiver = archive()
     committed = fill(conn, queue)
@@ -377,9 +377,8 @@ def test_queues_with_odd_names_share_a_directory(
     dsn: str,
     tmp_path: Path,
 ) -> None:
+    from pgqpy_consumers.spark._archive_log import Directory, queues
     from pgqpy_consumers.spark.archive import Archive
-    from pgqpy_consumers.spark.archive_log import queues
-    from pgqpy_consumers.spark.files import Directory
 
     names = [queue, "..", "a/b=c%", "Schlüssel 🐘", "007"]
     for name in names[1:]:
@@ -397,7 +396,7 @@ def test_queues_with_odd_names_share_a_directory(
 def test_an_archive_keeps_its_partitions(
     conn: Connection, queue: str, archive: MakeArchive, tmp_path: Path
 ) -> None:
-    from pgqpy_consumers.spark.archive_log import ArchiveError
+    from pgqpy_consumers.spark._archive_log import ArchiveError
 
     archive(partition_by=["month", "type"])
     with pytest.raises(ArchiveError, match="is partitioned by month,type, not by day"):
@@ -413,7 +412,7 @@ def test_the_log_keeps_its_newest_entries(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import pgqpy_consumers.spark.archive_log as module
+    import pgqpy_consumers.spark._archive_log as module
 
     monkeypatch.setattr(module, "KEPT", 2)
     archiver = archive()

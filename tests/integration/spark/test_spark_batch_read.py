@@ -9,9 +9,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from pgqpy.errors import ConnectionFailed, TickNotFound
-from pgqpy_consumers.spark import ranges
-from pgqpy_consumers.spark.reader import EventsGoneError, EventSource
-from pgqpy_consumers.spark.slices import Slice, cut
+from pgqpy_consumers.spark import _ranges as ranges
+from pgqpy_consumers.spark._events import EventsGoneError, EventSource, Slice, cut
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 

@@ -139,9 +139,9 @@ def test_ranges_of_time_are_between_instants(
 def test_a_stream_starts_at_an_instant(
     dsn: str, queue: str, history: list[int], time: str, skipped: int
 ) -> None:
-    from pgqpy_consumers.spark.event_rows import event_schema
-    from pgqpy_consumers.spark.options import StreamOptions
-    from pgqpy_consumers.spark.stream_reader import PgqStreamReader
+    from pgqpy_consumers.spark._options import StreamOptions
+    from pgqpy_consumers.spark._reader import event_schema
+    from pgqpy_consumers.spark._stream_reader import PgqStreamReader
 
     given = {"dsn": dsn, "queue": queue, "consumer": "c", "startingPosition": f"time:{time}"}
     options = StreamOptions.parse(given)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import pgqpy
-from pgqpy_consumers.spark.collect import Bounds, Collector
+from pgqpy_consumers.spark._collect import Bounds, Collector
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import pgqpy
-from pgqpy_consumers.spark.ranges import conninfo
+from pgqpy_consumers.spark._ranges import conninfo
 
 
 def test_executors_need_no_service_file(

@@ -16,7 +16,7 @@ TEXTS = ["", None, "Ørsted", "𝄞", 'a\n\t\\N"', "x" * 70_000, None]
 
 
 def stored(conn: Connection, batch: pa.RecordBatch) -> list[tuple[str | None, ...]]:
-    from pgqpy_consumers.spark.copy_rows import copy_rows
+    from pgqpy_consumers.spark._sink import copy_rows
 
     columns = ", ".join(f"{name} text" for name in NEW_EVENT_COLUMNS)
     conn.execute(f"create temp table rows ({columns}, n serial)".encode())
@@ -51,7 +51,7 @@ def test_columns_come_in_any_order_and_those_that_are_missing_are_null(conn: Con
 def test_what_is_too_large_to_be_joined_is_joined_in_parts(
     conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy_consumers.spark.copy_rows.MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr("pgqpy_consumers.spark._sink.MAX_EVENT_BYTES", 100)
     texts = [str(n) * 40 for n in range(9)]
     batch = pa.record_batch({"ev_type": ["t"] * 9, "ev_data": texts})
     assert [data for _, data, *_ in stored(conn, batch)] == texts
@@ -60,6 +60,6 @@ def test_what_is_too_large_to_be_joined_is_joined_in_parts(
 def test_a_row_that_could_not_be_read_again_is_refused(
     conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy_consumers.spark.copy_rows.MAX_EVENT_BYTES", 100)
+    monkeypatch.setattr("pgqpy_consumers.spark._sink.MAX_EVENT_BYTES", 100)
     with pytest.raises(PayloadTooLarge):
         stored(conn, pa.record_batch({"ev_type": ["t", "t"], "ev_data": ["short", "x" * 101]}))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgqpy_consumers.spark.java import JavaMissingError, java_version, require_java
+from pgqpy_consumers.spark.session import JavaMissingError, java_version, require_java
 
 
 @pytest.mark.parametrize(

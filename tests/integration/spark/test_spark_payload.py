@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql.types import ArrayType, DecimalType, StringType, StructType
 
 from pgqpy.errors import InvalidParameter
-from pgqpy_consumers.spark.options import EventOptions
+from pgqpy_consumers.spark._options import EventOptions
+from pgqpy_consumers.spark._tables import table_schema
 from pgqpy_consumers.spark.payload import Decoder, MalformedPayload
-from pgqpy_consumers.spark.payload_schema import table_schema
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 
@@ -197,7 +197,7 @@ def contents(df: DataFrame) -> list[tuple[int, str, str | None]]:
 def test_the_latest_rows_are_those_of_the_table(
     spark: SparkSession, conn: Connection, dsn: str, queue: str, form: str
 ) -> None:
-    from pgqpy_consumers.spark.latest import latest_rows
+    from pgqpy_consumers.spark._tables import latest_rows
 
     conn.execute('create table t (a int, "b c" bytea, v text, primary key (a, "b c"))')
     conn.execute("create table other (a int primary key, v text)")
@@ -340,7 +340,7 @@ def test_events_are_decoded_wherever_they_come_from(
 def test_latest_rows_fails_where_it_would_have_to_guess(
     spark: SparkSession, conn: Connection, dsn: str, queue: str
 ) -> None:
-    from pgqpy_consumers.spark.latest import latest_rows
+    from pgqpy_consumers.spark._tables import latest_rows
 
     ops.insert(conn, queue, '{"id":1,"v":"old"}')
     ops.insert(conn, queue, '{"id":1,"v":"new"}')

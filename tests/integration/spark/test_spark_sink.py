@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from pgqpy_consumers.spark.sink import PgqWriter
-    from pgqpy_consumers.spark.staging import Staged
+    from pgqpy_consumers.spark._sink import PgqWriter, Staged
 
 pytestmark = pytest.mark.spark
 
@@ -170,8 +169,8 @@ EVENT = ("ev_type", "ev_data")
 
 
 def writer(dsn: str, queue: str) -> PgqWriter:
-    from pgqpy_consumers.spark.options import WriteOptions
-    from pgqpy_consumers.spark.sink import PgqWriter
+    from pgqpy_consumers.spark._options import WriteOptions
+    from pgqpy_consumers.spark._sink import PgqWriter
 
     return PgqWriter(WriteOptions(dsn=dsn, queue=queue), schema(*EVENT))
 
@@ -214,7 +213,7 @@ def test_what_is_being_written_when_the_job_fails_is_dropped_too(
 def test_rows_that_a_crash_took_are_missed(conn: Connection, dsn: str, queue: str) -> None:
     job = writer(dsn, queue)
     messages: list[Any] = [job.write(batches(PAYLOADS)), job.write(batches(["kept"]))]
-    from pgqpy_consumers.spark.staging import StagedRowsLost
+    from pgqpy_consumers.spark._sink import StagedRowsLost
 
     (table,) = staging_tables(conn)
     for damage in ("truncate", "drop table"):
@@ -324,7 +323,7 @@ def test_two_runs_of_one_stream_send_a_micro_batch_once(connect: Connect, queue:
     ],
 )
 def test_columns_that_events_do_not_have_are_refused(columns: Sequence[str], message: str) -> None:
-    from pgqpy_consumers.spark.sink import InvalidColumns, check_columns
+    from pgqpy_consumers.spark._sink import InvalidColumns, check_columns
 
     with pytest.raises(InvalidColumns, match=message):
         check_columns(schema(*columns))
@@ -333,7 +332,7 @@ def test_columns_that_events_do_not_have_are_refused(columns: Sequence[str], mes
 def test_a_column_that_is_no_text_is_refused_with_the_cast() -> None:
     from pyspark.sql.types import LongType
 
-    from pgqpy_consumers.spark.sink import InvalidColumns, check_columns
+    from pgqpy_consumers.spark._sink import InvalidColumns, check_columns
 
     with pytest.raises(InvalidColumns, match=r'bigint(.|\n)*col\("ev_extra1"\).cast\("string"\)'):
         check_columns(schema(*EVENT).add("ev_extra1", LongType()))

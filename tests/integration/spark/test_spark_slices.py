@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgqpy_consumers.spark.slices import Slice, cut
+from pgqpy_consumers.spark._events import Slice, cut
 
 ids = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 

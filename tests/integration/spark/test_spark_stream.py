@@ -27,7 +27,7 @@ from tests.fixtures.fix_ticker import eventually
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from pgqpy_consumers.spark.stream_reader import PgqStreamReader
+    from pgqpy_consumers.spark._stream_reader import PgqStreamReader
 
 pytestmark = pytest.mark.spark
 
@@ -40,9 +40,9 @@ CONSUMER = "stream"
 @pytest.fixture
 def reader(dsn: str, queue: str) -> Iterator[MakeReader]:
     """``reader(startingPosition="latest")``: what a run of a query has on its driver."""
-    from pgqpy_consumers.spark.event_rows import event_schema
-    from pgqpy_consumers.spark.options import StreamOptions
-    from pgqpy_consumers.spark.stream_reader import PgqStreamReader
+    from pgqpy_consumers.spark._options import StreamOptions
+    from pgqpy_consumers.spark._reader import event_schema
+    from pgqpy_consumers.spark._stream_reader import PgqStreamReader
 
     made: list[PgqStreamReader] = []
 
@@ -351,7 +351,7 @@ def test_with_fail_on_data_loss_off_a_stream_goes_on_with_what_there_is(
 
 
 def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queue: str) -> None:
-    from pgqpy_consumers.spark.ranges import ForeignOffset
+    from pgqpy_consumers.spark._ranges import ForeignOffset
 
     stream = reader()
     start, _ = plan(stream)
@@ -371,7 +371,7 @@ def test_a_queue_made_anew_is_refused(reader: MakeReader, conn: Connection, queu
 def test_a_database_set_back_in_time_is_refused(
     reader: MakeReader, conn: Connection, queue: str
 ) -> None:
-    from pgqpy_consumers.spark.ranges import ForeignOffset
+    from pgqpy_consumers.spark._ranges import ForeignOffset
 
     stream = reader()
     start, _ = plan(stream)
@@ -391,7 +391,7 @@ def test_a_database_set_back_in_time_is_refused(
 def test_two_queries_with_one_consumer_are_refused(
     reader: MakeReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy_consumers.spark.lease.PATIENCE", 0.05)
+    monkeypatch.setattr("pgqpy_consumers.spark._driver_session.PATIENCE", 0.05)
     first, second = reader(), reader()
     _, end = plan(first)
     remedy = r"(?s)another query streams.*session \d+ since 20.*pg_terminate_backend\(\d+\)"
@@ -410,10 +410,10 @@ def test_a_driver_whose_network_was_cut_ends_its_old_session(
     reader: MakeReader, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No waiting for what the server notices by itself.
-    monkeypatch.setattr("pgqpy_consumers.spark.lease.PATIENCE", 1.0)
+    monkeypatch.setattr("pgqpy_consumers.spark._driver_session.PATIENCE", 1.0)
     stream = reader()
     start, _ = plan(stream)
-    lost = stream._lease._conn
+    lost = stream._session._conn
     assert lost is not None
     # The server's end stays open; this one is cut.
     open_end = os.dup(lost.fileno())
@@ -432,16 +432,16 @@ def test_a_driver_whose_network_was_cut_ends_its_old_session(
 def test_the_server_notices_a_driver_that_is_gone_before_the_next_one_gives_up(
     reader: MakeReader, conn: Connection
 ) -> None:
-    from pgqpy_consumers.spark import lease
+    from pgqpy_consumers.spark import _driver_session
 
     # Settings of the connection are those of TCP, which the test's has not: what is asked for.
-    asked = dict(re.findall(r"\('(tcp_\w+)', '(\d+)s?'\)", lease._SETTINGS))
+    asked = dict(re.findall(r"\('(tcp_\w+)', '(\d+)s?'\)", _driver_session._SETTINGS))
     known = "select count(*) from pg_settings where name = any(%s)"
     assert ops.value(conn, known, list(asked)) == len(asked) == 4
     keepalives = [int(asked[f"tcp_keepalives_{name}"]) for name in ("idle", "interval", "count")]
     idle, interval, count = keepalives
-    assert idle + interval * count <= lease.NOTICED < lease.PATIENCE
-    assert int(asked["tcp_user_timeout"]) <= lease.NOTICED
+    assert idle + interval * count <= _driver_session.NOTICED < _driver_session.PATIENCE
+    assert int(asked["tcp_user_timeout"]) <= _driver_session.NOTICED
 
 
 def test_a_driver_that_died_a_moment_ago_is_waited_for(

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
 from pgqpy.errors import TaskQueueNotFound
-from pgqpy_consumers.spark.options import InvalidOption
+from pgqpy_consumers.spark._options import InvalidOption
 from pgqpy_consumers.spark.payload import MalformedPayload
 from pgqpy_consumers.spark.tasks import TASK_SCHEMA, PgqTaskDataSource
 from tests.fixtures import task_ops as ops

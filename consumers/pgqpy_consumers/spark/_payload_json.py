@@ -1,7 +1,7 @@
 """Many JSON objects at once, by Arrow's reader: hundreds of thousands a second on a core.
 
 Arrow's reader is quick and strict: if one payload differs from the schema in any way, it refuses
-the whole piece. Then `payload_values` decides, payload by payload. Both give the same values.
+the whole piece. Then `_payload_texts` decides, payload by payload. Both give the same values.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from pgqpy_consumers.spark.payload_rows import check_row, json_row
-from pgqpy_consumers.spark.payload_values import checked, values, wraps
+from pgqpy_consumers.spark._payload_texts import check_row, checked, json_row, values, wraps
 
 _PLAIN_NAME = re.compile(r"\w[\w $.-]*\Z")
 

@@ -1,10 +1,11 @@
-"""From positions in a queue to offsets, and from two offsets to a query; on the driver."""
+"""Positions in a queue, and the query of the events between two of them; on the driver."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, LiteralString
+from typing import Any, LiteralString, Self
 
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
@@ -18,9 +19,38 @@ from pgqpy.errors import (
     TickNotFound,
     translate_errors,
 )
-from pgqpy_consumers.spark.offset import Offset
-from pgqpy_consumers.spark.reader import EventSource
-from pgqpy_consumers.spark.schema import EVENT_COLUMNS
+from pgqpy_consumers.spark._events import EVENT_COLUMNS, EventSource
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """A tick of a queue, with all that reading from there or up to there needs.
+
+    Early ticks leave the tick log when it rotates, so the snapshot comes along.
+    """
+
+    queue: str
+    """The queue's `fingerprint`, not its name."""
+    tick: int
+    """Id of the tick."""
+    seq: int
+    """The event sequence at the tick: differences estimate numbers of events."""
+    snapshot: str
+    """The tick's snapshot, as PostgreSQL writes a txid_snapshot: ``xmin:xmax:xip,xip``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The form that Spark keeps in a checkpoint."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> Self:
+        """The offset that a checkpoint holds."""
+        return cls(
+            queue=str(stored["queue"]),
+            tick=int(stored["tick"]),
+            seq=int(stored["seq"]),
+            snapshot=str(stored["snapshot"]),
+        )
 
 
 class ForeignOffset(PgqError):
@@ -159,14 +189,8 @@ def range_source(
 ) -> EventSource:
     """The events after one tick up to another; executors connect as ``conn`` did.
 
-    Args:
-        conn: the connection to ask for the query.
-        queue: name of the queue.
-        start: tick to start after.
-        end: last tick.
-        columns: the columns to fetch, of `EVENT_COLUMNS`.
-        where: the events to fetch: a condition in SQL over `EVENT_COLUMNS`. None: all.
-        consumer: the consumer whose retried events are included. None: no retried events.
+    ``where`` is a condition in SQL over `EVENT_COLUMNS`. ``consumer`` is the consumer whose retried
+    events are included.
 
     Raises QueueNotFound, TickNotFound if rotation has removed events of the range,
     InvalidParameter if it runs backwards or ``where`` is more than a condition.

@@ -13,9 +13,9 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 
 import pgqpy
-from pgqpy._runtime.backoff import Backoff
 from pgqpy.errors import ConnectionFailed, ConsumerInUse, translate_errors
-from pgqpy_consumers.spark.options import StreamOptions
+from pgqpy.retry import Backoff
+from pgqpy_consumers.spark._options import StreamOptions
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ select l.pid,
 """
 
 
-class Lease:
+class DriverSession:
     """The right to move a consumer, for as long as this process has its session.
 
     The lock reports conflicts early. The protection of two queries with one consumer against
@@ -81,7 +81,7 @@ class Lease:
         self._options = options
         self._key = (LOCK, repr((options.queue, options.consumer)))
         self._conn: pgqpy.Connection | None = None
-        self._held: tuple[Any, ...] | None = None
+        self._last: tuple[Any, ...] | None = None
         """The last session that had the lock: pid and start time."""
 
     def run(self, work: Callable[[pgqpy.Connection], T]) -> T:
@@ -128,9 +128,9 @@ class Lease:
             # A pooler: the lock would stay on a session that it lends to others.
             return
         conn.execute(_SETTINGS)
-        if self._held is not None:
+        if self._last is not None:
             # The connection was lost, and the server may not have noticed.
-            conn.execute(_END, self._held)
+            conn.execute(_END, self._last)
         try:
             # The timeout ends with the transaction, the lock with the session.
             with conn.transaction():
@@ -138,7 +138,7 @@ class Lease:
                 conn.execute(_TAKE, self._key)
         except psycopg.errors.LockNotAvailable:
             raise self._in_use(conn) from None
-        self._held = me
+        self._last = me
 
     def _in_use(self, conn: pgqpy.Connection) -> ConsumerInUse:
         gone = ("?", "gone now", "?")

@@ -1,8 +1,8 @@
 """Structured Streaming from a queue: a micro-batch is a range of ticks.
 
 Spark keeps the reader in a process of its own on the driver, from start to end of a query's run,
-and calls its methods one after the other. There it holds a session (`Lease`). It pickles another
-reader for the executors, on which only ``read`` is called.
+and calls its methods one after the other. There it holds a session (`DriverSession`). It
+pickles another reader for the executors, on which only ``read`` is called.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from pyspark.sql.types import StructType
 
 import pgqpy
 from pgqpy.errors import ConsumerNotRegistered, TickNotFound
-from pgqpy_consumers.spark import ranges
-from pgqpy_consumers.spark.event_rows import decoding
-from pgqpy_consumers.spark.lease import Lease
-from pgqpy_consumers.spark.offset import Offset
-from pgqpy_consumers.spark.options import StreamOptions
-from pgqpy_consumers.spark.reader import EventPartition
-from pgqpy_consumers.spark.slices import DEFAULT_PARTITIONS, slices_between
+from pgqpy_consumers.spark import _ranges as ranges
+from pgqpy_consumers.spark._driver_session import DriverSession
+from pgqpy_consumers.spark._events import DEFAULT_PARTITIONS, EventPartition, slices_between
+from pgqpy_consumers.spark._options import StreamOptions
+from pgqpy_consumers.spark._ranges import Offset
+from pgqpy_consumers.spark._reader import decoding
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +94,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._decoding = decoding(options, schema)
-        self._lease = Lease(options)
+        self._session = DriverSession(options)
         self._initial: dict[str, Any] | None = None
         self._target: Offset | None = None
         self._latest: Offset | None = None
@@ -108,7 +107,7 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """The start of a query without a checkpoint."""
         if self._initial is None:
-            self._initial = self._lease.run(self._start).to_dict()
+            self._initial = self._session.run(self._start).to_dict()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -126,11 +125,11 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks when everything up to ``start`` is committed, so the consumer is moved here.
         ``commit`` is called only when the next micro-batch is planned, for an idle queue never.
         """
-        return self._lease.run(lambda conn: self._plan(conn, start, limit))
+        return self._session.run(lambda conn: self._plan(conn, start, limit))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """From now on, return no tick after the newest one of this moment."""
-        self._target = self._lease.run(lambda conn: ranges.newest(conn, self._options.queue))
+        self._target = self._session.run(lambda conn: ranges.newest(conn, self._options.queue))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The newest tick, as of the last `latestOffset`; for the query's progress."""
@@ -141,16 +140,16 @@ class PgqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if AFTER not in end:
             # A first micro-batch without events: it ends where it begins.
             return []
-        return self._lease.run(lambda conn: self._slices(conn, end))
+        return self._session.run(lambda conn: self._slices(conn, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one slice, in no order; runs on an executor."""
         assert isinstance(partition, EventPartition)
-        return map(self._decoding.decode, partition.read())
+        return map(self._decoding.decode, partition.source.read(partition.part))
 
     def stop(self) -> None:
         """Release the consumer. Spark may also just kill the process, with the same effect."""
-        self._lease.close()
+        self._session.close()
 
     def _start(self, conn: pgqpy.Connection) -> Offset:
         queue = self._options.queue

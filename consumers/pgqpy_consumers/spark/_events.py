@@ -1,27 +1,134 @@
-"""Reading one slice, on an executor, on a connection of its own.
+"""Events as rows, and reading them on executors: each slice on a connection of its own.
 
-This code runs in Spark's Python workers, far from the session that planned it: all its input
-came pickled in an `EventSource` and a `Slice`.
+A batch is a set of events that any connection can read repeatedly, because its query holds the
+snapshots as literals. A slice is that query and a range of event ids. Ranges of transaction ids
+would not help with a batch that one large transaction wrote. Ranges of event ids balance in any
+case, and keep PgQ's order: slice after slice, a batch is read in order of ev_id.
+
+Executors unpickle an `EventSource` and a `Slice`, and have no other input.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from pgqpy import dsn
 from pgqpy.errors import ConnectionFailed, TickNotFound
-from pgqpy_consumers.spark.schema import EVENT_COLUMNS, SELECT_LIST, arrow_schema
-from pgqpy_consumers.spark.slices import Slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+# --- an event as a row, with the names and the order of pgq.get_batch_events
+
+_TYPES: dict[str, DataType] = {
+    "ev_id": LongType(),
+    "ev_time": TimestampType(),
+    "ev_txid": LongType(),
+    "ev_retry": IntegerType(),
+    **dict.fromkeys(("ev_type", "ev_data"), StringType()),
+    **dict.fromkeys(("ev_extra1", "ev_extra2", "ev_extra3", "ev_extra4"), StringType()),
+}
+
+EVENT_COLUMNS = tuple(_TYPES)
+"""The names of the columns."""
+
+EVENT_SCHEMA = StructType([StructField(name, type_) for name, type_ in _TYPES.items()])
+"""The schema of every DataFrame of events."""
+
+# The times that Spark's TIMESTAMP can hold and Python's datetime can show. PostgreSQL has
+# more on both sides, and infinity beyond, which would arrive as another time.
+_TIME = (
+    "case when ev_time >= timestamptz '0001-01-01 00:00:00+00'"
+    " and ev_time < timestamptz '10000-01-01 00:00:00+00' then ev_time end as ev_time"
+)
+
+SELECT_LIST = ", ".join(_TIME if name == "ev_time" else name for name in _TYPES)
+"""The select list over a batch query that gives `EVENT_SCHEMA`."""
+
+
+@cache
+def arrow_schema(columns: Sequence[str] = EVENT_COLUMNS) -> Any:
+    """The Arrow schema of `EVENT_SCHEMA`, or of some of its columns, for record batches."""
+    import pyarrow as pa
+
+    types = {
+        LongType: pa.int64(),
+        IntegerType: pa.int32(),
+        StringType: pa.string(),
+        TimestampType: pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema([(name, types[type(_TYPES[name])]) for name in columns])
+
+
+# --- slices
+
+# Each slice costs a connection and a task, however small it is.
+EVENTS_PER_SLICE = 5_000
+
+# Where Spark does not say how many tasks run at a time.
+DEFAULT_PARTITIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The events with ``lower <= ev_id < upper``; None is open."""
+
+    lower: int | None
+    upper: int | None
+
+    def condition(self, column: str = "ev_id") -> str:
+        """The slice as a condition in SQL. Integers only, so nothing to quote."""
+        bounds = []
+        if self.lower is not None:
+            bounds.append(f"{column} >= {self.lower:d}")
+        if self.upper is not None:
+            bounds.append(f"{column} < {self.upper:d}")
+        return " and ".join(bounds) or "true"
+
+
+def slices_between(seq_start: int, seq_end: int, most: int) -> list[Slice]:
+    """Slices of the events between two ticks, ``most`` of them at most.
+
+    The event sequence at the two ticks gives the approximate number of events and their ids:
+    others may have been committed late, or may be retried.
+    """
+    wanted = -(-(seq_end - seq_start) // EVENTS_PER_SLICE)
+    return cut(seq_start + 1, seq_end, max(min(wanted, most), 1))
+
+
+def cut(first: int, last: int, parts: int) -> list[Slice]:
+    """Cut the ids from ``first`` to ``last`` into at most ``parts`` slices of equal width.
+
+    The outermost slices are open: every id is in exactly one slice, even outside the range.
+    """
+    if parts < 1:
+        raise ValueError(f"parts is {parts}, must be at least 1")
+    width = max(last - first + 1, 1)
+    parts = min(parts, width)
+    edges = [first + width * part // parts for part in range(1, parts)]
+    return [
+        Slice(lower, upper) for lower, upper in zip([None, *edges], [*edges, None], strict=True)
+    ]
+
+
+# --- reading, on an executor
 
 # The size of a record batch: small enough to stay in the processor's caches on its way to Java, and
 # for several to fit into a task's memory; and Java begins while the server is still sending.
@@ -69,7 +176,7 @@ class EventSource:
         # Autocommit: each statement has its own snapshot. The check must not share the one of the
         # read: a reader whose snapshot is older than a TRUNCATE finds no rows,
         # and its check would pass.
-        with _connect(self.conninfo) as connection:
+        with connect(self.conninfo) as connection:
             try:
                 yield from self._rows(connection, part)
             except Exception as error:
@@ -126,13 +233,26 @@ class EventPartition(InputPartition):
     source: EventSource
     part: Slice
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Read like `EventSource.read`."""
-        return self.source.read(self.part)
+
+def events_frame(spark: SparkSession, source: EventSource, slices: Sequence[Slice]) -> DataFrame:
+    """The events of the source, one partition a slice. Lazy: each action reads again.
+
+    The source travels in the pickled function, not in options of a data source: plans, event logs
+    and the web interface show options, and it holds the password.
+    """
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from source.read(slices[number])
+
+    parts = len(slices)
+    return spark.range(0, parts, 1, parts).mapInArrow(read, EVENT_SCHEMA)
 
 
 @contextmanager
-def _connect(conninfo: str) -> Iterator[Any]:
+def connect(conninfo: str) -> Iterator[Any]:
+    """An ADBC connection in autocommit. Raises ConnectionFailed, which names this machine."""
     import adbc_driver_manager
     from adbc_driver_manager.dbapi import Connection
 

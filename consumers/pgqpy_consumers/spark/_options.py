@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_type_hints
 
+from pyspark.sql.types import StructField, StructType
+
 import pgqpy
+from pgqpy.dsn import parse as parse_dsn
 from pgqpy.errors import PgqError
 
 StartingPosition: TypeAlias = Literal["consumer", "earliest", "latest"] | int | datetime
@@ -22,13 +26,13 @@ class InvalidOption(PgqError, ValueError):
 # --- values of options: each function parses a text, or raises ValueError
 
 
-def _text(value: str) -> str:
+def text(value: str) -> str:
     if not value:
         raise ValueError("it is empty")
     return value
 
 
-def _count(value: str) -> int:
+def count(value: str) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise ValueError("it must be a whole number, at least 1")
     return int(value)
@@ -62,7 +66,7 @@ def _some_names(value: str) -> tuple[str, ...]:
     return _names(value) if value else ()
 
 
-def _one_of(*choices: str) -> Callable[[str], str]:
+def one_of(*choices: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if value.lower() not in choices:
             raise ValueError(f"it must be one of {', '.join(choices)}")
@@ -77,13 +81,13 @@ def _starting_position(value: str) -> StartingPosition:
         case ("consumer" | "earliest" | "latest") as end, "":
             return end
         case "tick", place:
-            return _count(place)
+            return count(place)
         case "time", place:
             return _time(place)
     raise ValueError("it must be consumer, earliest, latest, tick:NUMBER or time:TIME")
 
 
-# --- the four ways to use the data source; the name of an option is its field's in camelCase
+# --- the ways to use the data source; the name of an option is its field's in camelCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +99,13 @@ class Options:
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Spark's own options that are passed along; in lower case."""
 
-    queue: Annotated[str, _text]
+    queue: Annotated[str, text]
     dsn: Annotated[str | None, str] = field(default=None, repr=False)
     password: Annotated[str | None, str] = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Self:
-        """Read and check options; names are case-insensitive.
-
-        Raises InvalidOption, which names the option and its possible values.
-        """
+        """Read and check options; names are case-insensitive. Raises InvalidOption."""
         known = [_camel_case(option.name) for option in fields(cls)]
         accepted = cls.ignored.union(map(str.lower, known))
         for name in given:
@@ -135,10 +136,7 @@ class Options:
         return cls(**values)
 
     def connect(self, application_name: str) -> pgqpy.Connection:
-        """Open a connection in autocommit, by the options or the environment.
-
-        Raises the errors of `pgqpy.connect`.
-        """
+        """Open a connection in autocommit, by the options or the environment."""
         settings = {} if self.password is None else {"password": self.password}
         # No prepared statements: a pooler in between may not know them, and few are run twice.
         return pgqpy.connect(
@@ -154,14 +152,14 @@ class Options:
 class EventOptions(Options):
     """Options for turning events into rows, in batch reads and in streams."""
 
-    num_partitions: Annotated[int | None, _count] = None
+    num_partitions: Annotated[int | None, count] = None
     """The maximum number of slices to read a range in."""
     columns: Annotated[tuple[str, ...] | None, _names] = None
     """The columns of the events to fetch."""
-    where: Annotated[str | None, _text] = None
+    where: Annotated[str | None, text] = None
     """The events to fetch: a condition in SQL over their columns."""
-    payload: Annotated[str | None, _one_of("json", "urlencoded", "row")] = None
-    malformed: Annotated[str, _one_of("fail", "drop", "column")] = "fail"
+    payload: Annotated[str | None, one_of("json", "urlencoded", "row")] = None
+    malformed: Annotated[str, one_of("fail", "drop", "column")] = "fail"
     optional: Annotated[tuple[str, ...] | None, _some_names] = None
     """Columns that a payload may lack; ``*``: any. None: any, unless it is a table's row."""
 
@@ -172,11 +170,11 @@ class ReadOptions(EventOptions):
 
     purpose = "reading a queue"
 
-    start_tick: Annotated[int | None, _count] = None
-    end_tick: Annotated[int | None, _count] = None
+    start_tick: Annotated[int | None, count] = None
+    end_tick: Annotated[int | None, count] = None
     start_time: Annotated[datetime | None, _time] = None
     end_time: Annotated[datetime | None, _time] = None
-    consumer: Annotated[str | None, _text] = None
+    consumer: Annotated[str | None, text] = None
     """The consumer whose pending events to read: those after the last tick that it has finished."""
 
     def __post_init__(self) -> None:
@@ -199,10 +197,10 @@ class StreamOptions(EventOptions):
 
     purpose = "streaming from a queue"
 
-    consumer: Annotated[str, _text]
+    consumer: Annotated[str, text]
     starting_position: Annotated[StartingPosition, _starting_position] = "consumer"
-    max_ticks_per_trigger: Annotated[int | None, _count] = None
-    max_events_per_trigger: Annotated[int | None, _count] = None
+    max_ticks_per_trigger: Annotated[int | None, count] = None
+    max_events_per_trigger: Annotated[int | None, count] = None
     fail_on_data_loss: Annotated[bool, _flag] = True
 
 
@@ -220,7 +218,7 @@ class StreamWriteOptions(Options):
     purpose = "streaming to a queue"
     ignored = frozenset({"checkpointlocation", "queryname"})
 
-    writer: Annotated[str, _text]
+    writer: Annotated[str, text]
     """The writer's name: micro-batches of one writer are told apart by their numbers."""
 
 
@@ -240,3 +238,46 @@ def _parsed(name: str, parse: Callable[[str], Any], value: str) -> Any:
         return parse(value)
     except ValueError as error:
         raise InvalidOption(f"option {name} is {value!r}: {error}") from None
+
+
+# --- tables of Spark's catalog: create table ... using pgq options (...)
+#
+# Spark passes a table's options to the data source when it asks for the schema, which is when the
+# table is created, and never again: the reader of the table is given the schema and no options. So
+# the options are stored in the schema, as metadata of its first column.
+
+_GIVEN = "option."
+"""Spark's prefix for the options given by the user, among all of a table; in lower case."""
+_METADATA = "pgq"
+
+
+def options_of_table(options: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of the table being created; None if no table is created."""
+    given = {name: text for name, text in options.items() if name.lower().startswith(_GIVEN)}
+    return {name[len(_GIVEN) :]: text for name, text in given.items()} or None
+
+
+def check_no_password(options: Options) -> None:
+    """Raises InvalidOption if the options have a password, which a table must not keep."""
+    if options.password is not None or "password" in parse_dsn(options.dsn or ""):
+        raise InvalidOption(
+            "a table's options have a password, which Spark would keep in its catalog and show",
+            hint="Name a service in dsn, or keep the password in .pgpass or PGPASSWORD.",
+        )
+
+
+def carrying(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """The schema to be stored for a table, with its options."""
+    first, *others = schema
+    metadata = {_METADATA: json.dumps(dict(options))}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def carried(schema: StructType) -> tuple[StructType, dict[str, str]]:
+    """The schema given to a reader, without its stored options; and those options."""
+    columns, options = [], dict[str, str]()
+    for column in schema:
+        metadata = dict(column.metadata)
+        options |= json.loads(metadata.pop(_METADATA, "{}"))
+        columns.append(StructField(column.name, column.dataType, column.nullable, metadata))
+    return StructType(columns), options
