@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgqpy_consumers.apply import BadEvent, Change, Latest
-from pgqpy_consumers.apply.change import change_from
-from pgqpy_consumers.apply.value import json_text, text
+from pgqpy_consumers.apply._change import change_from, json_text, text
 
 TYPE = '{"op":"UPDATE","table":["public","t"],"pkey":["id"]}'
 

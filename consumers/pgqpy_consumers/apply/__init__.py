@@ -17,11 +17,9 @@ savepoint to go on in it. If foreign keys bind several tables, `apply_all` finds
 order.
 """
 
-from pgqpy_consumers.apply.change import BadEvent, Change, change_of
-from pgqpy_consumers.apply.latest import Latest
-from pgqpy_consumers.apply.merge import merge
-from pgqpy_consumers.apply.order import ApplyError, apply_all
-from pgqpy_consumers.apply.table import Column, ColumnMissing, Table, TableMissing, describe
+from pgqpy_consumers.apply._change import BadEvent, Change, Latest, Number, change_of, json_text
+from pgqpy_consumers.apply._merge import ApplyError, apply_all, merge
+from pgqpy_consumers.apply._table import Column, ColumnMissing, Table, TableMissing, describe
 
 __all__ = [
     "ApplyError",
@@ -30,10 +28,12 @@ __all__ = [
     "Column",
     "ColumnMissing",
     "Latest",
+    "Number",
     "Table",
     "TableMissing",
     "apply_all",
     "change_of",
     "describe",
+    "json_text",
     "merge",
 ]

@@ -15,9 +15,8 @@ from psycopg import sql
 
 import pgqpy
 from pgqpy_consumers.apply import Latest, apply_all, describe
-from pgqpy_consumers.apply.change import change_from
-from pgqpy_consumers.apply.latest import Row
-from pgqpy_consumers.apply.merge import stage
+from pgqpy_consumers.apply._change import Row, change_from
+from pgqpy_consumers.apply._merge import stage
 from pgqpy_consumers.replicate import source as catalog
 from pgqpy_consumers.replicate.digest import Rows
 from pgqpy_consumers.replicate.errors import NotComparable

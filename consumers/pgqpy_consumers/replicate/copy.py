@@ -14,8 +14,8 @@ import pgqpy
 from pgqpy._runtime.log import logger
 from pgqpy.errors import from_psycopg
 from pgqpy_consumers.apply import Change, Table
-from pgqpy_consumers.apply.change import change_from
-from pgqpy_consumers.apply.order import is_about_tables, naming
+from pgqpy_consumers.apply._change import change_from
+from pgqpy_consumers.apply._merge import is_about_tables, naming
 from pgqpy_consumers.replicate import source as catalog
 from pgqpy_consumers.replicate.applier import Applier
 from pgqpy_consumers.replicate.errors import ReplicaError

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from psycopg import sql
 
 import pgqpy
-from pgqpy_consumers.apply.latest import Row
+from pgqpy_consumers.apply._change import Row
 
 Piece: TypeAlias = tuple[int, int]
 """The number of rows, and the sum of their digests."""

@@ -15,7 +15,7 @@ import pgqpy
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.log import logger
 from pgqpy.errors import PgqError
-from pgqpy_consumers.apply.order import is_about_tables
+from pgqpy_consumers.apply._merge import is_about_tables
 from pgqpy_consumers.replicate.applier import Applier
 from pgqpy_consumers.replicate.copy import Stopped, catch_up, copy_table, settle
 from pgqpy_consumers.replicate.errors import ReplicaError

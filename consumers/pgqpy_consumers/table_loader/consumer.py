@@ -22,8 +22,8 @@ from pgqpy_consumers.apply import (
     change_of,
     describe,
 )
-from pgqpy_consumers.apply.order import naming
-from pgqpy_consumers.apply.value import Value
+from pgqpy_consumers.apply._change import Value
+from pgqpy_consumers.apply._merge import naming
 from pgqpy_consumers.settings import setting
 from pgqpy_consumers.table_loader.errors import bad_row, is_about_rows
 from pgqpy_consumers.table_loader.history import SOURCES, Loaded, Source, append, history_row

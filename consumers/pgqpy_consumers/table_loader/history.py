@@ -9,7 +9,7 @@ from psycopg import sql
 
 import pgqpy
 from pgqpy_consumers.apply import Change, Table
-from pgqpy_consumers.apply.value import Value
+from pgqpy_consumers.apply._change import Value
 
 Source = Literal["operation", "event_id", "event_time", "txid"]
 SOURCES: tuple[Source, ...] = ("operation", "event_id", "event_time", "txid")

@@ -10,7 +10,7 @@ from psycopg import sql
 import pgqpy
 from pgqpy.errors import InvalidParameter
 from pgqpy_consumers.apply import Table
-from pgqpy_consumers.apply.value import Value, text
+from pgqpy_consumers.apply._change import Value, text
 
 Every = Literal["hour", "day", "month", "year"]
 

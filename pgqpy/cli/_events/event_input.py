@@ -15,7 +15,7 @@ from typing import Any
 
 from pgqpy.cli._base.errors import CliError
 from pgqpy.event import NewEvent
-from pgqpy_consumers.apply.value import Number, json_text
+from pgqpy_consumers.apply import Number, json_text
 
 
 class Format(StrEnum):

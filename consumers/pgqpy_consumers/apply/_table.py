@@ -10,7 +10,7 @@ from psycopg.rows import tuple_row
 
 import pgqpy
 from pgqpy.errors import PgqError
-from pgqpy_consumers.apply.value import Value, json_elements, json_text, text
+from pgqpy_consumers.apply._change import Value, json_elements, json_text, text
 
 
 class TableMissing(PgqError):
