@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import pgqpy.demo.place
-import pgqpy_consumers.replicate.state
+import pgqpy_consumers.replicate._state
 import pgqpy_consumers.spark._driver_session
 import pgqpy_consumers.spark.archive
 import pgqpy_ticker.foreign
@@ -82,7 +82,7 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
         single(pgqpy.demo.place.LOCK),
         single(int.from_bytes(b"pgqpy")),
         pgqpy_ticker.lead.LOCK,
-        (pgqpy_consumers.replicate.state.LOCK, None),
+        (pgqpy_consumers.replicate._state.LOCK, None),
         (pgqpy_consumers.spark.archive.LOCK, None),
         (pgqpy_consumers.spark._driver_session.LOCK, None),
     }

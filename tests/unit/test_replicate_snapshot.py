@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgqpy_consumers.replicate.snapshot import Snapshot
+from pgqpy_consumers.replicate._state import Snapshot
 
 
 def test_what_it_sees_is_what_postgresql_says() -> None:

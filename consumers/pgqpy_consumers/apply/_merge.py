@@ -35,7 +35,7 @@ def clear(conn: pgqpy.Connection, table: Table, latest: Latest) -> None:
     """Execute the TRUNCATE, if there was one."""
     if latest.truncated:
         statement = "delete from {}" if table.referenced else "truncate {}"
-        conn.execute(sql.SQL(statement).format(_name(table)))
+        conn.execute(sql.SQL(statement).format(table.identifier))
 
 
 def delete(
@@ -51,7 +51,7 @@ def delete(
     columns = table.writable(_key(table, latest))
     gone = stage(conn, columns, latest.gone.values(), nested=False)
     statement = sql.SQL("delete from {} t using {} s where {}").format(
-        _name(table), gone, _equal(columns)
+        table.identifier, gone, _equal(columns)
     )
     if after_upsert and latest.rows:
         there = stage(conn, columns, latest.rows.values(), nested=False, what="there")
@@ -66,11 +66,7 @@ def upsert(conn: pgqpy.Connection, table: Table, latest: Latest, *, nested: bool
     if not latest.rows:
         return
     key = _key(table, latest)
-    # Columns may have been added between two events of a batch.
-    shapes: dict[tuple[str, ...], list[Row]] = {}
-    for row in latest.rows.values():
-        shapes.setdefault(tuple(row), []).append(row)
-    for names, rows in shapes.items():
+    for names, rows in by_columns(latest.rows.values()).items():
         columns = table.writable(names)
         staged = stage(conn, columns, rows, nested=nested)
         try:
@@ -100,7 +96,7 @@ def _insert_or_update(
         else sql.SQL("nothing")
     )
     return sql.SQL("{} on conflict ({}) do {}").format(
-        _insert(table, columns, staged), _list(key), action
+        _insert(table, columns, staged), identifiers(key), action
     )
 
 
@@ -115,13 +111,13 @@ def _replace(
     return sql.SQL(
         "with gone as (delete from {} t using {} s where {} returning 1)"
         " {} where (select count(*) from gone) is not null"
-    ).format(_name(table), staged, _equal(keys), _insert(table, columns, staged))
+    ).format(table.identifier, staged, _equal(keys), _insert(table, columns, staged))
 
 
 def _insert(table: Table, columns: Sequence[Column], staged: sql.Identifier) -> sql.Composed:
-    names = _list([each.name for each in columns])
+    names = identifiers([each.name for each in columns])
     return sql.SQL("insert into {} ({}) overriding system value select {} from {}").format(
-        _name(table), names, names, staged
+        table.identifier, names, names, staged
     )
 
 
@@ -153,15 +149,33 @@ def stage(
         # Two statements cannot be prepared as one.
         prepare=False,
     )
+    copy_rows(conn, name, columns, rows, nested=nested)
+    return name
+
+
+def by_columns(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
+    """The rows by their columns: some may have been added between two events of a batch."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row), []).append(row)
+    return found
+
+
+def copy_rows(
+    conn: pgqpy.Connection,
+    table: sql.Identifier,
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    *,
+    nested: bool,
+) -> None:
+    """Append rows by COPY; ``nested`` as for `merge`."""
     writers = [(each.name, each.writer(nested=nested)) for each in columns]
-    names = _list([each.name for each in columns])
-    with (
-        conn.cursor() as cursor,
-        cursor.copy(sql.SQL("copy {} ({}) from stdin").format(name, names)) as copy,
-    ):
+    names = identifiers([each.name for each in columns])
+    statement = sql.SQL("copy {} ({}) from stdin").format(table, names)
+    with conn.cursor() as cursor, cursor.copy(statement) as copy:
         for row in rows:
             copy.write_row([write(row[column]) for column, write in writers])
-    return name
 
 
 def _key(table: Table, latest: Latest) -> tuple[str, ...]:
@@ -182,12 +196,9 @@ def _equal(keys: Sequence[Column]) -> sql.Composed:
     )
 
 
-def _list(names: Iterable[str]) -> sql.Composed:
+def identifiers(names: Iterable[str]) -> sql.Composed:
+    """Names in a statement, with commas between them."""
     return sql.SQL(", ").join(map(sql.Identifier, names))
-
-
-def _name(table: Table) -> sql.Identifier:
-    return sql.Identifier(table.schema, table.name)
 
 
 # --- several tables, in the order that their foreign keys require

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import LiteralString
 
+from psycopg import sql
 from psycopg.rows import tuple_row
 
 import pgqpy
@@ -75,6 +76,11 @@ class Table:
 
     def __str__(self) -> str:
         return self.quoted
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Its name in a statement."""
+        return sql.Identifier(self.schema, self.name)
 
     def writable(self, names: tuple[str, ...]) -> list[Column]:
         """The named columns without generated ones. Raises ColumnMissing."""

@@ -17,12 +17,10 @@ import pgqpy
 from pgqpy_consumers.apply import Latest, apply_all, describe
 from pgqpy_consumers.apply._change import Row, change_from
 from pgqpy_consumers.apply._merge import stage
-from pgqpy_consumers.replicate import source as catalog
-from pgqpy_consumers.replicate.digest import Rows
-from pgqpy_consumers.replicate.errors import NotComparable
-from pgqpy_consumers.replicate.session import alike, may_silence, silent
-from pgqpy_consumers.replicate.snapshot import Snapshot
-from pgqpy_consumers.replicate.state import Replica, State
+from pgqpy_consumers.replicate import _source as catalog
+from pgqpy_consumers.replicate._apply import alike, may_silence, silent
+from pgqpy_consumers.replicate._digest import Rows
+from pgqpy_consumers.replicate._state import NotComparable, Replica, Snapshot, State
 
 #: Seconds between checks of the target's position.
 _POLL = 0.02
@@ -247,7 +245,7 @@ class Comparer:
 
             only = sql.SQL("" if relation.kind == "p" else "only ")
             there = Rows(source, only + sql.Identifier(*relation.names), key, columns)
-            copy = Rows(target, sql.Identifier(table.schema, table.name), key, columns)
+            copy = Rows(target, table.identifier, key, columns)
             keys = [each for each in writable if each.name in key]
             changed = Rows(target, stage(target, writable, latest.rows.values()), key, columns)
             gone = Rows(target, stage(target, keys, latest.gone.values(), what="gone"), key, key)
@@ -323,7 +321,7 @@ class Comparer:
             for each in wrong:
                 if each.kind != EXTRA:
                     mended.rows[(each.key,)] = found.right[each.key]
-            copy = Rows(target, sql.Identifier(table.schema, table.name), found.key, found.key)
+            copy = Rows(target, table.identifier, found.key, found.key)
             extra = copy.fetch([each.key for each in wrong if each.kind == EXTRA])
             mended.gone = {(key,): row for key, row in extra.items()}
             apply_all(target, [(table, mended)], foreign_keys=not quiet)

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import pgqpy
 from pgqpy.consumer.remote import RemoteConsumer
-from pgqpy_consumers.replicate.stream import Stream
-from pgqpy_consumers.replicate.workers import Plan, Workers
+from pgqpy_consumers.replicate._apply import Stream
+from pgqpy_consumers.replicate._workers import Plan, Workers
 from pgqpy_consumers.settings import setting
 
 

@@ -11,11 +11,10 @@ from psycopg.rows import dict_row
 import pgqpy
 from pgqpy._runtime.error_origin import comes_from
 from pgqpy_consumers.apply import Table, describe
-from pgqpy_consumers.replicate import sequences
-from pgqpy_consumers.replicate import source as catalog
-from pgqpy_consumers.replicate.errors import ReplicaError
-from pgqpy_consumers.replicate.source import Relation
-from pgqpy_consumers.replicate.state import Replica, State
+from pgqpy_consumers.replicate import _sequences as sequences
+from pgqpy_consumers.replicate import _source as catalog
+from pgqpy_consumers.replicate._source import Relation
+from pgqpy_consumers.replicate._state import Replica, ReplicaError, State
 
 
 class Manager:
@@ -167,9 +166,7 @@ class Manager:
 
     def _has_rows(self, table: Table) -> bool:
         [row] = self.state.conn.execute(
-            sql.SQL("select exists (select from {})").format(
-                sql.Identifier(table.schema, table.name)
-            )
+            sql.SQL("select exists (select from {})").format(table.identifier)
         )
         return bool(row[0])
 

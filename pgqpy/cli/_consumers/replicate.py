@@ -21,9 +21,9 @@ from pgqpy.cli._events.capture import COLUMNS
 
 if TYPE_CHECKING:
     from pgqpy_consumers.replicate import Replicate
+    from pgqpy_consumers.replicate._state import Replica
     from pgqpy_consumers.replicate.compare import Comparison
     from pgqpy_consumers.replicate.manage import Manager
-    from pgqpy_consumers.replicate.state import Replica
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -147,7 +147,7 @@ def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
     States: added, copying, catching_up, in_step; failed, with the reason: then the table's changes
     wait in the target until it is repaired, and applying them is retried.
     """
-    from pgqpy_consumers.replicate.sequences import sequences
+    from pgqpy_consumers.replicate._sequences import sequences
 
     with _manager(settings, path) as manager:
         tables = [_shown(manager, each) for each in manager.state.tables()]

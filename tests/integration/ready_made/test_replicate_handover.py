@@ -7,9 +7,9 @@ import threading
 import pytest
 
 import pgqpy
-from pgqpy_consumers.replicate.applier import Applier
-from pgqpy_consumers.replicate.copy import catch_up, copy_table
-from pgqpy_consumers.replicate.state import State
+from pgqpy_consumers.replicate._apply import Applier
+from pgqpy_consumers.replicate._copy import catch_up, copy_table
+from pgqpy_consumers.replicate._state import State
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect
 from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import LiteralString
@@ -11,17 +12,22 @@ from psycopg import sql
 from psycopg.abc import Buffer
 
 import pgqpy
-from pgqpy._runtime.log import logger
 from pgqpy.errors import from_psycopg
 from pgqpy_consumers.apply import Change, Table
 from pgqpy_consumers.apply._change import change_from
-from pgqpy_consumers.apply._merge import is_about_tables, naming
-from pgqpy_consumers.replicate import source as catalog
-from pgqpy_consumers.replicate.applier import Applier
-from pgqpy_consumers.replicate.errors import ReplicaError
-from pgqpy_consumers.replicate.session import alike
-from pgqpy_consumers.replicate.snapshot import Snapshot
-from pgqpy_consumers.replicate.state import CATCHING_UP, COPYING, Replica, State
+from pgqpy_consumers.apply._merge import identifiers, is_about_tables, naming
+from pgqpy_consumers.replicate import _source as catalog
+from pgqpy_consumers.replicate._apply import Applier, alike
+from pgqpy_consumers.replicate._state import (
+    CATCHING_UP,
+    COPYING,
+    Replica,
+    ReplicaError,
+    Snapshot,
+    State,
+)
+
+logger = logging.getLogger("pgqpy")
 
 #: The number of waiting changes applied in one transaction.
 CHUNK = 20_000
@@ -89,19 +95,18 @@ def _copy(
             applier.forget(replica)
             table = applier.table(target, replica)
             columns = [each.name for each in table.writable(names)]
-            name = sql.Identifier(table.schema, table.name)
             # Readers keep the old rows until the copy is there; TRUNCATE would lock readers out.
             with naming(table):
-                target.execute(sql.SQL("delete from {}").format(name))
+                target.execute(sql.SQL("delete from {}").format(table.identifier))
             rows = _pipe(
                 source,
                 sql.SQL("copy (select {} from {} {}) to stdout").format(
-                    _list(columns),
+                    identifiers(columns),
                     sql.SQL("" if relation.kind == "p" else "only"),
                     sql.Identifier(*relation.names),
                 ),
                 target,
-                sql.SQL("copy {} ({}) from stdin").format(name, _list(columns)),
+                sql.SQL("copy {} ({}) from stdin").format(table.identifier, identifiers(columns)),
                 table,
                 check_stop,
             )
@@ -159,7 +164,7 @@ def _apply_waiting(
     return len(rows)
 
 
-def settle(source: pgqpy.Connection, state: State) -> None:
+def mark_in_step(source: pgqpy.Connection, state: State) -> None:
     """Set tables in step whose copy the queue has passed."""
     pending = [
         (each, snapshot)
@@ -210,7 +215,3 @@ def _read(source: pgqpy.Connection, copy_out: sql.Composed) -> Iterator[Buffer]:
         if not is_about_tables(error):
             raise
         raise ReplicaError(f"the source cannot be read: {from_psycopg(error).message}") from error
-
-
-def _list(names: list[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, names))

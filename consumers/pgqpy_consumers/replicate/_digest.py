@@ -9,6 +9,7 @@ from psycopg import sql
 
 import pgqpy
 from pgqpy_consumers.apply._change import Row
+from pgqpy_consumers.apply._merge import identifiers
 
 Piece: TypeAlias = tuple[int, int]
 """The number of rows, and the sum of their digests."""
@@ -34,8 +35,8 @@ class Rows:
         self._conn = conn
         self._source = source
         self._columns = columns
-        self._key = sql.SQL("row({})::text").format(_list(key))
-        self._row = sql.SQL("row({})::text").format(_list(columns))
+        self._key = sql.SQL("row({})::text").format(identifiers(key))
+        self._row = sql.SQL("row({})::text").format(identifiers(columns))
 
     def pieces(self, count: int) -> dict[int, Piece]:
         """The checksums of all pieces that are not empty."""
@@ -82,7 +83,10 @@ class Rows:
             "copy (select {key}, {columns} from {source} where {key} = any ({keys}::text[]))"
             " to stdout"
         ).format(
-            key=self._key, columns=_list(self._columns), source=self._source, keys=sorted(keys)
+            key=self._key,
+            columns=identifiers(self._columns),
+            source=self._source,
+            keys=sorted(keys),
         )
         with self._conn.cursor() as cursor, cursor.copy(query) as copy:
             return {
@@ -93,7 +97,3 @@ class Rows:
 
 def _digest(text: sql.Composable) -> sql.Composed:
     return sql.SQL(_DIGEST).format(text)
-
-
-def _list(names: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, names))

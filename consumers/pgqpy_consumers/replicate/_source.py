@@ -8,7 +8,7 @@ from typing import LiteralString
 
 import pgqpy
 from pgqpy.errors import NoPrimaryKey
-from pgqpy_consumers.replicate.errors import ReplicaError
+from pgqpy_consumers.replicate._state import ReplicaError
 
 
 @dataclass(frozen=True, slots=True)

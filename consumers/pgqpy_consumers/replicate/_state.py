@@ -7,14 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import LiteralString
+from typing import LiteralString, Self
 
 from psycopg.rows import class_row
 
 import pgqpy
 from pgqpy import Event
-from pgqpy_consumers.replicate.errors import ReplicaError
-from pgqpy_consumers.replicate.snapshot import Snapshot
+from pgqpy.errors import PgqError
 
 LOCK = 0x70677172
 """In pg_locks: classid 1885827442 (the letters pgqr), objsubid 2; objid is a hash of the names."""
@@ -26,6 +25,36 @@ ADDED, COPYING, CATCHING_UP, IN_STEP, FAILED = (
     "in_step",
     "failed",
 )
+
+
+class ReplicaError(PgqError):
+    """A table cannot be replicated, or is not replicated."""
+
+
+class NotComparable(PgqError):
+    """There is no point in time at which both sides can be compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A ``txid_snapshot``: all below ``xmin`` and none from ``xmax`` on are visible."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(map(int, filter(None, running.split(",")))))
+
+    def sees(self, txid: int) -> bool:
+        """Whether the transaction's changes are visible."""
+        return txid < self.xmin or (txid < self.xmax and txid not in self.running)
+
+    def covers(self, earlier: Snapshot) -> bool:
+        """Whether it sees all that the other one sees."""
+        return self.xmax >= earlier.xmax and not any(map(earlier.sees, self.running))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -12,15 +13,15 @@ from time import monotonic
 import psycopg
 
 import pgqpy
-from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.log import logger
 from pgqpy.errors import PgqError
+from pgqpy.retry import Backoff
 from pgqpy_consumers.apply._merge import is_about_tables
-from pgqpy_consumers.replicate.applier import Applier
-from pgqpy_consumers.replicate.copy import Stopped, catch_up, copy_table, settle
-from pgqpy_consumers.replicate.errors import ReplicaError
-from pgqpy_consumers.replicate.sequences import carry_over
-from pgqpy_consumers.replicate.state import ADDED, COPYING, FAILED, Replica, State
+from pgqpy_consumers.replicate._apply import Applier
+from pgqpy_consumers.replicate._copy import Stopped, catch_up, copy_table, mark_in_step
+from pgqpy_consumers.replicate._sequences import carry_over
+from pgqpy_consumers.replicate._state import ADDED, COPYING, FAILED, Replica, ReplicaError, State
+
+logger = logging.getLogger("pgqpy")
 
 #: Seconds between checks for work.
 _POLL = 0.5
@@ -77,7 +78,7 @@ class Workers:
                     break
                 tried.update(each.id for each in work)
                 self._wait({self._pool.submit(self._work, each) for each in work})
-            settle(source, state)
+            mark_in_step(source, state)
             carry_over(source, state, self._plan.sequences_ahead)
             failed = [each for each in state.tables() if each.state == FAILED]
         if failed:
@@ -134,7 +135,7 @@ class Workers:
         while not self._stop.is_set():
             for replica in state.tables():
                 self._dispatch(replica)
-            settle(source, state)
+            mark_in_step(source, state)
             if monotonic() >= sequences_due:
                 carry_over(source, state, self._plan.sequences_ahead)
                 sequences_due = monotonic() + self._plan.sequences_period

@@ -9,7 +9,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 import pgqpy
-from pgqpy_consumers.replicate.state import State
+from pgqpy_consumers.replicate._state import State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
