@@ -17,7 +17,7 @@ from benchmarks import runner
 from benchmarks.bench import Bench
 from benchmarks.place import CREATE_QUEUE, PLAIN_TABLE, connect, database
 from pgqpy.schema import schema_sql
-from pgqpy_consumers.event_copy import COLUMNS
+from pgqpy_consumers._event_copy import COLUMNS
 from pgqpy_consumers.queue_mover import QueueMover
 
 TICK_EVERY = 10_000

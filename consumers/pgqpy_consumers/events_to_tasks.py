@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Literal, Self
@@ -14,7 +14,7 @@ from pgqpy.dsn import resolve
 from pgqpy.errors import InvalidPayload, InvalidTask, translate_errors
 from pgqpy.tasks import Tasks
 from pgqpy.tasks._statements import changes_json, jsonb
-from pgqpy_consumers.settings import setting
+from pgqpy_consumers.settings import Configured, setting
 
 #: The number of tasks that are pushed at once.
 _PIECE = 1000
@@ -47,81 +47,50 @@ class NewTask:
     order_key: str | None = None
 
 
-class EventsToTasks(pgqpy.RemoteConsumer):
+class EventsToTasks(Configured, pgqpy.RemoteConsumer):
     """Pushes a task for each event of a queue, exactly once, in the order of the events.
 
     The tasks of a batch are committed together with the consumer's position, or not at all. To
     make other tasks, or to leave out events, subclass it and override `task_of`.
     """
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        """Settings of events_to_tasks."""
-
-        dsn: str | None = setting(
-            "The queue's database; without it, PGQPY_DSN or libpq's environment.", default=None
-        )
-        queue: str = setting("The queue to read.")
-        consumer: str = setting("The consumer's name.", default="events_to_tasks")
-        target_dsn: str | None = setting(
-            "The database with the task queue, if it is another one.", default=None
-        )
-        target_queue: str = setting("The task queue.", example="mails")
-        types: tuple[str, ...] = setting(
-            "Only events of these types; none: all of them.", default=(), example=["order.paid"]
-        )
-        payload: Payload = setting(  # noqa: RUF009
-            "json: the event's data, which must be JSON; text: the data as a text; event: an "
-            "object with all of the event.",
-            default="json",
-        )
-        priority: int = setting("The tasks' priority; higher ones come first.", default=0)
-        order_key: Key = setting(  # noqa: RUF009
-            "Tasks with the same value of this field are processed one after the other.",
-            default="none",
-        )
-        unique_key: Key = setting(  # noqa: RUF009
-            "No task is pushed while the queue has one with the same value of this field.",
-            default="none",
-        )
-        batch_size: int = setting("The approximate number of events a transaction.", default=10_000)
-
-        def __post_init__(self) -> None:
-            if self.batch_size < 1:
-                raise ValueError("batch_size must be at least 1")
-            if not -(2**15) <= self.priority < 2**15:
-                raise ValueError("priority must be between -32768 and 32767")
-
     consumer = "events_to_tasks"
-    target_queue: str
-    """The task queue, for tasks that name none."""
-    types: tuple[str, ...] = ()
-    """The event types to process; empty: all."""
-    payload: Payload = "json"
-    """The part of an event that becomes the payload."""
-    priority: int = 0
-    order_key: Key = "none"
-    """The field that is the tasks' order key."""
-    unique_key: Key = "none"
-    """The field that is the tasks' unique key."""
+    target_dsn: str = setting(
+        "The database with the task queue, if it is another one.", default=None
+    )
+    target_queue: str = setting("The task queue, for tasks that name none.", example="mails")
+    types: tuple[str, ...] = setting(
+        "Only events of these types; none: all of them.", default=(), example=["order.paid"]
+    )
+    payload: Payload = setting(
+        "json: the event's data, which must be JSON; text: the data as a text; event: an object"
+        " with all of the event.",
+        default="json",
+    )
+    priority: int = setting("The tasks' priority; higher ones come first.", default=0)
+    order_key: Key = setting(
+        "Tasks with the same value of this field are processed one after the other.",
+        default="none",
+    )
+    unique_key: Key = setting(
+        "No task is pushed while the queue has one with the same value of this field.",
+        default="none",
+    )
+    batch_size: int | None = setting(
+        "The approximate number of events a transaction.", default=10_000, at_least=1
+    )
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
+    def check_config(cls, config: Any) -> None:
+        """Raise ValueError if no task has this priority."""
+        if not -(2**15) <= config.priority < 2**15:
+            raise ValueError("priority must be between -32768 and 32767")
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
         """A consumer with these settings."""
-        made = cls(
-            config.dsn,
-            target_dsn=resolve(config.dsn) if config.target_dsn is None else config.target_dsn,
-            queue=config.queue,
-            consumer=config.consumer,
-        )
-        made.target_queue = config.target_queue
-        made.types = config.types
-        made.payload = config.payload
-        made.priority = config.priority
-        made.order_key = config.order_key
-        made.unique_key = config.unique_key
-        made.batch_size = config.batch_size
-        return made
+        target = resolve(config.dsn) if config.target_dsn is None else config.target_dsn
+        return super().from_config(replace(config, target_dsn=target))
 
     def task_of(self, event: pgqpy.Event) -> NewTask | None:
         """The task for an event; None for no task."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Literal
 
 import pgqpy
 from pgqpy.errors import PgqError, QueueNotFound
-from pgqpy_consumers.event_copy import Timed, endless, is_same_database, write_events
-from pgqpy_consumers.settings import setting
+from pgqpy_consumers._event_copy import Timed, endless, is_same_database, write_events
+from pgqpy_consumers.settings import Configured, setting
 
 #: The number of events held in memory.
 _PIECE = 10_000
@@ -18,68 +17,30 @@ _PIECE = 10_000
 Field = Literal["type", "extra1", "extra2", "extra3", "extra4"]
 
 
-class QueueSplitter(pgqpy.RemoteConsumer):
+class QueueSplitter(Configured, pgqpy.RemoteConsumer):
     """Writes each event of a queue into the queue that a field of it names, exactly once.
 
     Events keep type, data, extra fields and time, and in each queue their order, and get new
     ids. To choose the queue in another way, subclass it and override `choose`.
     """
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        """Settings of a queue splitter."""
-
-        dsn: str | None = setting(
-            "The queue's database; without it, PGQPY_DSN or libpq's environment.", default=None
-        )
-        queue: str = setting("The queue to read.")
-        consumer: str = setting("The consumer's name.", default="queue_splitter")
-        target_dsn: str = setting("The database with the queues to write; it may be the same.")
-        field: Field = setting(  # noqa: RUF009
-            "The field that says where an event goes.", default="extra1"
-        )
-        queues: Mapping[str, str] = setting(
-            "Which value means which queue; a value that is not here is a queue's name.",
-            default=MappingProxyType({}),
-            example={"public.orders": "orders"},
-        )
-        default_queue: str | None = setting(
-            "The queue for events without a value, and for values that name no queue; "
-            "without it they are errors.",
-            default=None,
-        )
-        create_queues: bool = setting("Create the queues that are missing.", default=False)
-        batch_size: int = setting("The approximate number of events a transaction.", default=10_000)
-
-        def __post_init__(self) -> None:
-            if self.batch_size < 1:
-                raise ValueError("batch_size must be at least 1")
-
     consumer = "queue_splitter"
-    field: Field = "extra1"
-    """The field that says where an event goes."""
-    queues: Mapping[str, str] = MappingProxyType({})
-    """The queue for each value; a value that is not here is a queue's name."""
-    default_queue: str | None = None
-    """The queue for events without a value, and for values that name no queue. None: an error."""
-    create_queues: bool = False
-    """Create missing queues; then every value names a queue."""
-
-    @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """A splitter with these settings."""
-        made = cls(
-            config.dsn,
-            target_dsn=config.target_dsn,
-            queue=config.queue,
-            consumer=config.consumer,
-        )
-        made.field = config.field
-        made.queues = config.queues
-        made.default_queue = config.default_queue or None
-        made.create_queues = config.create_queues
-        made.batch_size = config.batch_size
-        return made
+    target_dsn: str = setting("The database with the queues to write; it may be the same.")
+    field: Field = setting("The field that says where an event goes.", default="extra1")
+    queues: Mapping[str, str] = setting(
+        "The queue for each value; a value that is not here is a queue's name.",
+        default=MappingProxyType({}),
+        example={"public.orders": "orders"},
+    )
+    default_queue: str | None = setting(
+        "The queue for events without a value, and for values that name no queue; without it they"
+        " are errors.",
+        default=None,
+    )
+    create_queues: bool = setting("Create the queues that are missing.", default=False)
+    batch_size: int | None = setting(
+        "The approximate number of events a transaction.", default=10_000, at_least=1
+    )
 
     def choose(self, event: pgqpy.Event) -> str | None:
         """The queue for an event; None: the default queue."""
@@ -92,7 +53,7 @@ class QueueSplitter(pgqpy.RemoteConsumer):
         self._own = {self.queue} if is_same_database(self, target) else set()
         self._look(target)
         named = {*self.queues.values()}
-        if self.default_queue is not None:
+        if self.default_queue:
             named.add(self.default_queue)
         for queue in sorted(named):
             self._resolve(target, queue, "the settings name it")
@@ -119,7 +80,7 @@ class QueueSplitter(pgqpy.RemoteConsumer):
         chosen = self.choose(event)
         if chosen is not None and (chosen in self._known or self.create_queues):
             queue = chosen
-        elif self.default_queue is not None:
+        elif self.default_queue:
             queue = self.default_queue
         elif chosen is not None:
             return self._resolve(target, chosen, f"event {event.id} has it as {self.field}")

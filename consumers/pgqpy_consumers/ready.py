@@ -1,16 +1,7 @@
 """Consumers that are ready to run: ``pgqpy run NAME config.toml``.
 
-Each is a class with its settings as a dataclass::
-
-    class RowCounter(pgqpy.Consumer):
-        @dataclass(frozen=True, slots=True, kw_only=True)
-        class Config:
-            dsn: str = setting("The database.")
-
-        @classmethod
-        def from_config(cls, config): ...
-
-Subclass one, and ``pgqpy run FILE.py:CLASS config.toml`` runs that.
+Subclass one, and ``pgqpy run FILE.py:CLASS config.toml`` runs that. `Configured` gives a consumer
+of your own its settings.
 """
 
 from __future__ import annotations
@@ -19,9 +10,9 @@ import difflib
 import importlib
 from typing import Any, ClassVar, Protocol, Self
 
-from pgqpy_consumers.settings import ConfigError, setting
+from pgqpy_consumers.settings import ConfigError, Configured, configured, setting
 
-__all__ = ["READY", "ConfigError", "Ready", "ready", "setting"]
+__all__ = ["READY", "ConfigError", "Configured", "Ready", "configured", "ready", "setting"]
 
 #: The names that ``pgqpy run`` knows, with module and class.
 READY: dict[str, str] = {

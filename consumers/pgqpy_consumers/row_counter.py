@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
+import logging
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 import pgqpy
-from pgqpy._runtime.log import logger
 from pgqpy.errors import translate_errors
-from pgqpy_consumers.ready import setting
+from pgqpy_consumers.settings import Configured, setting
+
+logger = logging.getLogger("pgqpy")
 
 Connection = psycopg.Connection[Any]
 
 
-class RowCounter(pgqpy.Consumer):
+class RowCounter(Configured, pgqpy.Consumer):
     """Keeps the row counts of captured tables, for `select pgq.row_count('flight')`.
 
     A count is exact as of the last batch's tick. A table is counted once, when it is new here;
@@ -28,32 +29,16 @@ class RowCounter(pgqpy.Consumer):
     condition; the consumer's role may select from them.
     """
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        """Settings of a row counter."""
-
-        dsn: str | None = setting(
-            "The database; without it, PGQPY_DSN or libpq's environment.", default=None
-        )
-        queue: str = setting("The queue that the tables are captured into.")
-        consumer: str = setting("The consumer's name.", default="row_counter")
-        tables: tuple[str, ...] = setting(
-            "The tables to count, as SQL writes them.", example=("public.flight",)
-        )
-
-        def __post_init__(self) -> None:
-            if not self.tables:
-                raise ValueError("tables must name at least one table")
-
-    tables: tuple[str, ...] = ()
-    """The tables to count, as SQL writes them, with schema."""
+    consumer = "row_counter"
+    tables: tuple[str, ...] = setting(
+        "The tables to count, as SQL writes them.", example=("public.flight",)
+    )
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """A counter with these settings."""
-        made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
-        made.tables = config.tables
-        return made
+    def check_config(cls, config: Any) -> None:
+        """Raise ValueError if there is no table."""
+        if not config.tables:
+            raise ValueError("tables must name at least one table")
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Count new tables, then process batches as `pgqpy.Consumer` does.
@@ -114,5 +99,5 @@ class RowCounter(pgqpy.Consumer):
             "counted table %s.%s",
             schema,
             name,
-            extra=self._fields() | {"rows": rows[0][1]},
+            extra={"queue": self.queue, "consumer": self.consumer, "rows": rows[0][1]},
         )

@@ -1,24 +1,38 @@
-"""Settings of a consumer that is ready to run: a dataclass, read from a flat TOML file."""
+"""Settings of a consumer that is ready to run: declared once, read from a flat TOML file."""
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 import os
 import re
+import sys
 import textwrap
 import tomllib
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import MISSING, Field, field, fields, make_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 T = TypeVar("T")
 
 _DOC = "setting"
 _EXAMPLE = "example"
 _SHOWN = "shown"
+_AT_LEAST = "at_least"
 
 #: Example values of the settings that most consumers have.
 _USUAL = {
@@ -42,21 +56,124 @@ def setting(
     example: object = None,
     secret: bool = False,
     shown: bool = False,
+    at_least: float | None = None,
 ) -> Any:
-    """A field of a ``Config`` dataclass, set by one key of the file.
+    """Declare a key of the file: an attribute of a `Configured` class, or a field of a ``Config``.
 
-    ``doc`` describes it in a short sentence. Without ``default`` the key is required.
-    ``example`` is the value in the example file, if it is not the default; with ``shown`` it is not
-    commented out there. A ``secret`` does not appear in the dataclass's repr.
+    ``doc`` describes it in a short sentence. Without ``default`` the key is required, and a number
+    is not smaller than ``at_least``. ``example`` is the value in the example file, if it is not the
+    default; with ``shown`` it is not commented out there. A ``secret`` does not appear in the
+    dataclass's repr.
 
-    Fields may be str, int, float, bool, one of these or None, a Literal of texts, a tuple
+    Types may be str, int, float, bool, one of these or None, a Literal of texts, a tuple
     (``tuple[str, ...]``: an array of the file), or a ``Mapping[str, ...]`` (a table of it).
     """
-    metadata = {_DOC: doc, _EXAMPLE: example, _SHOWN: shown}
+    metadata = {_DOC: doc, _EXAMPLE: example, _SHOWN: shown, _AT_LEAST: at_least}
+    return _field(default, metadata, shown=not secret)
+
+
+def _field(default: Any, metadata: Mapping[str, Any], *, shown: bool) -> Any:
     if isinstance(default, Mapping):
-        table = default
-        return field(default_factory=lambda: table, metadata=metadata, repr=not secret)
-    return field(default=default, metadata=metadata, repr=not secret)
+        return field(default_factory=lambda: default, metadata=metadata, repr=shown)
+    return field(default=default, metadata=metadata, repr=shown)
+
+
+_COMMON: dict[str, tuple[Any, Field[Any]]] = {
+    "dsn": (
+        str | None,
+        setting("The database; without it, PGQPY_DSN or libpq's environment.", default=None),
+    ),
+    "queue": (str, setting("The queue to read.")),
+    "consumer": (str, setting("The consumer's name.")),
+}
+
+
+class _Config:
+    """Makes `Configured.Config` when it is first asked for."""
+
+    def __get__(self, consumer: object, kind: type) -> Any:
+        return config_of(kind)
+
+
+class Configured:
+    """A consumer whose settings in a file are attributes of the class::
+
+        class DelayCounter(Configured, pgqpy.Consumer):
+            consumer = "delay_counter"
+            minutes: int = setting("From how many minutes a flight is late.", default=15)
+
+    So are ``dsn``, ``queue`` and ``consumer``, and ``target_dsn`` if the constructor takes it. An
+    attribute that a subclass sets is the setting's default.
+    """
+
+    Config: ClassVar[Any] = _Config()
+    """A dataclass of the settings."""
+
+    #: The settings that this class declares, with their types as they are written.
+    _declared: ClassVar[dict[str, tuple[Any, Field[Any]]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        found = {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
+        cls._declared = {name: (cls.__annotations__[name], each) for name, each in found.items()}
+        for name, each in found.items():
+            if _required(each):
+                delattr(cls, name)
+            else:
+                setattr(cls, name, _default(each))
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """A consumer with these settings."""
+        values = {each.name: getattr(config, each.name) for each in fields(config)}
+        if values.get("event_types") == ():
+            values["event_types"] = None
+        given = {name: values.pop(name) for name in (*_COMMON, "target_dsn") if name in values}
+        made = cls(**given)
+        for name, value in values.items():
+            setattr(made, name, value)
+        return made
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        """Raise ValueError if settings do not fit together."""
+
+
+@cache
+def config_of(cls: type[Configured]) -> type:
+    """The dataclass of the settings of a consumer's class."""
+    found = dict(_COMMON)
+    target = inspect.signature(cls).parameters.get("target_dsn")
+    if target is not None:
+        required = target.default is target.empty
+        default = MISSING if required else target.default
+        kind = str if required else str | None
+        found["target_dsn"] = (kind, setting("The database with the effects.", default=default))
+    for base in reversed(cls.__mro__):
+        for name, (written, declared) in vars(base).get("_declared", {}).items():
+            holder = types.SimpleNamespace(__annotations__={name: written})
+            hints = get_type_hints(holder, vars(sys.modules[base.__module__]))
+            found[name] = hints[name], declared
+    listed = []
+    for name, (hint, each) in found.items():
+        default = getattr(cls, name, "")
+        if isinstance(default, str) and not default:
+            default = _default(each)
+        listed.append((name, hint, _field(default, each.metadata, shown=each.repr)))
+
+    def check(config: object) -> None:
+        cls.check_config(config)
+
+    named = {"__post_init__": check}
+    return make_dataclass("Config", listed, namespace=named, frozen=True, slots=True, kw_only=True)
+
+
+def configured(cls: type) -> Any:
+    """The class itself if it has ``from_config``, or else a subclass that is `Configured`."""
+    if hasattr(cls, "from_config"):
+        return cls
+    named = {"__doc__": cls.__doc__, "__module__": cls.__module__}
+    return type(cls.__name__, (Configured, cls), named)
 
 
 def load(cls: type[T], path: Path, overrides: Mapping[str, object] | None = None) -> T:
@@ -92,6 +209,10 @@ def build(cls: type[T], document: Mapping[str, object], source: str = "the setti
     values = {
         key: _typed(value, hints[key], f"{key} in {source}") for key, value in document.items()
     }
+    for key, value in values.items():
+        least = known[key].metadata[_AT_LEAST]
+        if least is not None and value is not None and value < least:
+            raise ConfigError(f"{source}: {key} must be at least {least}")
     try:
         return cls(**values)
     except ValueError as error:
@@ -131,7 +252,11 @@ def _settings(cls: type) -> dict[str, Field[Any]]:
 
 
 def _required(each: Field[Any]) -> bool:
-    return each.default is MISSING and each.default_factory is MISSING
+    return _default(each) is MISSING
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
 
 
 def _typed(value: object, hint: Any, where: str) -> Any:

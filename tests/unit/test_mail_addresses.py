@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pgqpy import Event
 from pgqpy_consumers.email_sender import EmailSender, Mail, MailTemplate
-from pgqpy_consumers.email_sender.address import AddressTemplate, InvalidMail, one_address
+from pgqpy_consumers.email_sender._mail import AddressTemplate, InvalidMail, one_address
 
 EVENT = Event(1, datetime(2026, 1, 2, tzinfo=UTC), 1, 0, None, None)
 

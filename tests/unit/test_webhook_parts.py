@@ -13,11 +13,9 @@ from email.utils import format_datetime
 import pytest
 
 from pgqpy import Event
-from pgqpy_consumers.webhook.body import envelope
-from pgqpy_consumers.webhook.endpoint import retry_after
-from pgqpy_consumers.webhook.key import key_function
-from pgqpy_consumers.webhook.lanes import Lanes
-from pgqpy_consumers.webhook.signature import Signer
+from pgqpy_consumers.webhook._endpoint import retry_after
+from pgqpy_consumers.webhook._request import Signer, envelope, key_function
+from pgqpy_consumers.webhook.consumer import ByKey
 
 
 def event(type_: str = "t", data: str | None = None, extra1: str | None = None) -> Event:
@@ -153,7 +151,7 @@ def test_lanes_keep_the_order_of_a_key_and_let_others_pass() -> None:
                 gate.set()
             done.append(item)
 
-        lanes = Lanes(process, window=10)
+        lanes = ByKey(process, window=10)
         await lanes.run(_items(("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5)))
         return done
 
@@ -182,7 +180,7 @@ def test_a_full_window_stops_the_reading() -> None:
                 seen.append("first done")
             gate.set()
 
-        await Lanes(process, window=3).run(items())
+        await ByKey(process, window=3).run(items())
         return seen
 
     seen = asyncio.run(main())
@@ -197,7 +195,7 @@ def test_the_first_error_ends_all_lanes() -> None:
                 raise RuntimeError("one")
             await asyncio.Event().wait()
 
-        await Lanes(process, window=10).run(_items(("a", 0), ("b", 1), ("a", 2)))
+        await ByKey(process, window=10).run(_items(("a", 0), ("b", 1), ("a", 2)))
 
     with pytest.raises(RuntimeError, match="one"):
         asyncio.run(main())

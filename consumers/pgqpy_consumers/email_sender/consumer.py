@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Self
 
 import pgqpy
-from pgqpy._runtime.session import Session
-from pgqpy_consumers.email_sender.address import AddressTemplate
-from pgqpy_consumers.email_sender.message import (
+from pgqpy_consumers._identity import identity
+from pgqpy_consumers.email_sender._mail import (
+    AddressTemplate,
     Mail,
     MailTemplate,
     captured_row,
     plain_address,
 )
-from pgqpy_consumers.email_sender.smtp import MailRefused, MailServer, ServerAway
-from pgqpy_consumers.identity import identity
-from pgqpy_consumers.ready import setting
+from pgqpy_consumers.email_sender._smtp import MailRefused, MailServer, ServerAway
+from pgqpy_consumers.settings import setting
 
 
 class EmailSender(pgqpy.TrackedConsumer):
@@ -164,10 +161,16 @@ class EmailSender(pgqpy.TrackedConsumer):
                 raise pgqpy.DeadLetter(f"refused: {error}") from error
             raise
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
+    def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Run as every consumer does; closes the connection to the server at the end."""
         try:
-            with super()._session() as session:
-                yield session
+            super().run(until_empty=until_empty, handle_signals=handle_signals)
+        finally:
+            self.server.close()
+
+    def run_once(self) -> bool:
+        """Run once as every consumer does; closes the connection to the server at the end."""
+        try:
+            return super().run_once()
         finally:
             self.server.close()

@@ -29,6 +29,8 @@ from pgqpy_consumers.spark.consumer import SparkConsumer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+__all__ = ["Archive", "ArchiveError", "ArchiveGap", "Commit"]
+
 LOCK = 0x70677161
 """In pg_locks: classid 1885827425 (the letters pgqa), objsubid 2; objid is a hash of the names."""
 

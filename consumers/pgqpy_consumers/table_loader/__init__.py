@@ -1,6 +1,6 @@
 """Captured changes in tables of another database: their latest state, each change, or history."""
 
+from pgqpy_consumers.table_loader._bad_row import BadRow
 from pgqpy_consumers.table_loader.consumer import TableLoader
-from pgqpy_consumers.table_loader.errors import BadRow
 
 __all__ = ["BadRow", "TableLoader"]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Any, Literal, get_args
 
 import pgqpy
 from pgqpy.errors import InvalidParameter
@@ -23,109 +22,70 @@ from pgqpy_consumers.apply import (
     describe,
 )
 from pgqpy_consumers.apply._change import Value
-from pgqpy_consumers.apply._merge import naming
-from pgqpy_consumers.settings import setting
-from pgqpy_consumers.table_loader.errors import bad_row, is_about_rows
-from pgqpy_consumers.table_loader.history import SOURCES, Loaded, Source, append, history_row
-from pgqpy_consumers.table_loader.partitions import Every, make_partitions, partition_column
+from pgqpy_consumers.apply._merge import by_columns, copy_rows, naming
+from pgqpy_consumers.settings import Configured, setting
+from pgqpy_consumers.table_loader._bad_row import bad_row, is_about_rows
+from pgqpy_consumers.table_loader._partitions import Every, make_partitions, partition_column
 
 Mode = Literal["latest", "plain", "history"]
 BadRows = Literal["stop", "dead_letter"]
+Source = Literal["operation", "event_id", "event_time", "txid"]
+SOURCES: tuple[Source, ...] = get_args(Source)
+
+Loaded = tuple[pgqpy.Event, Change]
 
 #: The number of events held in memory and applied together.
 _PIECE = 50_000
 
 
-class TableLoader(pgqpy.RemoteConsumer):
+class TableLoader(Configured, pgqpy.RemoteConsumer):
     """Applies the changes of captured tables to tables of another database, each exactly once.
 
     The queue is filled by `pgq.capture_table`, or by the row triggers jsontriga or logutriga. To
     change rows, or to leave some out, subclass it and override `convert`.
     """
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
-        """Settings of a table loader."""
-
-        dsn: str | None = setting(
-            "The queue's database; without it, PGQPY_DSN or libpq's environment.", default=None
-        )
-        queue: str = setting("The queue with the changes.")
-        consumer: str = setting("The consumer's name.", default="table_loader")
-        target_dsn: str = setting("The database with the tables to load.")
-        tables: Mapping[str, str] = setting(
-            "Tables of the source and those of the target that they go into, and no others; "
-            "without it, all go into tables of the same name.",
-            default=MappingProxyType({}),
-            example={"public.orders": "reports.orders"},
-        )
-        mode: Mode = setting(  # noqa: RUF009
-            "latest: the last state of each row, in bulk; plain: change by change; "
-            "history: a new row for each.",
-            default="latest",
-        )
-        partitions: Every | None = setting(  # noqa: RUF009
-            "Make partitions of an hour, day, month or year when rows need them.",
-            default=None,
-            example="month",
-        )
-        history_columns: Mapping[str, Source] = setting(
-            "In history, columns for operation, event_id, event_time or txid; "
-            "with operation, deletions are rows, too.",
-            default=MappingProxyType({}),
-            example={"changed_at": "event_time", "operation": "operation"},
-        )
-        bad_rows: BadRows = setting(  # noqa: RUF009
-            "If a row does not fit: stop, or put the event aside as a dead_letter.",
-            default="stop",
-        )
-        ignore_other_events: bool = setting(
-            "Leave out events that are no changes of tables, instead of failing.", default=False
-        )
-        batch_size: int = setting("The approximate number of events a transaction.", default=50_000)
-
-        def __post_init__(self) -> None:
-            if self.batch_size < 1:
-                raise ValueError("batch_size must be at least 1")
-            if self.history_columns and self.mode != "history":
-                raise ValueError(f"history_columns are for mode history, not for {self.mode}")
-
     consumer = "table_loader"
-    batch_size: int | None = 50_000
-    tables: Mapping[str, str] = MappingProxyType({})
-    """``schema.table`` of the source to that of the target, and no others. Empty: all, by name."""
-    mode: Mode = "latest"
-    """``latest`` brings the last state of each key of a batch into the table, in bulk. ``plain``
-    makes change after change, so that triggers see them all. ``history`` adds a row for each."""
-    partitions: Every | None = None
-    """Create the partitions of tables that are partitioned by time. None: they exist already."""
-    history_columns: Mapping[str, Source] = MappingProxyType({})
-    """In mode history, the columns that receive fields of the event. Without ``operation``,
-    deletions leave no row."""
-    bad_rows: BadRows = "stop"
-    """``dead_letter``: an event whose row does not fit is put aside, and the others go on."""
-    ignore_other_events: bool = False
-    """Leave out events that are no changes of tables."""
+    target_dsn: str = setting("The database with the tables to load.")
+    tables: Mapping[str, str] = setting(
+        "Tables of the source and those of the target that they go into, and no others; without"
+        " it, all go into tables of the same name.",
+        default=MappingProxyType({}),
+        example={"public.orders": "reports.orders"},
+    )
+    mode: Mode = setting(
+        "latest: the last state of each row, in bulk; plain: change by change; history: a new row"
+        " for each.",
+        default="latest",
+    )
+    partitions: Every | None = setting(
+        "Make partitions of an hour, day, month or year when rows need them.",
+        default=None,
+        example="month",
+    )
+    history_columns: Mapping[str, Source] = setting(
+        "In history, columns for operation, event_id, event_time or txid; with operation,"
+        " deletions are rows, too.",
+        default=MappingProxyType({}),
+        example={"changed_at": "event_time", "operation": "operation"},
+    )
+    bad_rows: BadRows = setting(
+        "If a row does not fit: stop, or put the event aside as a dead_letter.", default="stop"
+    )
+    ignore_other_events: bool = setting(
+        "Leave out events that are no changes of tables, instead of failing.", default=False
+    )
+    batch_size: int | None = setting(
+        "The approximate number of events a transaction.", default=50_000, at_least=1
+    )
 
     _nested: bool | None = None
 
     @classmethod
-    def from_config(cls, config: Config) -> Self:
-        """A loader with these settings."""
-        made = cls(
-            config.dsn,
-            target_dsn=config.target_dsn,
-            queue=config.queue,
-            consumer=config.consumer,
-        )
-        made.tables = config.tables
-        made.mode = config.mode
-        made.partitions = config.partitions
-        made.history_columns = config.history_columns
-        made.bad_rows = config.bad_rows
-        made.ignore_other_events = config.ignore_other_events
-        made.batch_size = config.batch_size
-        return made
+    def check_config(cls, config: Any) -> None:
+        """Raise ValueError if there are columns for history in another mode."""
+        if config.history_columns and config.mode != "history":
+            raise ValueError(f"history_columns are for mode history, not for {config.mode}")
 
     # --- to be overridden
 
@@ -240,7 +200,7 @@ class TableLoader(pgqpy.RemoteConsumer):
             if change.operation == "TRUNCATE" or (change.operation == "DELETE" and not deletions):
                 continue
             rows.setdefault(change.table, []).append(
-                history_row(event, change, self.history_columns)
+                _history_row(event, change, self.history_columns)
             )
         for name, added in rows.items():
             table = self._table_for(target, name)
@@ -248,7 +208,9 @@ class TableLoader(pgqpy.RemoteConsumer):
                 if self.partitions and (column := partition_column(target, table)):
                     values = [row.get(column) for row in added]
                     make_partitions(target, table, column, self.partitions, values)
-                append(target, table, added, nested=bool(self._nested))
+                for names, alike in by_columns(added).items():
+                    columns = table.writable(names)
+                    copy_rows(target, table.identifier, columns, alike, nested=bool(self._nested))
 
     def _make_partitions(self, target: pgqpy.Connection, table: Table, latest: Latest) -> None:
         if not (self.partitions and latest.rows):
@@ -273,6 +235,19 @@ class TableLoader(pgqpy.RemoteConsumer):
         """The table that the changes of a table go into."""
         mapped = self.tables.get(".".join(name))
         return describe(target, *(_split(mapped) if mapped else name))
+
+
+def _history_row(
+    event: pgqpy.Event, change: Change, extra: Mapping[str, Source]
+) -> dict[str, Value]:
+    """The row to add; ``extra`` maps columns to fields of the event."""
+    known = {
+        "operation": change.operation,
+        "event_id": str(event.id),
+        "event_time": event.time.isoformat(),
+        "txid": str(change.txid),
+    }
+    return change.values | {column: known[source] for column, source in extra.items()}
 
 
 def _split(name: str) -> tuple[str, str]:

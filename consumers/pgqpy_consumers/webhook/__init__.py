@@ -6,7 +6,7 @@ except ModuleNotFoundError as error:
     if error.name != "httpx":
         raise
     raise ImportError('webhooks need httpx: pip install "pgqpy[webhook]"') from error
-from pgqpy_consumers.webhook.endpoint import EndpointGone, Refused
-from pgqpy_consumers.webhook.signature import Signer
+from pgqpy_consumers.webhook._endpoint import EndpointGone, Refused
+from pgqpy_consumers.webhook._request import Signer
 
 __all__ = ["EndpointGone", "Refused", "Signer", "Webhook"]

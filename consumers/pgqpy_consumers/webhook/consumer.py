@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Generic, Literal, Self, TypeVar
 
 import httpx
 
 import pgqpy
-from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.log import logger
-from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.consumer.tracked_async import Stopped
-from pgqpy_consumers.identity import identity
-from pgqpy_consumers.ready import setting
-from pgqpy_consumers.webhook.body import envelope
-from pgqpy_consumers.webhook.endpoint import Endpoint, EndpointGone, Refused
-from pgqpy_consumers.webhook.key import key_function
-from pgqpy_consumers.webhook.lanes import Lanes
-from pgqpy_consumers.webhook.signature import Signer
+from pgqpy.retry import Backoff
+from pgqpy_consumers._identity import identity
+from pgqpy_consumers.settings import setting
+from pgqpy_consumers.webhook._endpoint import Endpoint, EndpointGone, Refused
+from pgqpy_consumers.webhook._request import Signer, envelope, key_function
+
+logger = logging.getLogger("pgqpy")
 
 
 class Webhook(pgqpy.AsyncTrackedConsumer):
@@ -129,7 +128,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         """A webhook with these settings."""
         made = cls(config.dsn, queue=config.queue, consumer=config.consumer)
         made.config = config
-        made.event_types = config.event_types
+        made.event_types = config.event_types or None
         return made
 
     def key(self, event: pgqpy.Event) -> str:
@@ -154,8 +153,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         """Send the events that are not sent yet; not to be overridden."""
         # Sent events are recorded on one connection, one statement at a time.
         self._batch, self._memory = batch, await self._working_target()
-        lanes = Lanes(self._send_once, window=self.window)
-        await lanes.run(self._keyed(batch))
+        await ByKey(self._send_once, window=self.window).run(self._keyed(batch))
         if self.stopping:
             # The batch stays open; its sent events are recorded.
             raise Stopped
@@ -234,8 +232,18 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         if isinstance(error, EndpointGone):
             raise error
 
+    async def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
+        """Run as every consumer does."""
+        async with self._open_endpoint():
+            await super().run(until_empty=until_empty, handle_signals=handle_signals)
+
+    async def run_once(self) -> bool:
+        """Run once as every consumer does."""
+        async with self._open_endpoint():
+            return await super().run_once()
+
     @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
+    async def _open_endpoint(self) -> AsyncIterator[None]:
         self._told_to_stop = asyncio.Event()
         self._slots = asyncio.Semaphore(self.config.parallel)
         self._signer = Signer(self.config.secrets)
@@ -247,7 +255,46 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
             ca_file=self.config.ca_file,
         )
         try:
-            async with super()._session() as session:
-                yield session
+            yield
         finally:
             await self._endpoint.close()
+
+
+T = TypeVar("T")
+
+
+class ByKey(Generic[T]):
+    """Runs ``process`` for each item; at most ``window`` are waiting or being processed.
+
+    A key whose item takes long delays only its own later items, until the window is full of
+    them. The first error ends all.
+    """
+
+    def __init__(self, process: Callable[[T], Awaitable[None]], *, window: int) -> None:
+        self._process = process
+        self._room = asyncio.Semaphore(window)
+        self._waiting: dict[str, deque[T]] = {}
+
+    async def run(self, items: AsyncIterator[tuple[str, T]]) -> None:
+        """Process all items. Raises the first error of ``process``, when the others have ended."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                async for key, item in items:
+                    await self._room.acquire()
+                    waiting = self._waiting.get(key)
+                    if waiting is not None:
+                        waiting.append(item)
+                    else:
+                        self._waiting[key] = deque([item])
+                        group.create_task(self._run_key(key))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _run_key(self, key: str) -> None:
+        waiting = self._waiting[key]
+        while waiting:
+            try:
+                await self._process(waiting.popleft())
+            finally:
+                self._room.release()
+        del self._waiting[key]

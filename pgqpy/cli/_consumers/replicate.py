@@ -20,7 +20,6 @@ from pgqpy.cli._base.output import print_json, print_table, say
 from pgqpy.cli._events.capture import COLUMNS
 
 if TYPE_CHECKING:
-    from pgqpy_consumers.replicate import Replicate
     from pgqpy_consumers.replicate._state import Replica
     from pgqpy_consumers.replicate.compare import Comparison
     from pgqpy_consumers.replicate.manage import Manager
@@ -297,7 +296,7 @@ def _shown(manager: Manager, replica: Replica) -> dict[str, Any]:
     }
 
 
-def _config(settings: Settings, path: Path) -> Replicate.Config:
+def _config(settings: Settings, path: Path) -> Any:
     from pgqpy_consumers import settings as files
     from pgqpy_consumers.replicate import Replicate
 

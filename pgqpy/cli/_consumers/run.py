@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +117,7 @@ def run(
 
 def _find(name: str) -> Any:
     """Return the class, with a ``Config`` and ``from_config``."""
-    from pgqpy_consumers.ready import ready
+    from pgqpy_consumers.ready import configured, ready
 
     try:
         if ":" not in name:
@@ -131,7 +130,7 @@ def _find(name: str) -> Any:
         what="consumer",
         advice="subclass one of pgqpy_consumers, or pgqpy.Consumer",
     )
-    return found if hasattr(found, "from_config") else _plain(found)
+    return configured(found)
 
 
 def _runnable(cls: type) -> bool:
@@ -139,47 +138,6 @@ def _runnable(cls: type) -> bool:
 
     plain = (pgqpy.Consumer, pgqpy.AsyncConsumer)
     return cls not in plain and (issubclass(cls, plain) or hasattr(cls, "from_config"))
-
-
-def _plain(consumer: type) -> Any:
-    """Give a consumer without settings of its own the common ones."""
-    from pgqpy_consumers.settings import setting
-
-    fields: list[tuple[str, Any, Any]] = [
-        (
-            "dsn",
-            str | None,
-            setting("The database; without it, PGQPY_DSN or libpq's environment.", default=None),
-        )
-    ]
-    target = inspect.signature(consumer).parameters.get("target_dsn")
-    if target is not None:
-        about = "The database with the effects"
-        fields.append(
-            ("target_dsn", str, setting(f"{about}."))
-            if target.default is target.empty
-            else (
-                "target_dsn",
-                str | None,
-                setting(f"{about}, if it is another one.", default=target.default),
-            )
-        )
-    for key in ("queue", "consumer"):
-        shown = getattr(consumer, key, None) or None
-        what = setting(f"The {key}, instead of the class's.", default=None, example=shown)
-        fields.append((key, str | None, what))
-
-    class Plain:
-        Config = make_dataclass("PlainConfig", fields, frozen=True, slots=True, kw_only=True)
-        __doc__ = consumer.__doc__
-
-        @staticmethod
-        def from_config(config: Any) -> Any:
-            given = {} if target is None else {"target_dsn": config.target_dsn}
-            return consumer(config.dsn, queue=config.queue, consumer=config.consumer, **given)
-
-    Plain.__name__ = consumer.__name__
-    return Plain
 
 
 def _heading(name: str, made: type) -> str:

@@ -50,7 +50,7 @@ def _refused(target: pgqpy.Connection, table: Table, change: Change, *, nested: 
     with target.transaction(force_rollback=True):
         target.execute(
             sql.SQL("create temp table pgqpy_shadow as select * from {} with no data").format(
-                sql.Identifier(table.schema, table.name)
+                table.identifier
             )
         )
         for column in table.writable(tuple(change.values)):

@@ -7,27 +7,22 @@ from contextlib import closing
 from typing import TypeAlias
 
 import pgqpy
-from pgqpy._wire.copy_format import NEW_EVENT_COLUMNS, TRAILER
-from pgqpy._wire.statements import call, copy_in, copy_out, padded
-from pgqpy.consumer._reader import CopyReader
 from pgqpy.errors import InvalidParameter, translate_errors
+from pgqpy.formats import (
+    NEW_EVENT_COLUMNS,
+    TRAILER,
+    CopyReader,
+    copy_in,
+    copy_out,
+    event_table,
+    padded,
+)
 
 COLUMNS = ("ev_time", *NEW_EVENT_COLUMNS)
 TYPES = ["timestamptz", *["text"] * len(NEW_EVENT_COLUMNS)]
 
 Timed: TypeAlias = tuple[pgqpy.Event, pgqpy.NewEvent]
 """The event that was read, whose time is kept, and the event to write."""
-
-
-def current_table(target: pgqpy.Connection, queue: str) -> str:
-    """The table that receives a queue's events now.
-
-    Raises QueueNotFound, InsertDisabled, PermissionDenied.
-    """
-    with translate_errors():
-        row = target.execute(call("current_event_table", 1), (queue,)).fetchone()
-    assert row is not None
-    return str(row[0])
 
 
 def is_same_database(consumer: pgqpy.RemoteConsumer, target: pgqpy.Connection) -> bool:
@@ -46,7 +41,7 @@ def endless(queue: str) -> InvalidParameter:
 
 def write_events(target: pgqpy.Connection, queue: str, events: Iterable[Timed]) -> None:
     """Write events, in their order."""
-    table = current_table(target, queue)
+    table = event_table(target, queue)
     with (
         translate_errors(),
         target.cursor() as cursor,
@@ -61,7 +56,7 @@ def copy_events(
     source: pgqpy.Connection, batch: pgqpy.Batch, target: pgqpy.Connection, queue: str
 ) -> None:
     """Write a batch's events unchanged, without decoding them."""
-    table = current_table(target, queue)
+    table = event_table(target, queue)
     query = copy_out(batch.sql, batch.event_types, COLUMNS).as_bytes(source)
     with translate_errors(), target.cursor() as cursor, closing(CopyReader(source)) as reader:
         reader.begin(query)

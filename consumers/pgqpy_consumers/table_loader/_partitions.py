@@ -104,7 +104,7 @@ def _make(target: pgqpy.Connection, table: Table, name: str, start: str, end: st
     if there is not None:
         return
     partition = sql.Identifier(table.schema, name)
-    parent = sql.Identifier(table.schema, table.name)
+    parent = table.identifier
     # Attaching blocks no readers or writers; CREATE TABLE .. PARTITION OF locks out all sessions.
     target.execute(
         sql.SQL(
