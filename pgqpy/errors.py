@@ -8,6 +8,8 @@ here, derived from `PgqError`, which carries PostgreSQL's hint and detail; the o
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import psycopg
@@ -396,3 +398,20 @@ class translate_errors:  # noqa: N801
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         if isinstance(error, psycopg.Error):
             raise from_psycopg(error) from error
+
+
+@contextmanager
+def comes_from(dsn: str) -> Iterator[None]:
+    """Mark errors inside the block as this database's; the innermost block wins."""
+    try:
+        yield
+    except (psycopg.Error, PgqError) as error:
+        if origin(error) is None:
+            error.pgqpy_dsn = dsn
+        raise
+
+
+def origin(error: BaseException) -> str | None:
+    """Return the connection string of the database that an error comes from, if it is marked."""
+    found: str | None = getattr(error, "pgqpy_dsn", None)
+    return found

@@ -13,7 +13,7 @@ import pgqpy
 from pgqpy.dsn import resolve
 from pgqpy.errors import InvalidPayload, InvalidTask, translate_errors
 from pgqpy.tasks import Tasks
-from pgqpy.tasks._statements import changes_json, jsonb
+from pgqpy.tasks.formats import changes_json, jsonb
 from pgqpy_consumers.settings import Configured, setting
 
 #: The number of tasks that are pushed at once.

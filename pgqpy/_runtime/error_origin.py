@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
-import psycopg
+from pgqpy.errors import comes_from, origin
 
-from pgqpy.errors import PgqError
+__all__ = ["blame", "blamed", "comes_from", "origin"]
 
-_ATTRIBUTE = "pgqpy_dsn"
 _EVENT = "pgqpy_event_id"
-
-
-@contextmanager
-def comes_from(dsn: str) -> Iterator[None]:
-    """Mark errors inside the block as this database's; the innermost block wins."""
-    try:
-        yield
-    except (psycopg.Error, PgqError) as error:
-        if origin(error) is None:
-            setattr(error, _ATTRIBUTE, dsn)
-        raise
-
-
-def origin(error: BaseException) -> str | None:
-    """Return the connection string of the database that an error comes from, if it is marked."""
-    found: str | None = getattr(error, _ATTRIBUTE, None)
-    return found
 
 
 def blame(event_id: int, error: BaseException) -> None:

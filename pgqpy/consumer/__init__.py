@@ -1,5 +1,6 @@
 """Consumers: classes to subclass, each for sync code and for asyncio."""
 
+from pgqpy._runtime.checks import check_names
 from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch import Batch
@@ -34,4 +35,5 @@ __all__ = [
     "RemoteConsumer",
     "SerialConsumer",
     "TrackedConsumer",
+    "check_names",
 ]

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.consumer.progress import BatchProgress
 
 SECONDS = timedelta(seconds=12)
 

@@ -9,7 +9,7 @@ import pytest
 
 from pgqpy.cli._status.health import ConsumerState, QueueState, judge
 from pgqpy.cli._status.query import Failing, Failure, Group, Readings, Rotation, Server, Transaction
-from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.consumer.progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
 
 NOW = datetime(2026, 11, 21, 8, 30, tzinfo=UTC)

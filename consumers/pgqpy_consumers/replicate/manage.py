@@ -9,7 +9,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 import pgqpy
-from pgqpy._runtime.error_origin import comes_from
+from pgqpy.errors import comes_from
 from pgqpy_consumers.apply import Table, describe
 from pgqpy_consumers.replicate import _sequences as sequences
 from pgqpy_consumers.replicate import _source as catalog

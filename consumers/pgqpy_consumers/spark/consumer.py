@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Collection
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
@@ -11,8 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 import pgqpy
-from pgqpy._runtime.checks import check_names
-from pgqpy._runtime.log import logger
+from pgqpy.consumer import check_names
 from pgqpy_consumers.spark._collect import Bounds, Collector
 from pgqpy_consumers.spark._events import (
     DEFAULT_PARTITIONS,
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
     from pgqpy._runtime.session import Session
 
+
+logger = logging.getLogger("pgqpy")
 
 # For a transaction whose session waits while Spark computes. Not a query: the first query fixes
 # the isolation level, which is the program's choice.

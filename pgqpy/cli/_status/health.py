@@ -21,7 +21,7 @@ from pgqpy.cli._status.query import (
     Server,
     Transaction,
 )
-from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.consumer.progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
 
 #: A live ticker ticks an idle queue once in its idle period, one with events within its lag; it

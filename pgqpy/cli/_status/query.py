@@ -17,7 +17,7 @@ from psycopg.rows import class_row
 import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli._base.database import one_queue
-from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.consumer.progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
 
 # The ticker's lock has this key: see pgq._lock_keys().

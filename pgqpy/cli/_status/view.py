@@ -18,7 +18,7 @@ from pgqpy.cli._status.health import (
     QueueStatus,
     Status,
 )
-from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.consumer.progress import BatchProgress
 
 _STYLES = {
     ConsumerState.OK: "green",

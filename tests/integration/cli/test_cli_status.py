@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from pgqpy.consumer._batch_progress import BatchProgress
+from pgqpy.consumer.progress import BatchProgress
 from pgqpy_ticker.lead import LOCK
 from tests.fixtures.fix_cli import Cli, Spawn
 from tests.fixtures.fix_db import Connect, Connection
