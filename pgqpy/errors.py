@@ -400,6 +400,9 @@ class translate_errors:  # noqa: N801
             raise from_psycopg(error) from error
 
 
+_ORIGIN = "pgqpy_dsn"
+
+
 @contextmanager
 def comes_from(dsn: str) -> Iterator[None]:
     """Mark errors inside the block as this database's; the innermost block wins."""
@@ -407,11 +410,11 @@ def comes_from(dsn: str) -> Iterator[None]:
         yield
     except (psycopg.Error, PgqError) as error:
         if origin(error) is None:
-            error.pgqpy_dsn = dsn
+            setattr(error, _ORIGIN, dsn)
         raise
 
 
 def origin(error: BaseException) -> str | None:
     """Return the connection string of the database that an error comes from, if it is marked."""
-    found: str | None = getattr(error, "pgqpy_dsn", None)
+    found: str | None = getattr(error, _ORIGIN, None)
     return found

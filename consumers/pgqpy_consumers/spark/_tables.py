@@ -67,9 +67,8 @@ def table_schema(
     Spark lacks are strings, numeric without precision is decimal(38,18), an array has one
     dimension. All columns are nullable.
 
-    Args:
-        database: a connection, or a DSN as for `pgqpy.dsn.resolve`.
-        table: its name as in SQL: with schema, and with quotes if needed.
+    ``database`` is a connection, or a DSN as for `pgqpy.dsn.resolve`. ``table`` is its name as in
+    SQL: with schema, and with quotes if needed.
 
     Raises InvalidParameter if there is no such table, or if one of its columns has the name of
     an event's column; and the errors of connecting.
@@ -127,10 +126,9 @@ def latest_changes(df: DataFrame, keys: Sequence[str] | None = None) -> DataFram
     key and an INSERT of the new one. The range is read a second time, for its TRUNCATEs; use
     ``df.persist()`` if that is much.
 
-    Args:
-        df: changes with typed columns, ev_id, ev_table and ev_operation; no stream (in
-            foreachBatch it is none).
-        keys: the columns that identify a row. None: the columns named in each event's ev_key.
+    ``df`` has changes with typed columns, ev_id, ev_table and ev_operation; it is no stream (in
+    foreachBatch it is none). ``keys`` are the columns that identify a row; None: those named in
+    each event's ev_key.
 
     Raises ValueError if the DataFrame lacks a needed column. Reading the result fails if
     an event is malformed or is no change, or without ``keys`` if one names no key, or a key that is
@@ -152,9 +150,7 @@ def latest_rows(df: DataFrame, keys: Sequence[str] | None = None) -> DataFrame:
     column ev_operation all events are versions of rows. With one, the range is read a second time,
     for its TRUNCATEs; use ``df.persist()`` if that is much.
 
-    Args:
-        df: changes with typed columns, and ev_id; no stream (in foreachBatch it is none).
-        keys: the columns that identify a row. None: the columns named in each event's ev_key.
+    ``df`` has changes with typed columns, and ev_id; ``keys`` is as for `latest_changes`.
 
     Raises ValueError if the DataFrame lacks a needed column. Reading the result fails if
     an event is malformed, or without ``keys`` if one names no key, or a key that is no column.

@@ -81,15 +81,7 @@ class Archive(SparkConsumer):
         queue: str | None = None,
         consumer: str | None = None,
     ) -> None:
-        """Make an archiver.
-
-        Args:
-            dsn: as for `SparkConsumer`.
-            path: wins over the class's.
-            spark: as for `SparkConsumer`.
-            queue: wins over the class's.
-            consumer: wins over the class's.
-        """
+        """Parameters are as for `SparkConsumer`; ``path`` too wins over the class's."""
         super().__init__(dsn, spark=spark, queue=queue, consumer=consumer)
         self.path = path or self.path
         if not self.path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
@@ -98,15 +99,11 @@ class SparkConsumer:
         queue: str | None = None,
         consumer: str | None = None,
     ) -> None:
-        """Make a consumer.
+        """Names given here win over the class's.
 
-        Args:
-            dsn: as for `pgqpy.dsn.resolve`. Executors connect as this process does, so the
-                names in it must mean the same on their machines.
-            spark: the session to compute in. By default the active one, that of
-                spark-submit, or else a local one, made when it is first needed.
-            queue: wins over the class's.
-            consumer: wins over the class's.
+        ``dsn`` is as for `pgqpy.dsn.resolve`; executors connect as this process does, so the names
+        in it must mean the same on their machines. ``spark`` is the session to compute in: by
+        default the active one, that of spark-submit, or else a local one, made when it is needed.
         """
         self.queue = queue or self.queue
         self.consumer = consumer or self.consumer
@@ -121,14 +118,10 @@ class SparkConsumer:
     def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
         """Process a batch; also called for one without events.
 
-        Statements on `conn` commit exactly when the batch is finished: effects in
-        this database happen once. Effects elsewhere happen at least once: if it raises, the
-        same batch, with the same ``batch.id`` and the same rows, is processed again.
-
-        Args:
-            spark: the session.
-            batch: its ticks and times.
-            df: all its events.
+        ``batch`` has its ticks and times, ``df`` all its events. Statements on `conn` commit
+        exactly when the batch is finished: effects in this database happen once. Effects elsewhere
+        happen at least once: if it raises, the same batch, with the same ``batch.id`` and the same
+        rows, is processed again.
         """
         raise NotImplementedError(f"{type(self).__name__} must override process_batch")
 
@@ -218,24 +211,17 @@ class SparkConsumer:
             self._conn = None
 
 
+_SHARED = ("event_types", "min_lag", "max_lag", "poll_interval", "backoff_first", "backoff_cap")
+
+
 class _Loop(pgqpy.Consumer):
     """Does all that is not Spark's. A part, not a base: its process_batch has another signature."""
 
     def __init__(self, owner: SparkConsumer, dsn: str | None) -> None:
         check_names(type(owner))
-        bounds = Bounds(
-            collect_events=owner.collect_events,
-            collect_bytes=owner.collect_bytes,
-            collect_for=owner.collect_for,
-            batch_size=owner.batch_size,
-            batch_bytes=owner.batch_bytes,
-        )
-        self.event_types = owner.event_types
-        self.min_lag = owner.min_lag
-        self.max_lag = owner.max_lag
-        self.poll_interval = owner.poll_interval
-        self.backoff_first = owner.backoff_first
-        self.backoff_cap = owner.backoff_cap
+        bounds = Bounds(**{each.name: getattr(owner, each.name) for each in fields(Bounds)})
+        for name in _SHARED:
+            setattr(self, name, getattr(owner, name))
         # If events are collected, notifications of single ticks are not needed.
         self.listen = not bounds.collecting
         self._owner = owner
@@ -313,31 +299,21 @@ def _batch_frame(
     batch: pgqpy.Batch,
     num_partitions: int | None,
 ) -> DataFrame:
-    """All events of the batch; executors connect as ``conn`` did.
-
-    ``num_partitions`` is the maximum number of slices to read it in; None: the number of tasks that
-    Spark runs at a time.
-    """
+    """All events of the batch; executors connect as ``conn`` did."""
+    condition = "true"
+    if batch.event_types is not None:
+        types = sql.Literal(list(batch.event_types)).as_string(conn)
+        condition = f"ev_type = any({types}::text[])"
     source = EventSource(
         conninfo=make_conninfo(
             conninfo(conn), application_name=f"pgqpy {batch.consumer} slice"[:63]
         ),
         query=batch.sql,
         description=f"Batch {batch.id} of {batch.consumer} on queue {batch.queue}",
-        condition=_types(conn, batch),
+        condition=condition,
         still_there=f"select 1 from pgq.get_batch_info({batch.id:d}) where tick_id is not null",
     )
-    parts = num_partitions or _parallelism(spark)
-    return events_frame(spark, source, slices_between(batch.seq_start, batch.seq_end, parts))
-
-
-def _parallelism(spark: SparkSession) -> int:
     context = getattr(spark, "sparkContext", None)
-    return DEFAULT_PARTITIONS if context is None else int(context.defaultParallelism)
-
-
-def _types(conn: pgqpy.Connection, batch: pgqpy.Batch) -> str:
-    if batch.event_types is None:
-        return "true"
-    types = sql.Literal(list(batch.event_types)).as_string(conn)
-    return f"ev_type = any({types}::text[])"
+    tasks = DEFAULT_PARTITIONS if context is None else int(context.defaultParallelism)
+    parts = num_partitions or tasks
+    return events_frame(spark, source, slices_between(batch.seq_start, batch.seq_end, parts))

@@ -42,12 +42,9 @@ class Progress:
     ) -> None:
         """Prepare to report on a batch.
 
-        Args:
-            spark: the session that computes; tasks are known only with a SparkContext.
-            conn: the session that gets the name. It must not be used elsewhere meanwhile.
-            batch: the batch.
-            events_per_second: the previous speed, for the line.
-            show: draw the line; None: if standard error is a terminal that Java does not write to.
+        Tasks are known only if ``spark`` has a SparkContext. ``conn`` gets the name, and must not
+        be used elsewhere meanwhile. ``events_per_second`` is the previous speed, for the line;
+        ``show`` draws it. None: if standard error is a terminal that Java does not write to.
         """
         self._context = getattr(spark, "sparkContext", None)
         self._conn = conn

@@ -92,11 +92,9 @@ class Replay:
     def send(self, dsn: str | None, queue: str, *, mark: str | None = None) -> None:
         """Send the selected events, all or none.
 
-        Args:
-            dsn: as for `pgqpy.dsn.resolve`.
-            queue: name of the queue to send them into.
-            mark: a column, ``ev_extra1`` to ``ev_extra4``, for the origin of each event:
-                ``{"queue": "orders", "ev_id": 17, "ev_time": "2026-11-21T08:30:00.123Z"}``.
+        ``dsn`` is as for `pgqpy.dsn.resolve`. ``mark`` is a column, ``ev_extra1`` to ``ev_extra4``,
+        for the origin of each event:
+        ``{"queue": "orders", "ev_id": 17, "ev_time": "2026-11-21T08:30:00.123Z"}``.
 
         Raises ArchiveError if some of the events have a value in the mark's column, and the errors
         of writing with ``format("pgq")``.
