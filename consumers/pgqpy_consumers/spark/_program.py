@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from pgqpy import PgqError
-from pgqpy._runtime.log import logger
-from pgqpy_consumers.spark.java import JavaMissingError
+
+logger = logging.getLogger("pgqpy")
 
 
 def main(about: str, run: Callable[[argparse.Namespace], None]) -> int:
@@ -26,7 +26,7 @@ def main(about: str, run: Callable[[argparse.Namespace], None]) -> int:
         run(given)
     except KeyboardInterrupt:
         return 130
-    except (PgqError, JavaMissingError) as error:
+    except PgqError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection
 from dataclasses import fields
 from datetime import timedelta

@@ -17,8 +17,6 @@ from rich.live import Live
 from rich.spinner import Spinner
 
 import pgqpy
-from pgqpy.cli._base.output import console
-from pgqpy.cli._base.wording import duration, printable, rate
 from pgqpy.consumer.progress import BatchProgress
 
 if TYPE_CHECKING:
