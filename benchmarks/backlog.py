@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from benchmarks import runner
+from benchmarks._servers import OURS, PGQ_C, Connection, connect, database, implementations
 from benchmarks.bench import Bench
-from benchmarks.place import OURS, PGQ_C, Connection, connect, database, implementations
 
 BATCH = 500
 IN_A_ROUND = 20
@@ -113,7 +112,3 @@ def reader(dsn: str, queue: str, consumer: str) -> Callable[[], float]:
         return seconds
 
     return read
-
-
-if __name__ == "__main__":
-    runner.only("backlog")

@@ -12,13 +12,26 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+from rich.console import Console
+from rich.progress import track
 
 import pgqpy
-from benchmarks import machine, place
-from benchmarks.contest import take_turns
-from benchmarks.figures import FIGURES
-from benchmarks.result import Cell, Contest, Delays, Figure, Part, Ratio, Result, Series, Table
-from benchmarks.show import show
+from benchmarks import _servers
+from benchmarks._result import (
+    FIGURES,
+    Cell,
+    Contest,
+    Delays,
+    Figure,
+    Part,
+    Ratio,
+    Result,
+    Series,
+    Table,
+    commit,
+    machine,
+)
+from benchmarks._show import show
 from pgqpy.embedded import Server
 
 T = TypeVar("T")
@@ -48,8 +61,8 @@ class Bench:
             about=about,
             quick=options.quick,
             date=datetime.now(UTC).isoformat(timespec="seconds"),
-            commit=machine.commit(),
-            machine=machine.machine(),
+            commit=commit(),
+            machine=machine(),
             versions={"pgqpy": pgqpy.__version__, "Python": platform.python_version()},
         )
         self._began = time.monotonic()
@@ -72,10 +85,10 @@ class Bench:
 
     @contextmanager
     def server(self, **settings: str | int | bool) -> Iterator[Server]:
-        """A server of its own, removed afterwards; `place.SETTINGS` are set in any case."""
-        with place.start(self.options.version, **settings) as server:
-            self.result.versions |= place.versions(server)
-            self.result.settings |= place.describe(server, settings)
+        """A server of its own, removed afterwards; `_servers.SETTINGS` are set in any case."""
+        with _servers.start(self.options.version, **settings) as server:
+            self.result.versions |= _servers.versions(server)
+            self.result.settings |= _servers.describe(server, settings)
             self.say(f"PostgreSQL {self.result.versions['PostgreSQL']}")
             yield server
 
@@ -138,7 +151,7 @@ class Bench:
         unit: str = "x",
         note: str = "",
     ) -> None:
-        """Add a figure to reach; ``number`` as in `benchmarks.figures`, a letter for a part."""
+        """Add a figure to reach; ``number`` as in `FIGURES`, a letter for a part."""
         self._figure(number, what, "at least", value, target, unit, note)
 
     def at_most(
@@ -176,3 +189,25 @@ class Bench:
         if self.result.figures:
             show(self.result.figures)
         return self.result
+
+
+def take_turns(
+    contestants: Mapping[str, Callable[[], float]], rounds: int, *, once: Collection[str] = ()
+) -> dict[str, list[float]]:
+    """Run each contestant once a round, in changing order; a first round does not count.
+
+    A contestant named in ``once`` is so slow that it runs in one round only.
+
+    Returns:
+        The result of each contestant in each round.
+    """
+    said: dict[str, list[float]] = {name: [] for name in contestants}
+    often = [name for name in contestants if name not in once]
+    for name in often:
+        contestants[name]()
+    for number in track(range(rounds), "Rounds", console=Console(stderr=True), transient=True):
+        names = often if number else list(contestants)
+        first = number % len(names)
+        for name in (*names[first:], *names[:first]):
+            said[name].append(contestants[name]())
+    return said

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from time import perf_counter
 
-from benchmarks import runner
-from benchmarks.bench import Bench
-from benchmarks.place import (
+from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
     PLAIN_TABLE,
@@ -22,6 +20,7 @@ from benchmarks.place import (
     database,
     implementations,
 )
+from benchmarks.bench import Bench
 from pgqpy import Producer
 
 INSERT, ARRAYS, FUNCTION = "INSERT..SELECT", "INSERT..SELECT of arrays", "pgqpy, insert_events"
@@ -109,7 +108,3 @@ def run(bench: Bench) -> None:
         note=f"The function gets arrays. Of an {ARRAYS} it is {of_arrays:.2f} x.",
     )
     bench.at_least("3b", f"{PRODUCER}, times {COPY}", copies.ratio(PRODUCER, COPY), 0.8)
-
-
-if __name__ == "__main__":
-    runner.only("bulk")

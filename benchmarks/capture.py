@@ -12,10 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from benchmarks import runner
+from benchmarks._pgbench import contestant
+from benchmarks._servers import (
+    CREATE_QUEUE,
+    OURS,
+    PGQ_C,
+    PGQ_PL,
+    connect,
+    database,
+    implementations,
+)
 from benchmarks.bench import Bench
-from benchmarks.pgbench import contestant
-from benchmarks.place import CREATE_QUEUE, OURS, PGQ_C, PGQ_PL, connect, database, implementations
 
 NONE, CAPTURE, ROW = "no trigger", "pgqpy, capture_table", "pgqpy, jsontriga"
 ROW_C, ROW_PL = "PgQ, jsontriga in C", "PgQ, jsontriga in PL/pgSQL"
@@ -115,7 +122,3 @@ def run(bench: Bench) -> None:
     if ROW_PL in databases:
         for part, contest in many:
             bench.at_least(f"6{part}", contest.title, contest.ratio(ROW, ROW_PL), 8.0)
-
-
-if __name__ == "__main__":
-    runner.only("capture")

@@ -22,10 +22,8 @@ from time import perf_counter
 from typing import TypeAlias
 
 import pgqpy
-from benchmarks import runner
-from benchmarks.bench import Bench
-from benchmarks.machine import CHECKOUT
-from benchmarks.place import (
+from benchmarks._result import CHECKOUT
+from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
     PGQ_C,
@@ -34,6 +32,7 @@ from benchmarks.place import (
     database,
     implementations,
 )
+from benchmarks.bench import Bench
 
 TICK_EVERY = 10_000
 BY_HAND, CONSUMER, CLIENT = "psycopg's COPY", "pgqpy.Consumer", "python3-pgq"
@@ -245,7 +244,3 @@ def run(bench: Bench) -> None:
         "MB",
         note="The issue says flat; the payloads alone of nine tenths are 100 MB.",
     )
-
-
-if __name__ == "__main__":
-    runner.only("consume")

@@ -14,9 +14,8 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Barrier
 
 import pgqpy
-from benchmarks import runner
+from benchmarks._servers import CREATE_QUEUE, connect, database
 from benchmarks.bench import Bench
-from benchmarks.place import CREATE_QUEUE, connect, database
 from pgqpy.schema import schema_sql
 
 HANDLER = 0.005
@@ -93,7 +92,3 @@ def run(bench: Bench) -> None:
             unit="events",
         )
     bench.at_least("C1", f"{MANY}, times {ONE}", contest.ratio(MANY, ONE), 7)
-
-
-if __name__ == "__main__":
-    runner.only("coop")

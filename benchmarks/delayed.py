@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import time
 
-from benchmarks import runner
+from benchmarks._servers import CREATE_QUEUE, connect, database, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.place import CREATE_QUEUE, connect, database
 from benchmarks.readers import readers
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
@@ -52,7 +50,3 @@ def run(bench: Bench) -> None:
     bench.at_most(
         "C7b", "one every 3 seconds, p99", delays.ms("one every 3 seconds", 99), 100, "ms"
     )
-
-
-if __name__ == "__main__":
-    runner.only("delayed")

@@ -15,11 +15,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pgqpy
-from benchmarks import runner
+from benchmarks._pgbench import contestant, producers
+from benchmarks._servers import CREATE_QUEUE, Connection, connect, database
 from benchmarks.bench import Bench
-from benchmarks.pgbench import contestant
-from benchmarks.place import CREATE_QUEUE, Connection, connect, database
-from benchmarks.producers import producers
 from pgqpy.schema import schema_sql
 
 CLIENTS = 8
@@ -175,7 +173,3 @@ def run(bench: Bench) -> None:
         )
     for part, (name, (before, during, *_)) in zip("defgh", rates.items(), strict=True):
         bench.at_least(f"C4{part}", f"{name}: times the rate before", during / before, 0.9)
-
-
-if __name__ == "__main__":
-    runner.only("failing")

@@ -29,9 +29,8 @@ from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier, Event
 
 import pgqpy
-from benchmarks import runner
+from benchmarks._servers import CREATE_QUEUE, Connection, connect, database
 from benchmarks.bench import Bench
-from benchmarks.place import CREATE_QUEUE, Connection, connect, database
 from pgqpy.schema import schema_sql
 
 HANDLER = 0.001
@@ -340,7 +339,3 @@ def run(bench: Bench) -> None:
         f"{partition:.0%}, so no more than {1 / partition:.1f} x.",
     )
     bench.at_most("C2b", f"events out of order, of {in_order:,}", float(disorder), 0, "events")
-
-
-if __name__ == "__main__":
-    runner.only("groups")

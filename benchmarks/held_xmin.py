@@ -20,11 +20,18 @@ from typing import TypeAlias
 
 import psutil
 
-from benchmarks import runner
+from benchmarks._pgbench import producers
+from benchmarks._servers import (
+    CREATE_QUEUE,
+    OURS,
+    PGQ_C,
+    connect,
+    database,
+    implementations,
+    pgqd,
+    ticker,
+)
 from benchmarks.bench import Bench
-from benchmarks.daemons import pgqd, ticker
-from benchmarks.place import CREATE_QUEUE, OURS, PGQ_C, connect, database, implementations
-from benchmarks.producers import producers
 from benchmarks.readers import Kind, Record, readers
 from pgqpy.embedded import Server
 
@@ -174,7 +181,3 @@ def held_open(dsn: str) -> Iterator[None]:
             conn.execute("begin")
             conn.execute(first.encode())
         yield
-
-
-if __name__ == "__main__":
-    runner.only("held_xmin")

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import time
 
-from benchmarks import runner
+from benchmarks._meter import Meter, Party
+from benchmarks._servers import OURS, Connection, connect, database, implementations, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.meter import Meter, Party
-from benchmarks.place import OURS, Connection, connect, database, implementations
 from benchmarks.readers import readers
 
 PROCESSES = 4
@@ -70,7 +68,3 @@ def wal(conn: Connection) -> int:
     """The bytes of write-ahead log written so far."""
     [(written,)] = conn.execute(WRITTEN).fetchall()
     return int(written)
-
-
-if __name__ == "__main__":
-    runner.only("idle")

@@ -8,10 +8,9 @@ rounds. PgQ in PL/pgSQL is in the first round only: it is far behind.
 
 from __future__ import annotations
 
-from benchmarks import runner
-from benchmarks.bench import Bench
-from benchmarks.pgbench import contestant
-from benchmarks.place import (
+from benchmarks._pgbench import contestant
+from benchmarks._result import Contest
+from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
     PGQ_C,
@@ -21,7 +20,7 @@ from benchmarks.place import (
     implementations,
     with_settings,
 )
-from benchmarks.result import Contest
+from benchmarks.bench import Bench
 
 PLAIN = "plain INSERT"
 
@@ -66,7 +65,3 @@ def run(bench: Bench) -> None:
         bench.at_least("1a", f"times {PGQ_C}", many.ratio(OURS, PGQ_C), 1.15)
         for part, what in (("2a", many_sync), ("2b", one), ("2c", one_sync)):
             bench.at_least(part, what.title, what.ratio(OURS, PGQ_C), 1.0)
-
-
-if __name__ == "__main__":
-    runner.only("insert")

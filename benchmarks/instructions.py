@@ -19,14 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks import runner
-from benchmarks.bench import Bench
-from benchmarks.bulk import AGGREGATED, ARRAYS, FROM_ARRAYS, FUNCTION, INSERT
-from benchmarks.bulk import BY_FUNCTION as MANY_BY_FUNCTION
-from benchmarks.bulk import BY_HAND as MANY_BY_HAND
-from benchmarks.capture import BY_ROW, BY_STATEMENT, CAPTURE, INSERT_ONE, NONE, ROW_C, TABLE
-from benchmarks.insert import BY_FUNCTION, BY_HAND, PLAIN
-from benchmarks.place import (
+from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
     PGQ_C,
@@ -35,6 +28,12 @@ from benchmarks.place import (
     database,
     implementations,
 )
+from benchmarks.bench import Bench
+from benchmarks.bulk import AGGREGATED, ARRAYS, FROM_ARRAYS, FUNCTION, INSERT
+from benchmarks.bulk import BY_FUNCTION as MANY_BY_FUNCTION
+from benchmarks.bulk import BY_HAND as MANY_BY_HAND
+from benchmarks.capture import BY_ROW, BY_STATEMENT, CAPTURE, INSERT_ONE, NONE, ROW_C, TABLE
+from benchmarks.insert import BY_FUNCTION, BY_HAND, PLAIN
 from benchmarks.task_push import BY_HAND as TASK_BY_HAND
 from benchmarks.task_push import PLAIN_TASKS
 from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH
@@ -246,7 +245,3 @@ def run(bench: Bench) -> None:
                     for name, number in found.items()
                 ],
             )
-
-
-if __name__ == "__main__":
-    runner.only("instructions")

@@ -19,12 +19,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 
-from benchmarks import runner
+from benchmarks._meter import Meter, Party
+from benchmarks._program import Handled, python_program
+from benchmarks._servers import connect, database, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.meter import Meter, Party
-from benchmarks.place import connect, database
-from benchmarks.program import Handled, python_program
 from pgqpy.embedded import Server
 
 PGQPY = python_program("pgqpy")
@@ -157,7 +155,3 @@ def run(bench: Bench) -> None:
     # A new server, so that no rows of the first are left to be cleaned up.
     with bench.server() as server:
         idle(bench, server, databases, pause, events)
-
-
-if __name__ == "__main__":
-    runner.only("latency")

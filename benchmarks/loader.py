@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks import runner
+from benchmarks._servers import CREATE_QUEUE, connect, database
 from benchmarks.bench import Bench
-from benchmarks.place import CREATE_QUEUE, connect, database
 from pgqpy.schema import schema_sql
 from pgqpy_consumers.settings import build
 from pgqpy_consumers.table_loader import TableLoader
@@ -103,7 +102,3 @@ def run(bench: Bench) -> None:
             unit="changes",
         )
     bench.at_least("C5", f"{LOADER}, in bulk", contest.rate(LOADER), 50_000, "changes/s")
-
-
-if __name__ == "__main__":
-    runner.only("loader")

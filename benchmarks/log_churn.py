@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from benchmarks import runner
-from benchmarks.bench import Bench
-from benchmarks.place import (
+from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
     PGQ_C,
@@ -20,6 +18,7 @@ from benchmarks.place import (
     database,
     implementations,
 )
+from benchmarks.bench import Bench
 from pgqpy.embedded import Server
 
 TENTHS = 10
@@ -111,7 +110,3 @@ def ends(queue: Queue) -> tuple[float, float, float]:
     """Batches a second in the first tenth and in the last, and the ratio."""
     first, *_, last = queue.rates
     return first, last, last / first
-
-
-if __name__ == "__main__":
-    runner.only("log_churn")

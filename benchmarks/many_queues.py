@@ -19,12 +19,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from statistics import median
 
-from benchmarks import runner
+from benchmarks._meter import Meter, Party
+from benchmarks._pgbench import producers
+from benchmarks._servers import OURS, connect, database, implementations, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.meter import Meter, Party
-from benchmarks.place import OURS, connect, database, implementations
-from benchmarks.producers import producers
 from benchmarks.readers import readers
 
 PROCESSES = 4
@@ -169,7 +167,3 @@ def over_and_over(dsn: str, statements: Sequence[str]) -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
-
-
-if __name__ == "__main__":
-    runner.only("many_queues")

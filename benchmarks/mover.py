@@ -13,9 +13,8 @@ import subprocess
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks import runner
+from benchmarks._servers import CREATE_QUEUE, PLAIN_TABLE, connect, database
 from benchmarks.bench import Bench
-from benchmarks.place import CREATE_QUEUE, PLAIN_TABLE, connect, database
 from pgqpy.schema import schema_sql
 from pgqpy_consumers._event_copy import COLUMNS
 from pgqpy_consumers.queue_mover import QueueMover
@@ -89,7 +88,3 @@ def run(bench: Bench) -> None:
             unit="events",
         )
     bench.at_least("C3", f"{MOVER}, times {BY_HAND}", contest.ratio(MOVER, BY_HAND), 0.7)
-
-
-if __name__ == "__main__":
-    runner.only("mover")

@@ -27,12 +27,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks import node, runner
+from benchmarks._program import (
+    Program,
+    install_node,
+    node_architecture,
+    node_program,
+    node_version,
+    python_program,
+)
+from benchmarks._result import Cell
+from benchmarks._servers import PGQ_C, connect, database, implementations, pgqd, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import pgqd, ticker
-from benchmarks.place import PGQ_C, connect, database, implementations
-from benchmarks.program import Program, python_program
-from benchmarks.result import Cell
 from pgqpy.embedded import Server
 
 DEBIAN_PYTHON = "/usr/bin/python3"
@@ -224,7 +229,7 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
             peers.append(Peer(package, python_program(package), settings, items))
         else:
             bench.say(f'Left out: {package}; pip install "pgqpy[bench]"')
-    if node.install():
+    if install_node():
         for package, settings, items in (
             (
                 "graphile-worker",
@@ -233,10 +238,10 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
             ),
             ("pg-boss", "useListenNotify, batchSize 100, burstWhenBatchFull", 20_000),
         ):
-            program = node.node_program(package.replace("-", "_"))
-            bench.uses(package, node.version(package))
+            program = node_program(package.replace("-", "_"))
+            bench.uses(package, node_version(package))
             peers.append(Peer(package, program, settings, items))
-        bench.uses("Node", node.version(f"node-linux-{node.architecture()}"))
+        bench.uses("Node", node_version(f"node-linux-{node_architecture()}"))
     else:
         bench.say("Left out: graphile-worker and pg-boss, which need npm")
     sql = bench.options.peer_sql or {}
@@ -261,7 +266,3 @@ def available(bench: Bench, server: Server) -> Iterator[Peer]:
     for peer in peers:
         bench.result.settings[peer.name] = peer.settings
         yield peer
-
-
-if __name__ == "__main__":
-    runner.only("peers")

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import psutil
 
 import pgqpy
-from benchmarks.place import connect
+from benchmarks._servers import connect
 
 Position: TypeAlias = tuple[str, str]
 """A queue and a consumer of it."""

@@ -19,10 +19,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks import runner
+from benchmarks._servers import CREATE_QUEUE, connect, database, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.place import CREATE_QUEUE, connect, database
 from pgqpy.embedded import Server
 from pgqpy.schema import schema_sql
 from pgqpy_consumers.replicate.compare import Comparer
@@ -170,7 +168,3 @@ def _watching(target: str) -> Iterator[list[tuple[float, float]]]:
     finally:
         done.set()
         thread.join()
-
-
-if __name__ == "__main__":
-    runner.only("replicate")

@@ -19,10 +19,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarks import runner
+from benchmarks._servers import (
+    CREATE_QUEUE,
+    OURS,
+    Connection,
+    connect,
+    database,
+    implementations,
+    ticker,
+)
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.place import CREATE_QUEUE, OURS, Connection, connect, database, implementations
 from benchmarks.readers import SPAWN, Readers, readers
 from pgqpy import Producer
 
@@ -158,7 +164,3 @@ def produce(dsn: str) -> None:
     with connect(dsn) as conn:
         while True:
             producer.insert_events(conn, events)
-
-
-if __name__ == "__main__":
-    runner.only("rotation")

@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks import runner
+from benchmarks._pgbench import producers
+from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, implementations, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.place import CREATE_QUEUE, OURS, connect, database, implementations
-from benchmarks.producers import producers
 from benchmarks.readers import Readers, readers
 
 CLIENTS = 8
@@ -118,7 +116,3 @@ def watching(dsn: str, group: Readers) -> Iterator[list[tuple[float, float]]]:
     finally:
         done.set()
         thread.join()
-
-
-if __name__ == "__main__":
-    runner.only("saturation")

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks import runner
+from benchmarks._result import Cell
+from benchmarks._servers import CREATE_QUEUE, OURS, connect, database, implementations
 from benchmarks.bench import Bench
-from benchmarks.place import CREATE_QUEUE, OURS, connect, database, implementations
-from benchmarks.result import Cell
 from benchmarks.spark_session import (
     PARTITIONS,
     Jdbc,
@@ -223,7 +222,3 @@ def run(bench: Bench) -> None:
         f" with all ten {all_columns:.2f} x.",
     )
     bench.at_least("S2", f"{PAYLOAD}, times {FROM_JSON}", typed.ratio(PAYLOAD, FROM_JSON), 1.0)
-
-
-if __name__ == "__main__":
-    runner.only("spark_read")

@@ -20,11 +20,9 @@ from multiprocessing import get_context
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from benchmarks import runner
+from benchmarks._program import python_program
+from benchmarks._servers import connect, database, ticker
 from benchmarks.bench import Bench
-from benchmarks.daemons import ticker
-from benchmarks.place import connect, database
-from benchmarks.program import python_program
 from benchmarks.spark_session import PARTITIONS, is_missing, spark_session, tcp, tcp_server
 from pgqpy.embedded import Server
 
@@ -196,7 +194,3 @@ def run(bench: Bench) -> None:
     with tcp_server(bench) as (server, address), spark_session(bench) as spark:
         delays(bench, spark, server, address, slow_rate)
         fast(bench, spark, server, address, fast_rate)
-
-
-if __name__ == "__main__":
-    runner.only("spark_stream")

@@ -14,9 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from benchmarks import runner
-from benchmarks.bench import Bench
-from benchmarks.place import (
+from benchmarks._servers import (
     CREATE_QUEUE,
     OURS,
     PLAIN_TABLE,
@@ -24,6 +22,7 @@ from benchmarks.place import (
     database,
     implementations,
 )
+from benchmarks.bench import Bench
 from benchmarks.spark_session import (
     PARTITIONS,
     Jdbc,
@@ -119,7 +118,3 @@ def run(bench: Bench) -> None:
         note=f"All at once or not at all, which JDBC is not. Of {REWRITING} it is"
         f" {rewriting:.2f} x.",
     )
-
-
-if __name__ == "__main__":
-    runner.only("spark_write")

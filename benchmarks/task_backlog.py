@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks import runner
+from benchmarks._pgbench import contestant
+from benchmarks._servers import OURS, connect, database, implementations
 from benchmarks.bench import Bench
-from benchmarks.pgbench import contestant
-from benchmarks.place import OURS, connect, database, implementations
 from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH_MANY, SWEEP
 from pgqpy.embedded import Server
 
@@ -66,7 +65,3 @@ def turn(server: Server, dsn: str, transactions: int) -> Callable[[], float]:
         return took
 
     return run
-
-
-if __name__ == "__main__":
-    runner.only("task_backlog")

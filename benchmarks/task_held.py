@@ -15,10 +15,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from benchmarks import runner
+from benchmarks._pgbench import producers
+from benchmarks._servers import OURS, connect, database, implementations
 from benchmarks.bench import Bench
-from benchmarks.place import OURS, connect, database, implementations
-from benchmarks.producers import producers
 from benchmarks.task_workers import CREATE_TASKS, PUSH, Workers, workers
 
 RATE = 2_000
@@ -106,7 +105,3 @@ def held_open(dsn: str) -> Iterator[None]:
             conn.execute("begin")
             conn.execute(first.encode())
         yield
-
-
-if __name__ == "__main__":
-    runner.only("task_held")

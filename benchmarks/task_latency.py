@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 
-from benchmarks import runner
+from benchmarks._program import python_program
+from benchmarks._servers import database
 from benchmarks.bench import Bench
-from benchmarks.place import database
-from benchmarks.program import python_program
 from pgqpy.embedded import Server
 
 TASKS = python_program("pgqpy_tasks")
@@ -39,7 +38,3 @@ def run(bench: Bench) -> None:
         )
     bench.at_most("Q5a", f"{WAITING}, p50", found.ms(WAITING, 50), 5, "ms")
     bench.at_most("Q5b", f"{WAITING}, p99", found.ms(WAITING, 99), 25, "ms")
-
-
-if __name__ == "__main__":
-    runner.only("task_latency")

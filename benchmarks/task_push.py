@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from benchmarks import runner
+from benchmarks._pgbench import contestant
+from benchmarks._servers import OURS, connect, database, implementations
 from benchmarks.bench import Bench
-from benchmarks.pgbench import contestant
-from benchmarks.place import OURS, connect, database, implementations
 from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH, PUSH_MANY
 
 PLAIN, SELECT, FUNCTION = "plain INSERT", "INSERT..SELECT", "pgqpy, push_many"
@@ -79,7 +78,3 @@ def run(bench: Bench) -> None:
         )
     bench.at_least("Q1", f"times a {PLAIN}", single.ratio(OURS, PLAIN), 0.65)
     bench.at_least("Q2", f"times {SELECT}", many.ratio(FUNCTION, SELECT), 0.7)
-
-
-if __name__ == "__main__":
-    runner.only("task_push")

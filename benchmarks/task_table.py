@@ -18,9 +18,8 @@ from multiprocessing import get_context
 from typing import Any
 
 import pgqpy
-from benchmarks import runner
+from benchmarks._servers import OURS, connect, database, implementations
 from benchmarks.bench import Bench
-from benchmarks.place import OURS, connect, database, implementations
 from pgqpy.tasks import TableWorker
 
 BY_HAND, EACH_ROW, BATCHES = "by hand", "a transaction a row", "a transaction per 100 rows"
@@ -119,7 +118,3 @@ def filled(dsn: str, count: int, dead: int) -> Iterator[None]:
         conn.execute(FILL, (dead, dead + count))
         conn.execute("analyze message")
         yield
-
-
-if __name__ == "__main__":
-    runner.only("task_table")

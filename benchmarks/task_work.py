@@ -16,12 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from benchmarks import runner
+from benchmarks._program import Handled, python_program
+from benchmarks._result import Contest
+from benchmarks._servers import OURS
 from benchmarks.bench import Bench
 from benchmarks.peers import Peer, Place, available
-from benchmarks.place import OURS
-from benchmarks.program import Handled, python_program
-from benchmarks.result import Contest
 from pgqpy.embedded import Server
 
 JOB_QUEUES = ("procrastinate", "pgqueuer", "graphile-worker", "pg-boss", "pgmq")
@@ -89,7 +88,3 @@ def rate(handled: Sequence[Handled]) -> float:
     begin, end = max(each[0] for each in moments), min(each[-1] for each in moments)
     assert begin < end, "the workers were not at work at the same time"
     return sum(begin < moment <= end for each in moments for moment in each) / (end - begin)
-
-
-if __name__ == "__main__":
-    runner.only("task_work")

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
-from benchmarks.place import connect
+from benchmarks._servers import connect
 
 SPAWN = get_context("spawn")
 

@@ -9,5 +9,5 @@
 
 Each prints a line of JSON at its end, and ``work`` prints "ready" when it is. An item holds the
 time it was sent, by the clock that all processes on a machine share (CLOCK_MONOTONIC), so that the
-handler, which does nothing else, can compute its delay. `benchmarks.program` starts them.
+handler, which does nothing else, can compute its delay. `benchmarks._program` starts them.
 """

@@ -2,7 +2,7 @@
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
 
-// Packages are where `benchmarks.node` has installed them.
+// Packages are where `benchmarks._program` has installed them.
 const require = createRequire(`${process.env.NODE_PACKAGES}/package.json`);
 export const load = (name) => require(name);
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page import DOCS, write_page
-from benchmarks.result import Contest, Delays, Figure, Ratio, Result, Series, Table
+from benchmarks._page import DOCS, write_page
+from benchmarks._result import Contest, Delays, Figure, Ratio, Result, Series, Table
 
 
 @pytest.fixture

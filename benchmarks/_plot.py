@@ -10,8 +10,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullLocator
 
-from benchmarks.result import Contest, Delays, Part, Series, Table
-from benchmarks.show import number
+from benchmarks._result import Contest, Delays, Part, Series, Table
+from benchmarks._show import number
 
 OURS, OTHERS, INK, FAINT = "#1f6f8b", "#a9b4bd", "#333b42", "#dfe4e8"
 LINES = (OURS, "#c1666b", "#d4a84b", "#6b8f71", "#7d6b91", "#8d99a6", "#4a5759", "#b08968")

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import NAMES
-from benchmarks.figures import FIGURES
-from benchmarks.machine import CHECKOUT
-from benchmarks.plot import plot
-from benchmarks.result import Figure, Part, Result, group_of
-from benchmarks.show import as_text, number, quantity
+from benchmarks._plot import plot
+from benchmarks._result import CHECKOUT, FIGURES, Figure, Part, Result, group_of
+from benchmarks._show import as_text, number, quantity
 
 DOCS = CHECKOUT / "docs"
 
@@ -75,7 +73,7 @@ def section(result: Result, plots: Path) -> Iterator[str]:
         yield ""
         yield from (f"- {figure.number}: {figure.note}" for figure in result.figures if figure.note)
     yield ""
-    yield from circumstances(result)
+    yield from conditions(result)
 
 
 def part_of(part: Part, file: Path) -> Iterator[str]:
@@ -87,7 +85,7 @@ def part_of(part: Part, file: Path) -> Iterator[str]:
         yield f"![{text.title}](benchmarks/{file.name})\n"
 
 
-def circumstances(result: Result) -> Iterator[str]:
+def conditions(result: Result) -> Iterator[str]:
     machine = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     yield (

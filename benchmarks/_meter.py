@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from benchmarks.place import Connection
+from benchmarks._servers import Connection
 
 SESSIONS = """
 select pid, application_name from pg_stat_activity where backend_type = 'client backend'

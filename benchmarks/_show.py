@@ -1,4 +1,4 @@
-"""Results as tables of text: for the terminal here, and in `benchmarks.page` for the page."""
+"""Results as tables of text: for the terminal here, and in `benchmarks._page` for the page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from benchmarks.result import PERCENTS, Cell, Contest, Delays, Figure, Part, Series, Table
+from benchmarks._result import PERCENTS, Cell, Contest, Delays, Figure, Part, Series, Table
 
 SHOWN_PERCENTS = (50, 90, 99, 100)
 WIDTH = 110
