@@ -38,7 +38,7 @@ from benchmarks.task_push import BY_HAND as TASK_BY_HAND
 from benchmarks.task_push import PLAIN_TASKS
 from benchmarks.task_workers import CREATE_TASKS, PAYLOAD, PUSH
 from pgqpy.embedded import Server
-from pgqpy.embedded.account import process_options, server_account
+from pgqpy.embedded._programs import process_options, server_account
 
 DEFINER = "alter function pgq.insert_event(text, text, text) security definer"
 PINNED = f"{DEFINER} set search_path = pg_catalog, pg_temp"

@@ -1,4 +1,4 @@
-"""The Alembic environment. `pgqpy.schema.migration` calls it and decides everything.
+"""The Alembic environment. `pgqpy.schema._migration` calls it and decides everything.
 
 It hands over, as the configuration's attributes:
 
@@ -8,8 +8,8 @@ It hands over, as the configuration's attributes:
 
 from alembic import context
 
-from pgqpy.schema.migration import execute_script
-from pgqpy.schema.state import VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema._database import VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema._migration import execute_script
 
 attributes = context.config.attributes
 if context.is_offline_mode():

@@ -9,7 +9,7 @@ from pathlib import Path
 from alembic import op
 
 from pgqpy.schema import Manifest
-from pgqpy.schema.migration import execute_script
+from pgqpy.schema._migration import execute_script
 
 revision = "0001"
 down_revision = None

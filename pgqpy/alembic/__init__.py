@@ -6,14 +6,15 @@ compare what the models declare (``__pgq_queue__``, see `pgqpy.sqlalchemy`) with
 captures. Autogenerate leaves the tables of PgQ's own schemas alone.
 """
 
-from pgqpy.alembic import compare, render
-from pgqpy.alembic.operations import (
+from pgqpy.alembic import _autogenerate
+from pgqpy.alembic._operations import (
     AddTaskColumnsOp,
     CaptureTableOp,
     CreateQueueOp,
     DropQueueOp,
     ReleaseTableOp,
     RemoveTaskColumnsOp,
+    register_renderers,
 )
 
 __all__ = [
@@ -25,5 +26,5 @@ __all__ = [
     "RemoveTaskColumnsOp",
 ]
 
-compare.register()
-render.register()
+_autogenerate.register()
+register_renderers()

@@ -1,7 +1,6 @@
 """PostgreSQL without an installation: `Server`, for demos and tests."""
 
-from pgqpy.embedded.binaries import find_bin_dir
-from pgqpy.embedded.errors import EmbeddedError
-from pgqpy.embedded.server import Server
+from pgqpy.embedded._programs import EmbeddedError, find_bin_dir
+from pgqpy.embedded._server import Server
 
 __all__ = ["EmbeddedError", "Server", "find_bin_dir"]

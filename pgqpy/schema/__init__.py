@@ -6,10 +6,8 @@ come a database kept current by migrations (`migrate`, `downgrade`,
 ``CREATE EXTENSION`` (`extension_files`). All give the same catalog.
 """
 
-from pgqpy.schema.bundle import extension_files, schema_sql, single_file
-from pgqpy.schema.errors import SchemaError
-from pgqpy.schema.manifest import MIGRATIONS_DIR, SQL_DIR, Manifest
-from pgqpy.schema.migration import (
+from pgqpy.schema._bundle import extension_files, schema_sql, single_file
+from pgqpy.schema._migration import (
     current,
     downgrade,
     downgrade_sql,
@@ -17,7 +15,7 @@ from pgqpy.schema.migration import (
     upgrade_sql,
     what_downgrade_loses,
 )
-from pgqpy.schema.revisions import Revision, history
+from pgqpy.schema._sources import MIGRATIONS_DIR, SQL_DIR, Manifest, Revision, SchemaError, history
 
 __all__ = [
     "MIGRATIONS_DIR",

@@ -19,12 +19,11 @@ Rows as tasks; also AsyncModelWorker::
     ModelWorker(dsn, Mail, send).run()
 """
 
-from pgqpy.sqlalchemy import create as _create  # listens
-from pgqpy.sqlalchemy.capture import Capture
-from pgqpy.sqlalchemy.declared import captures_of, declare_capture
-from pgqpy.sqlalchemy.producer import AsyncProducer, Producer
+from pgqpy.sqlalchemy import _statements  # listens
+from pgqpy.sqlalchemy._capture import Capture, captures_of, declare_capture
+from pgqpy.sqlalchemy._producer import AsyncProducer, Producer
+from pgqpy.sqlalchemy._session import libpq_dsn
 from pgqpy.sqlalchemy.task_columns import TaskColumns, task_columns
-from pgqpy.sqlalchemy.url import libpq_dsn
 from pgqpy.sqlalchemy.worker import ModelWorker
 from pgqpy.sqlalchemy.worker_async import AsyncModelWorker
 
@@ -41,4 +40,4 @@ __all__ = [
     "task_columns",
 ]
 
-_create.listen()
+_statements.listen()

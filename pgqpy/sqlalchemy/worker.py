@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapper
 
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidConsumer
-from pgqpy.sqlalchemy.joined import Session, joined_session
+from pgqpy.sqlalchemy._session import Session, joined_session
 from pgqpy.tasks._rows.worker import TableWorker
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapper
 
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidConsumer
-from pgqpy.sqlalchemy.joined import AsyncSession, async_joined_session
+from pgqpy.sqlalchemy._session import AsyncSession, async_joined_session
 from pgqpy.tasks._rows.worker_async import AsyncTableWorker
 
 

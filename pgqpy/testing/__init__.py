@@ -3,6 +3,6 @@
 `pgqpy.pytest_plugin` makes fixtures of it; see docs/testing.md.
 """
 
-from pgqpy.testing.scratch import ScratchDatabase
+from pgqpy.testing._scratch import ScratchDatabase
 
 __all__ = ["ScratchDatabase"]

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import EmbeddedError, Server, find_bin_dir
-from pgqpy.embedded.account import process_options, server_account
+from pgqpy.embedded._programs import process_options, server_account
 
 
 def one(dsn: str, query: str) -> object:

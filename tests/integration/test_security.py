@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from pgqpy.schema.state import SCHEMAS
+from pgqpy.schema._database import SCHEMAS
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 from tools import site_pages

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pgqpy.schema.state import SCHEMAS
+from pgqpy.schema._database import SCHEMAS
 from tests.fixtures.fix_db import Connection
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from pgqpy import schema
 from pgqpy.schema import SchemaError
-from pgqpy.schema.loss import HELD, OURS
-from pgqpy.schema.state import ALL_SCHEMAS
+from pgqpy.schema._database import ALL_SCHEMAS
+from pgqpy.schema._loss import HELD, OURS
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
@@ -165,7 +165,7 @@ def test_each_kind_of_data_has_a_case(conn: Connection) -> None:
 
 
 def test_every_table_is_known_as_a_loss_or_as_none(conn: Connection) -> None:
-    """A new table must be put into one of the two lists of pgqpy.schema.loss."""
+    """A new table must be put into one of the two lists of pgqpy.schema._loss."""
     fill(
         conn,
         "select pgq.create_queue('flights');"
@@ -232,7 +232,7 @@ def test_what_is_written_while_it_looks_is_not_lost(
 def test_large_tables_are_not_counted_to_their_end(
     dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy.schema.loss._MOST", 2)
+    monkeypatch.setattr("pgqpy.schema._loss._MOST", 2)
     fill(conn, CASES["events"][0])
     with pytest.raises(SchemaError, match="more than 2 events"):
         schema.downgrade(dsn, "base")

@@ -12,8 +12,7 @@ from pgqpy import schema
 from pgqpy.embedded import Server
 from pgqpy.errors import ConnectionFailed, PgqError
 from pgqpy.schema import SchemaError
-from pgqpy.schema.session import LOCK
-from pgqpy.schema.state import SCHEMAS
+from pgqpy.schema._database import LOCK, SCHEMAS
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 
 from .catalog import catalog, data
@@ -133,7 +132,7 @@ def test_interrupted_migration_leaves_nothing(
 ) -> None:
     """The last statement fails; also what came long before it is not there."""
     monkeypatch.setattr(
-        "pgqpy.schema.migration._functions_of",
+        "pgqpy.schema._migration._functions_of",
         lambda target: schema.Manifest.load().sql("functions") + "select 1 / 0;",
     )
     with pytest.raises(PgqError, match="division by zero"):

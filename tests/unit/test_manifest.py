@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pgqpy.schema import SQL_DIR, Manifest
-from pgqpy.schema.manifest import SECTIONS
+from pgqpy.schema._sources import SECTIONS
 
 
 def listed() -> list[Path]:

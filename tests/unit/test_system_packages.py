@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgqpy.embedded.account import process_options, server_account
+from pgqpy.embedded._programs import process_options, server_account
 from tests.fixtures.fix_reference import PACKAGES
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "system-packages"

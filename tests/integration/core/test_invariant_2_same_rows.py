@@ -15,7 +15,7 @@ import pytest
 from psycopg import IsolationLevel
 
 from pgqpy.embedded import Server
-from pgqpy.embedded.account import process_options, server_account
+from pgqpy.embedded._programs import process_options, server_account
 from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection

@@ -19,12 +19,17 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
-from pgqpy.schema.errors import SchemaError
-from pgqpy.schema.loss import what_is_lost_with
-from pgqpy.schema.manifest import MIGRATIONS_DIR, Manifest
-from pgqpy.schema.revisions import history, path_to, resolve
-from pgqpy.schema.session import LOCK, driver_of, transaction, undisturbed
-from pgqpy.schema.state import ALL_SCHEMAS, refuse_foreign_schema, revision_of
+from pgqpy.schema._database import (
+    ALL_SCHEMAS,
+    LOCK,
+    driver_of,
+    refuse_foreign_schema,
+    revision_of,
+    transaction,
+    undisturbed,
+)
+from pgqpy.schema._loss import what_is_lost_with
+from pgqpy.schema._sources import MIGRATIONS_DIR, Manifest, SchemaError, history, path_to, resolve
 
 # Alembic's context for env.py and the revisions is global.
 _ALEMBIC = threading.Lock()
@@ -40,17 +45,9 @@ DROP_SCHEMAS = (
 
 
 def migrate(dsn: str, revision: str = "head") -> str:
-    """Install the schema, or upgrade it; harmless when it is there already.
+    """Install the schema, or upgrade it, and return its revision; harmless if it is there already.
 
-    Args:
-        dsn: libpq connection string or URI.
-        revision: the target revision; the newest by default.
-
-    Returns:
-        The revision that the database is at now.
-
-    Raises:
-        SchemaError: the database holds something else, or rights are missing.
+    Raises SchemaError if the database holds something else, or if rights are missing.
     """
     target = resolve(revision)
     if target is None:
@@ -60,21 +57,11 @@ def migrate(dsn: str, revision: str = "head") -> str:
 
 
 def downgrade(dsn: str, revision: str, *, force: bool = False) -> str | None:
-    """Take the schema back to an older revision, or with ``base`` remove it.
+    """Take the schema back to an older revision, or with ``base`` remove it; return its revision.
 
-    Roles stay: other databases of the cluster may use them.
-
-    Args:
-        dsn: libpq connection string or URI.
-        revision: the target revision.
-        force: remove the schema even if it holds data.
-
-    Returns:
-        The revision that the database is at now.
-
-    Raises:
-        SchemaError: users' data in it would be lost, the database holds something else,
-            or rights are missing.
+    ``force`` removes it even if it holds data. Roles stay: other databases of the cluster may use
+    them. Raises SchemaError if users' data would be lost, if the database holds something else, or
+    if rights are missing.
     """
     target = resolve(revision)
     undisturbed(lambda: _downgrade(dsn, target, force=force))

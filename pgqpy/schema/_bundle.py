@@ -6,9 +6,8 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy.schema import CreateTable
 
 import pgqpy
-from pgqpy.schema.manifest import Manifest
-from pgqpy.schema.revisions import history
-from pgqpy.schema.state import SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema._database import SCHEMAS, VERSION_SCHEMA, VERSION_TABLE
+from pgqpy.schema._sources import Manifest, history
 
 EXTENSION = "pgqpy"
 

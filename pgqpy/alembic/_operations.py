@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from alembic.autogenerate.api import AutogenContext
+from alembic.autogenerate.render import renderers
 from alembic.operations import MigrateOperation, Operations
 
 from pgqpy.errors import PgqError
-from pgqpy.sqlalchemy import statements
-from pgqpy.sqlalchemy.capture import Capture
-from pgqpy.sqlalchemy.create import execute
-from pgqpy.sqlalchemy.errors import translate_errors
+from pgqpy.sqlalchemy import _statements as statements
+from pgqpy.sqlalchemy._capture import Capture
+from pgqpy.sqlalchemy._session import translate_errors
+from pgqpy.sqlalchemy._statements import execute
 from pgqpy.tasks._rows.columns import TaskColumnNames
 
 
 @Operations.register_operation("create_queue")
+@dataclass(eq=False)
 class CreateQueueOp(MigrateOperation):
     """Creates a queue."""
 
-    def __init__(
-        self,
-        queue: str,
-        *,
-        if_not_exists: bool = False,
-        settings: Mapping[str, object] | None = None,
-    ) -> None:
-        self.queue = queue
-        self.if_not_exists = if_not_exists
-        self.settings = dict(settings or {})
+    queue: str
+    if_not_exists: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def create_queue(
@@ -55,19 +51,13 @@ class CreateQueueOp(MigrateOperation):
 
 
 @Operations.register_operation("drop_queue")
+@dataclass(eq=False)
 class DropQueueOp(MigrateOperation):
     """Drops a queue; ``settings`` are for creating it again."""
 
-    def __init__(
-        self,
-        queue: str,
-        *,
-        force: bool = False,
-        settings: Mapping[str, object] | None = None,
-    ) -> None:
-        self.queue = queue
-        self.force = force
-        self.settings = dict(settings or {})
+    queue: str
+    force: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @classmethod
     def drop_queue(cls, operations: Operations, queue: str, *, force: bool = False) -> None:
@@ -85,21 +75,14 @@ class DropQueueOp(MigrateOperation):
 
 
 @Operations.register_operation("capture_table")
+@dataclass(eq=False)
 class CaptureTableOp(MigrateOperation):
     """Captures a table into a queue."""
 
-    def __init__(
-        self,
-        table_name: str,
-        capture: Capture,
-        *,
-        schema: str | None = None,
-        replace: bool = False,
-    ) -> None:
-        self.table_name = table_name
-        self.capture = capture
-        self.schema = schema
-        self.replace = replace
+    table_name: str
+    capture: Capture
+    schema: str | None = None
+    replace: bool = False
 
     @classmethod
     def capture_table(
@@ -129,13 +112,13 @@ class CaptureTableOp(MigrateOperation):
 
 
 @Operations.register_operation("release_table")
+@dataclass(eq=False)
 class ReleaseTableOp(MigrateOperation):
     """Ends the capture of a table into a queue; its options are for capturing it again."""
 
-    def __init__(self, table_name: str, capture: Capture, *, schema: str | None = None) -> None:
-        self.table_name = table_name
-        self.capture = capture
-        self.schema = schema
+    table_name: str
+    capture: Capture
+    schema: str | None = None
 
     @classmethod
     def release_table(
@@ -160,23 +143,15 @@ class ReleaseTableOp(MigrateOperation):
 
 
 @Operations.register_operation("add_task_columns")
+@dataclass(eq=False)
 class AddTaskColumnsOp(MigrateOperation):
     """Makes the rows of a table tasks."""
 
-    def __init__(
-        self,
-        table_name: str,
-        *,
-        schema: str | None = None,
-        names: TaskColumnNames | None = None,
-        notify: bool = False,
-        **options: bool,
-    ) -> None:
-        self.table_name = table_name
-        self.schema = schema
-        self.names = names or TaskColumnNames()
-        self.notify = notify
-        self.options = options
+    table_name: str
+    schema: str | None = None
+    names: TaskColumnNames = field(default_factory=TaskColumnNames)
+    notify: bool = False
+    options: Mapping[str, bool] = field(default_factory=dict)
 
     @classmethod
     def add_task_columns(
@@ -195,17 +170,12 @@ class AddTaskColumnsOp(MigrateOperation):
 
         Raises InvalidTaskTable, InvalidTask, PermissionDenied.
         """
-        operations.invoke(
-            cls(
-                table_name,
-                schema=schema,
-                names=names,
-                notify=notify,
-                queue_new=queue_new,
-                queue_existing=queue_existing,
-                create_index=create_index,
-            )
-        )
+        options = {
+            "queue_new": queue_new,
+            "queue_existing": queue_existing,
+            "create_index": create_index,
+        }
+        operations.invoke(cls(table_name, schema, names or TaskColumnNames(), notify, options))
 
     def reverse(self) -> MigrateOperation:
         return RemoveTaskColumnsOp(self.table_name, schema=self.schema, names=self.names)
@@ -215,21 +185,14 @@ class AddTaskColumnsOp(MigrateOperation):
 
 
 @Operations.register_operation("remove_task_columns")
+@dataclass(eq=False)
 class RemoveTaskColumnsOp(MigrateOperation):
     """Removes the task columns of a table."""
 
-    def __init__(
-        self,
-        table_name: str,
-        *,
-        schema: str | None = None,
-        names: TaskColumnNames | None = None,
-        force: bool = False,
-    ) -> None:
-        self.table_name = table_name
-        self.schema = schema
-        self.names = names or TaskColumnNames()
-        self.force = force
+    table_name: str
+    schema: str | None = None
+    names: TaskColumnNames = field(default_factory=TaskColumnNames)
+    force: bool = False
 
     @classmethod
     def remove_task_columns(
@@ -246,7 +209,7 @@ class RemoveTaskColumnsOp(MigrateOperation):
         Raises TaskQueueNotEmpty if rows wait and ``force`` is not set, InvalidTaskTable,
         InvalidTask, PermissionDenied.
         """
-        operations.invoke(cls(table_name, schema=schema, names=names, force=force))
+        operations.invoke(cls(table_name, schema, names or TaskColumnNames(), force))
 
     def reverse(self) -> MigrateOperation:
         return AddTaskColumnsOp(self.table_name, schema=self.schema, names=self.names)
@@ -318,3 +281,55 @@ def _run(operations: Operations, statement: str) -> Any:
 def _setting_order(parameter: str) -> tuple[bool, str]:
     # Setting ticker_max_lag turns early ticks off, so ticker_latency comes after it.
     return parameter == "ticker_latency", parameter
+
+
+# --- autogenerate's text of the operations
+
+
+def register_renderers() -> None:
+    """Register the text that autogenerate writes."""
+    renderers.dispatch_for(CreateQueueOp, replace=True)(_create_queue_text)
+    renderers.dispatch_for(DropQueueOp, replace=True)(_drop_queue_text)
+    renderers.dispatch_for(CaptureTableOp, replace=True)(_capture_table_text)
+    renderers.dispatch_for(ReleaseTableOp, replace=True)(_release_table_text)
+
+
+def _create_queue_text(context: AutogenContext, operation: CreateQueueOp) -> str:
+    options = dict(operation.settings)
+    if operation.if_not_exists:
+        options["if_not_exists"] = True
+    return _call(context, "create_queue", operation.queue, **options)
+
+
+def _drop_queue_text(context: AutogenContext, operation: DropQueueOp) -> str:
+    options = {"force": True} if operation.force else {}
+    return _call(context, "drop_queue", operation.queue, **options)
+
+
+def _capture_table_text(context: AutogenContext, operation: CaptureTableOp) -> str:
+    options = _schema(operation.schema) | operation.capture.options()
+    if operation.replace:
+        options["replace"] = True
+    return _call(context, "capture_table", operation.table_name, operation.capture.queue, **options)
+
+
+def _release_table_text(context: AutogenContext, operation: ReleaseTableOp) -> str:
+    return _call(
+        context,
+        "release_table",
+        operation.table_name,
+        operation.capture.queue,
+        **_schema(operation.schema),
+    )
+
+
+def _schema(schema: str | None) -> dict[str, Any]:
+    return {} if schema is None else {"schema": schema}
+
+
+def _call(context: AutogenContext, function: str, *names: str, **options: object) -> str:
+    # SQLAlchemy's names may be a string subclass with another repr().
+    arguments = [repr(str(name)) for name in names]
+    arguments += [f"{name}={value!r}" for name, value in options.items()]
+    prefix = context.opts["alembic_module_prefix"] or ""
+    return f"{prefix}{function}({', '.join(arguments)})"

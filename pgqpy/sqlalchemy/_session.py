@@ -1,4 +1,4 @@
-"""Sessions inside a psycopg transaction, which they can neither commit nor roll back."""
+"""URLs, errors and sessions of SQLAlchemy, where psycopg's are wanted, or ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,43 @@ from sqlalchemy.pool import StaticPool
 
 from pgqpy.connection import Connection
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import is_transient
+from pgqpy.errors import ConnectionFailed, PgqError, from_psycopg, is_transient, of_sqlstate
+
+
+def libpq_dsn(url: sa.URL | str) -> str:
+    """Return the connection string, password included, for a `pgqpy.Consumer`.
+
+    ``url`` is an engine's: ``libpq_dsn(engine.url)``. Its driver does not matter; parameters
+    after the ``?`` must be libpq's, such as ``host`` and ``sslmode``.
+    """
+    return sa.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise a driver's errors inside the block as `PgqError`, with the original as the cause."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise _from_driver(error) from error.orig
+
+
+def _from_driver(error: sa.exc.DBAPIError) -> PgqError:
+    if isinstance(error.orig, psycopg.Error):
+        return from_psycopg(error.orig)
+    # asyncpg's error is wrapped by one of SQLAlchemy's; psycopg2's diag holds the server's report.
+    source: Any = error.orig.__cause__ or error.orig if error.orig is not None else error
+    if error.connection_invalidated:
+        return ConnectionFailed(str(source).strip())
+    sqlstate = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
+    diag = getattr(source, "diag", None)
+    return of_sqlstate(
+        sqlstate,
+        getattr(diag, "message_primary", None) or getattr(source, "message", None) or str(source),
+        hint=getattr(diag, "message_hint", None) or getattr(source, "hint", None),
+        detail=getattr(diag, "message_detail", None) or getattr(source, "detail", None),
+    )
+
 
 __all__ = ["AsyncSession", "Session", "async_joined_session", "joined_session"]
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session
 from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.statements import call, checked, event_arrays, texts
 from pgqpy.consumer._delivery import Delivery, EventFields
-from pgqpy.sqlalchemy.errors import translate_errors
+from pgqpy.sqlalchemy._session import translate_errors
 
 #: Objects that execute statements.
 AnySession: TypeAlias = Session | scoped_session[Any] | sa.Connection

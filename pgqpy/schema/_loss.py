@@ -11,8 +11,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg import sql
 
-from pgqpy.schema.session import driver_of
-from pgqpy.schema.state import ALL_SCHEMAS
+from pgqpy.schema._database import ALL_SCHEMAS, driver_of
 
 _MOST = 100_000
 """Larger tables are not counted to their end."""

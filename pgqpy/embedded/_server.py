@@ -30,9 +30,14 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from pgqpy.embedded.account import account_of_cluster, process_options, server_account
-from pgqpy.embedded.binaries import find_bin_dir, reachable
-from pgqpy.embedded.errors import EmbeddedError
+from pgqpy.embedded._programs import (
+    EmbeddedError,
+    account_of_cluster,
+    find_bin_dir,
+    process_options,
+    reachable,
+    server_account,
+)
 
 # sun_path holds 107 bytes and the terminating zero on Linux.
 SOCKET_PATH_MAX = 107
@@ -59,13 +64,9 @@ if [ "$5" = temporary ]; then rm -rf -- "$2"; fi
 class Server:
     """A PostgreSQL server that lives as long as its ``with`` block.
 
-    Args:
-        data_dir: the directory for the data. Without it the data is in a temporary
-            directory that is removed afterwards.
-        version: major version of PostgreSQL.
-        bin_dir: the directory of ``postgres`` and ``initdb``, if neither the wheel's nor
-            Debian's.
-        settings: additional settings as in postgresql.conf.
+    Without ``data_dir`` the data is in a temporary directory that is removed afterwards.
+    ``version`` is the major version; ``bin_dir`` the directory of ``postgres`` and ``initdb``, if
+    neither the wheel's nor Debian's. ``settings`` are added to those of postgresql.conf.
     """
 
     def __init__(

@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from psycopg import sql
 
 from pgqpy._wire.statements import checked
-from pgqpy.sqlalchemy.capture import Capture
+from pgqpy.sqlalchemy._capture import Capture, captures_of
+from pgqpy.sqlalchemy._session import translate_errors
 
 
 def create_queue(queue: str) -> str:
@@ -79,3 +81,31 @@ def literal(value: Any) -> str:
 def _table(name: str, schema: str | None) -> str:
     parts = (name,) if schema is None else (schema, name)
     return literal(sql.Identifier(*parts).as_string(None))
+
+
+def listen() -> None:
+    """Listen for the creation of all tables from now on."""
+    sa.event.listen(sa.Table, "after_create", _capture)
+
+
+def _capture(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
+    captures = captures_of(table)
+    if not captures or connection.dialect.name != "postgresql":
+        return
+    # A connection that prints statements instead of executing them is no Connection.
+    executes = isinstance(connection, sa.Connection)
+    schema = connection.schema_for_object(table) if executes else table.schema
+    with translate_errors():
+        for capture in captures:
+            # A role that may not create queues may capture into an existing one.
+            if not (executes and connection.scalar(_QUEUE, {"queue": capture.queue})):
+                execute(connection, create_queue(capture.queue))
+            execute(connection, capture_table(table.name, schema, capture, replace=False))
+
+
+_QUEUE = sa.text("select true from pgq.queue where queue_name = :queue")
+
+
+def execute(connection: sa.Connection, statement: str) -> sa.CursorResult[Any]:
+    """Execute a statement exactly as it is."""
+    return connection.execute(sa.DDL(statement.replace("%", "%%")))  # type: ignore[no-untyped-call]
