@@ -30,6 +30,7 @@ class EmailSender(pgqpy.TrackedConsumer):
     None is lost, and killing the sender sends at most one mail twice: with the same Message-ID.
     """
 
+    # Long: the keys of the file.
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
         """Settings of a mail sender."""

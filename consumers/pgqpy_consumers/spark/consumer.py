@@ -41,6 +41,7 @@ _NO_TIMEOUTS: LiteralString = f"{_NO_TIMEOUT}; set local transaction_timeout = 0
 _TRANSACTION_TIMEOUT_SINCE = 170000
 
 
+# Long: settings, each with its own name and description.
 class SparkConsumer:
     """A consumer that gets each batch, a whole range of ticks, as one DataFrame.
 

@@ -38,6 +38,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
     the consumer is killed, at most the events under way are sent twice.
     """
 
+    # Long: the keys of the file.
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
         """Settings of a webhook."""

@@ -38,9 +38,9 @@ def consumer(spark: SparkSession, dsn: str, queue: str) -> MakeConsumer:
             def process_batch(self, spark: SparkSession, batch: pgqpy.Batch, df: DataFrame) -> None:
                 method(self, batch, df)
 
-        for name, value in attributes.items():
+        for name, value in {"queue": queue, **attributes}.items():
             setattr(TestConsumer, name, value)
-        made = TestConsumer(dsn, queue=queue, spark=spark)
+        made = TestConsumer(dsn, spark=spark)
         made.register()
         return made
 
