@@ -17,7 +17,7 @@ OPENS = {
     # the application that is looked at, and no part of us
     "pgqpy/demo/application.py",
     # Arrow's driver, which reads in binary
-    "consumers/pgqpy_consumers/spark/reader.py",
+    "consumers/pgqpy_consumers/spark/_events.py",
 }
 
 _OPENING = re.compile(

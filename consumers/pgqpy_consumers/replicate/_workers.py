@@ -123,6 +123,8 @@ class Workers:
             try:
                 with self._connections() as (source, target):
                     self._keep_on(source, target, lost)
+            except Stopped:
+                return
             except (psycopg.Error, PgqError) as error:
                 if not self._stop.is_set():
                     pause = lost.pause()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import pgqpy
@@ -39,6 +40,10 @@ class Replicate(Configured, RemoteConsumer):
     _workers: Workers | None = None
     _until_empty = False
 
+    @cached_property
+    def _stream(self) -> Stream:
+        return Stream(self.queue, self.consumer)
+
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Copy and follow until `stop`.
 
@@ -46,7 +51,6 @@ class Replicate(Configured, RemoteConsumer):
         ReplicaError if a table fails. Otherwise its changes wait, and the others go on.
         """
         self._until_empty = until_empty
-        self._stream = Stream(self.queue, self.consumer)
         self._workers = workers = Workers(
             Plan(
                 dsn=self.dsn,
