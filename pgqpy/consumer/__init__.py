@@ -1,6 +1,7 @@
 """Consumers: classes to subclass, each for sync code and for asyncio."""
 
 from pgqpy._runtime.checks import check_names
+from pgqpy._runtime.session import Session
 from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch import Batch
@@ -34,6 +35,7 @@ __all__ = [
     "GroupConsumer",
     "RemoteConsumer",
     "SerialConsumer",
+    "Session",
     "TrackedConsumer",
     "check_names",
 ]

@@ -80,17 +80,19 @@ class TrackedConsumer(TargetConsumer):
         """
         raise NotImplementedError
 
-    # --- helpers
+    def process_tracked_batch(self, target: Connection, batch: Batch) -> None:
+        """Process the events that are not done yet, one after the other.
 
-    def process_batch(self, conn: Connection, batch: Batch) -> None:
-        """Process the events that are not done yet; do not override."""
-        for event in self._events(batch):
+        Override it to process them in another way: each of `read_events` that `is_done` says is
+        not done, with `set_done` after it. Raise `Stopped` if ``stopping`` leaves some undone.
+        """
+        for event in self.read_events(batch):
             if self.stopping:
                 raise Stopped
             self._process_one(batch, event)
-        self._target_lost.reset()
 
-    def _events(self, batch: Batch) -> Iterator[Event]:
+    def read_events(self, batch: Batch) -> Iterator[Event]:
+        """Iterate over a batch's events, for `process_tracked_batch`; few are read ahead."""
         if batch.seq_end - batch.seq_start > _READ_AHEAD:
             for event in batch:
                 yield event
@@ -99,17 +101,24 @@ class TrackedConsumer(TargetConsumer):
         for event in events:
             yield event
 
+    # --- helpers
+
+    def process_batch(self, conn: Connection, batch: Batch) -> None:
+        """Process the batch with the target; do not override."""
+        self.process_tracked_batch(self._working_target(), batch)
+        self._target_lost.reset()
+
     def _process_one(self, batch: Batch, event: Event) -> None:
         target = self._working_target()
         begun = False
         try:
             with target.batch():
-                if self._begin(target, batch, event):
+                if self.is_done(target, batch, event):
                     return
                 begun = True
                 self.process_tracked_event(target, event)
                 if event.id not in batch.retries:
-                    self._set_done(target, batch, event)
+                    self.set_done(target, batch, event)
         except Exception as error:
             if begun:
                 blame(event.id, error)
@@ -117,11 +126,11 @@ class TrackedConsumer(TargetConsumer):
                 raise
             self.fail_event(batch, event, error)
 
-    def _begin(self, target: Connection, batch: Batch, event: Event) -> bool:
+    def is_done(self, target: Connection, batch: Batch, event: Event) -> bool:
         """Lock the consumer's name until the transaction ends; return whether the event is done."""
         return self._tell(target, _BEGIN, batch, event)
 
-    def _set_done(self, target: Connection, batch: Batch, event: Event) -> None:
+    def set_done(self, target: Connection, batch: Batch, event: Event) -> None:
         """Record that the event is done."""
         self._tell(target, _DONE, batch, event)
 

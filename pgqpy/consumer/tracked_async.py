@@ -77,17 +77,19 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         """
         raise NotImplementedError
 
-    # --- helpers
+    async def process_tracked_batch(self, target: AsyncConnection, batch: AsyncBatch) -> None:
+        """Process the events that are not done yet, one after the other.
 
-    async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
-        """Process the events that are not done yet; do not override."""
-        async for event in self._events(batch):
+        Override it to process them in another way: each of `read_events` that `is_done` says is
+        not done, with `set_done` after it. Raise `Stopped` if ``stopping`` leaves some undone.
+        """
+        async for event in self.read_events(batch):
             if self.stopping:
                 raise Stopped
             await self._process_one(batch, event)
-        self._target_lost.reset()
 
-    async def _events(self, batch: AsyncBatch) -> AsyncIterator[Event]:
+    async def read_events(self, batch: AsyncBatch) -> AsyncIterator[Event]:
+        """Iterate over a batch's events, for `process_tracked_batch`; few are read ahead."""
         if batch.seq_end - batch.seq_start > _READ_AHEAD:
             async for event in batch:
                 yield event
@@ -96,17 +98,24 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         for event in events:
             yield event
 
+    # --- helpers
+
+    async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
+        """Process the batch with the target; do not override."""
+        await self.process_tracked_batch(await self._working_target(), batch)
+        self._target_lost.reset()
+
     async def _process_one(self, batch: AsyncBatch, event: Event) -> None:
         target = await self._working_target()
         begun = False
         try:
             async with target.batch():
-                if await self._begin(target, batch, event):
+                if await self.is_done(target, batch, event):
                     return
                 begun = True
                 await self.process_tracked_event(target, event)
                 if event.id not in batch.retries:
-                    await self._set_done(target, batch, event)
+                    await self.set_done(target, batch, event)
         except Exception as error:
             if begun:
                 blame(event.id, error)
@@ -114,11 +123,11 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
                 raise
             await self.fail_event(batch, event, error)
 
-    async def _begin(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> bool:
+    async def is_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> bool:
         """Lock the consumer's name until the transaction ends; return whether the event is done."""
         return await self._tell(target, _BEGIN, batch, event)
 
-    async def _set_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> None:
+    async def set_done(self, target: AsyncConnection, batch: AsyncBatch, event: Event) -> None:
         """Record that the event is done."""
         await self._tell(target, _DONE, batch, event)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pgqpy._runtime.session import Session
+    from pgqpy.consumer import Session
 
 
 logger = logging.getLogger("pgqpy")
@@ -280,7 +280,15 @@ class _Loop(pgqpy.Consumer):
             f"{events:,}",
             stats.seconds,
             batch.lag.total_seconds() + stats.seconds,
-            extra=self._fields(batch) | {"events": events, "seconds": stats.seconds},
+            extra={
+                "queue": batch.queue,
+                "consumer": batch.consumer,
+                "batch_id": batch.id,
+                "tick_id": batch.tick,
+                "lag": batch.lag.total_seconds(),
+                "events": events,
+                "seconds": stats.seconds,
+            },
         )
         return stats
 

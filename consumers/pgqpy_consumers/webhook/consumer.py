@@ -150,18 +150,19 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
 
     # --- implementation
 
-    async def process_batch(self, conn: pgqpy.AsyncConnection, batch: pgqpy.AsyncBatch) -> None:
+    async def process_tracked_batch(
+        self, target: pgqpy.AsyncConnection, batch: pgqpy.AsyncBatch
+    ) -> None:
         """Send the events that are not sent yet; not to be overridden."""
         # Sent events are recorded on one connection, one statement at a time.
-        self._batch, self._memory = batch, await self._working_target()
+        self._batch, self._memory = batch, target
         await ByKey(self._send_once, window=self.window).run(self._keyed(batch))
         if self.stopping:
             # The batch stays open; its sent events are recorded.
             raise Stopped
-        self._target_lost.reset()
 
     async def _keyed(self, batch: pgqpy.AsyncBatch) -> AsyncIterator[tuple[str, pgqpy.Event]]:
-        async for event in self._events(batch):
+        async for event in self.read_events(batch):
             if self.stopping:
                 return
             yield self.key(event), event
@@ -170,7 +171,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
         """Send an event unless it was sent, and record it."""
         if self.stopping:
             return
-        if await self._begin(self._memory, self._batch, event):
+        if await self.is_done(self._memory, self._batch, event):
             return
         try:
             await self._send(event)
@@ -189,7 +190,7 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
                 # Held until it is recorded: limits how many are sent twice if this process dies.
                 async with self._slots:
                     await self.process_tracked_event(self._memory, event)
-                    await self._set_done(self._memory, self._batch, event)
+                    await self.set_done(self._memory, self._batch, event)
                 return
             except Refused as error:
                 attempt += error.counts
@@ -203,7 +204,13 @@ class Webhook(pgqpy.AsyncTrackedConsumer):
                     event.id,
                     error,
                     pause,
-                    extra=self._fields(self._batch) | {"event_id": event.id, "attempt": attempt},
+                    extra={
+                        "queue": self.queue,
+                        "consumer": self.consumer,
+                        "batch_id": self._batch.id,
+                        "event_id": event.id,
+                        "attempt": attempt,
+                    },
                 )
             if not await self._paused(pause):
                 return
