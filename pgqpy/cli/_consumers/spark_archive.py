@@ -18,7 +18,7 @@ from pgqpy.errors import PgqError
 if TYPE_CHECKING:
     from pgqpy_consumers.spark.archive import Commit
 
-#: Repeats pgqpy_consumers.spark.archive_log, which imports Spark.
+#: Repeats pgqpy_consumers.spark._archive_log, which imports Spark.
 PARTITIONS = ("day", "month", "hour", "type")
 
 
