@@ -26,7 +26,7 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: packages-demo $(VENV)/.installed-all ## the main job on real data; DSN=postgresql://... CHART=file.png
-	@$(BIN)/pgqpy demo $(DEMO_OPTIONS)
+	@$(BIN)/python -m examples.demo $(DEMO_OPTIONS)
 
 # One more than the cores: many tests wait for processes that they have started.
 test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every PostgreSQL that is here; T="-k name" for a part

@@ -20,7 +20,6 @@ COMMANDS = {
         "_events.dead_letter:dead_letter",
         "Look at events that consumers have given up, and replay them.",
     ),
-    "demo": ("_demo:demo", "See PgQ at work, on 336,776 real flights."),
     "event": (
         "_events.event:event",
         "Insert events, and look at them without consuming them.",
@@ -79,7 +78,6 @@ def main(settings: Settings, dsn: str | None, debug: bool) -> None:
 
     \b
     First steps:
-      pgqpy demo                               see it all at work
       pgqpy migrate --dsn postgresql:///shop   install the schema
       pgqpy queue create orders                make a queue
       pgqpy ticker                             keep this running

@@ -1,4 +1,4 @@
-"""``pgqpy demo``: three results equal, and a database left as it was found."""
+"""``make demo``: three results equal, and a database left as it was found."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from pgqpy.demo.compare import compare
+from examples.demo.results import compare
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -36,7 +37,8 @@ def start() -> Iterator[Run]:
 
     def start_one(*arguments: str, **environment: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pgqpy", "demo", *arguments],
+            [sys.executable, "-m", "examples.demo", *arguments],
+            cwd=ROOT,
             env=os.environ | {"COLUMNS": "100"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -168,7 +170,7 @@ def test_two_demos_do_not_meet_in_one_database(start: Run, dsn: str, conn: Conne
     finally:
         first.send_signal(signal.SIGCONT)
     assert code == 1
-    assert "Another pgqpy demo is running" in output
+    assert "Another demo is running" in output
     code, output = finish(first)
     assert code == 0, output
 
@@ -201,7 +203,7 @@ def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
     (consumer,) = [
         child
         for child in psutil.Process(process.pid).children()
-        if "pgqpy.demo.delay_counter" in child.cmdline()
+        if "examples.demo.delay_counter" in child.cmdline()
     ]
     consumer.kill()
     code, output = finish(process)
@@ -235,3 +237,18 @@ def test_without_java_it_says_what_to_install(
     assert "openjdk-17-jre-headless" in output
     assert "Traceback" not in output
     assert remains(conn) == (False, 0)
+
+
+def test_it_uses_only_a_database_that_is_named(start: Run, dsn: str) -> None:
+    # Without --dsn there is no database in which --keep could keep anything.
+    code, output = finish(start("--keep", PGQPY_DSN=dsn))
+    assert code == 2
+    assert "--dsn" in output
+
+
+def test_a_server_that_is_not_there_is_an_error_without_a_traceback(start: Run) -> None:
+    code, output = finish(start("--no-spark", "--dsn", "postgresql://127.0.0.1:1/nowhere"))
+    assert code == 1
+    assert "error: " in output
+    assert "127.0.0.1" in output
+    assert "Traceback" not in output

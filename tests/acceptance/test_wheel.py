@@ -122,7 +122,6 @@ def test_command_is_installed(empty_environment: Path, tmp_path: Path) -> None:
 #: What needs an extra, with all modules below it. Everything else must do without any.
 PROMISED = {
     "pgqpy.embedded": "embedded",
-    "pgqpy.demo": "demo",
     **dict.fromkeys(
         [
             "pgqpy.tasks._jobs.app",

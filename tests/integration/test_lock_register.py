@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-import pgqpy.demo.place
+import examples.demo.database
 import pgqpy_consumers.replicate._state
 import pgqpy_consumers.spark._driver_session
 import pgqpy_consumers.spark.archive
@@ -79,7 +79,7 @@ def test_every_lock_is_in_the_register(conn: Connection) -> None:
     for key in taken():
         conn.execute("select pgq._lock_key(%s)", [key])
     assert {row[1:3] for row in rows if row[0] is None} == {
-        single(pgqpy.demo.place.LOCK),
+        single(examples.demo.database.LOCK),
         single(int.from_bytes(b"pgqpy")),
         pgqpy_ticker.lead.LOCK,
         (pgqpy_consumers.replicate._state.LOCK, None),

@@ -15,7 +15,7 @@ OPENS = {
     "pgqpy/connection_async.py",
     "ticker/pgqpy_ticker/connect.py",
     # the application that is looked at, and no part of us
-    "pgqpy/demo/application.py",
+    "examples/demo/application.py",
     # Arrow's driver, which reads in binary
     "consumers/pgqpy_consumers/spark/_events.py",
 }

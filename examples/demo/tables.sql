@@ -6,11 +6,6 @@ comment on schema pgqpy_demo is 'made by pgqpy demo';
 
 -- ------------------------------------------------------------ the application
 
-create table pgqpy_demo.airline (
-    carrier     text        not null primary key,
-    name        text        not null
-);
-
 create table pgqpy_demo.flight (
     id          int4        not null primary key,
     carrier     text        not null,

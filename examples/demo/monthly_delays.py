@@ -10,9 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pgqpy
-from pgqpy.demo import batch_log
-from pgqpy.demo.names import MONTHLY_DELAYS, QUEUE
-from pgqpy.demo.processes import READY
+from examples.demo import MONTHLY_DELAYS, QUEUE, READY
+from examples.demo.results import log_batch
 from pgqpy_consumers.spark import EVENT_SCHEMA, SparkConsumer
 
 if TYPE_CHECKING:
@@ -71,11 +70,10 @@ class MonthlyDelays(SparkConsumer):
             return
         carriers, months, flights, delays, events = zip(*rows, strict=True)
         self.conn.execute(ADD, (list(carriers), list(months), list(flights), list(delays)))
-        batch_log.write(self.conn, MONTHLY_DELAYS, batch.id, received, sum(events))
+        log_batch(self.conn, MONTHLY_DELAYS, batch.id, received, sum(events))
 
 
-def main() -> None:
-    """Run until SIGTERM, in the database that PGQPY_DSN names."""
+if __name__ == "__main__":
     consumer = MonthlyDelays()
     consumer.register()
     # The first job of a session takes seconds, so it runs before any event waits.
@@ -83,7 +81,3 @@ def main() -> None:
     totals(nothing).collect()
     print(READY, flush=True)
     consumer.run()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """The demo's `pgqpy.Consumer`: flights and delay by carrier, always up to date.
 
-This is the row counter of the PgQ slides. Its writes and the finish of the batch are one
-transaction, so that each event counts once, whatever fails.
+Its writes and the finish of the batch are one transaction, so that each event counts once,
+whatever fails.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pgqpy
-from pgqpy.demo import batch_log
-from pgqpy.demo.names import DELAY_COUNTER, QUEUE
-from pgqpy.demo.processes import READY
+from examples.demo import DELAY_COUNTER, QUEUE, READY
+from examples.demo.results import log_batch
 
 ADD = """
 insert into pgqpy_demo.delay_by_carrier as kept (carrier, flights, delay)
@@ -59,16 +58,11 @@ class DelayCounter(pgqpy.Consumer):
             return
         carriers = sorted(flights)  # the same order in every transaction: no deadlocks
         conn.execute(ADD, (carriers, [flights[c] for c in carriers], [delay[c] for c in carriers]))
-        batch_log.write(conn, DELAY_COUNTER, batch.id, received, events, txids)
+        log_batch(conn, DELAY_COUNTER, batch.id, received, events, txids)
 
 
-def main() -> None:
-    """Run until SIGTERM, in the database that PGQPY_DSN names."""
+if __name__ == "__main__":
     consumer = DelayCounter()
     consumer.register()
     print(READY, flush=True)
     consumer.run()
-
-
-if __name__ == "__main__":
-    main()

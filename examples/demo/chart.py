@@ -8,9 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pgqpy.demo.batch_log import Delivery
-from pgqpy.demo.errors import DemoError
-from pgqpy.demo.measure import Measurements, percentile
+from examples.demo import DemoError
+from examples.demo.results import Delivery, Measurements, percentile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +34,7 @@ def require_matplotlib() -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise DemoError(
             "The chart needs matplotlib, which is not installed.",
-            hint='pip install "pgqpy[demo]"',
+            hint="pip install matplotlib",
         )
 
 
@@ -96,8 +95,8 @@ def _draw_backlog(axes: Axes, measured: Measurements) -> None:
 
 def _draw_latency(axes: Axes, measured: Measurements) -> None:
     latencies = measured.latencies()
-    times = [latency.committed_at - measured.start for latency in latencies]
-    millis = [latency.seconds * 1000 for latency in latencies]
+    times = [at - measured.start for at, _ in latencies]
+    millis = [seconds * 1000 for _, seconds in latencies]
     axes.scatter(times, millis, s=3, color=CONSUMER, alpha=0.25, linewidths=0)
     for percent, style in ((50, "solid"), (99, (0, (4, 2)))):
         value = percentile(millis, percent)

