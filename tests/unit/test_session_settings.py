@@ -14,8 +14,6 @@ OPENS = {
     "pgqpy/connection.py",
     "pgqpy/connection_async.py",
     "ticker/pgqpy_ticker/connect.py",
-    # the application that is looked at, and no part of us
-    "examples/demo/application.py",
     # Arrow's driver, which reads in binary
     "consumers/pgqpy_consumers/spark/_events.py",
 }
