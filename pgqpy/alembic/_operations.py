@@ -15,7 +15,7 @@ from pgqpy.sqlalchemy import _statements as statements
 from pgqpy.sqlalchemy._capture import Capture
 from pgqpy.sqlalchemy._session import translate_errors
 from pgqpy.sqlalchemy._statements import execute
-from pgqpy.tasks._rows.columns import TaskColumnNames
+from pgqpy.tasks import TaskColumnNames
 
 
 @Operations.register_operation("create_queue")

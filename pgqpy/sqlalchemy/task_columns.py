@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, MappedColumn, mapped_column
 
-from pgqpy.tasks._rows.columns import TaskColumnNames
+from pgqpy.tasks import TaskColumnNames
 
 _TIME = sa.DateTime(timezone=True)
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapper
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidConsumer
 from pgqpy.sqlalchemy._session import Session, joined_session
-from pgqpy.tasks._rows.worker import TableWorker
+from pgqpy.tasks import TableWorker
 
 
 class ModelWorker(TableWorker):
@@ -33,6 +33,8 @@ class ModelWorker(TableWorker):
     with it, ``session.rollback()`` undoes the session's work so far. Changes are flushed when the
     handler returns. `pgqpy.sqlalchemy.libpq_dsn` makes a DSN of an engine's URL.
     """
+
+    _way = "process_object"
 
     model: type[Any] | None = None
     """The class, which has the mixin `TaskColumns`, or the columns."""

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapper
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidConsumer
 from pgqpy.sqlalchemy._session import AsyncSession, async_joined_session
-from pgqpy.tasks._rows.worker_async import AsyncTableWorker
+from pgqpy.tasks import AsyncTableWorker
 
 
 class AsyncModelWorker(AsyncTableWorker):
@@ -30,6 +30,8 @@ class AsyncModelWorker(AsyncTableWorker):
     with it, ``session.rollback()`` undoes the session's work so far. Changes are flushed when the
     handler returns. `pgqpy.sqlalchemy.libpq_dsn` makes a DSN of an engine's URL.
     """
+
+    _way = "process_object"
 
     model: type[Any] | None = None
     """The class, which has the mixin `TaskColumns`, or the columns."""

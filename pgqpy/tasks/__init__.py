@@ -17,7 +17,7 @@ from pgqpy.tasks._client_async import AsyncTasks
 from pgqpy.tasks._jobs.current import CurrentJob, TaskCancelled, current_job
 from pgqpy.tasks._outcome import Move, TaskLost, TaskStats
 from pgqpy.tasks._pipeline import Pipeline, Station, To
-from pgqpy.tasks._rows.columns import TaskColumnNames
+from pgqpy.tasks._rows.table import TaskColumnNames
 from pgqpy.tasks._rows.worker import TableWorker
 from pgqpy.tasks._rows.worker_async import AsyncTableWorker
 from pgqpy.tasks._stations import PipelineWorker

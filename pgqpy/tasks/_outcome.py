@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
+from pgqpy._runtime.failure import Failure, decide, decide_anyway
 from pgqpy.errors import InvalidTask
-from pgqpy.retry import in_short
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy, in_short
 from pgqpy.tasks._statements import Duration, headers_json, jsonb, smallint, when
+from pgqpy.tasks._values import Task
 
 #: Keeps the payload.
 KEEP: Any = object()
@@ -102,7 +105,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The task is given back, the attempt does not count."""
+    """The task is returned, the attempt does not count."""
 
     delay: timedelta | None
 
@@ -117,9 +120,37 @@ class Moved:
 Outcome: TypeAlias = Finished | Failed | Released | Moved
 
 
+def outcome_of(value: Any, encode: Callable[[Any], str | None]) -> Outcome:
+    """Return the outcome for the value of a handler. Raises DeadLetter, ValueError."""
+    if isinstance(value, Retry | DeadLetter):
+        return _decided(decide(value, 0, None), value)
+    if isinstance(value, Move):
+        return Moved(value.change)
+    if inspect.iscoroutine(value):
+        value.close()
+        raise DeadLetter("a coroutine was returned, which was not awaited")
+    try:
+        return Finished(encode(value))
+    except Exception as error:
+        return without_result(error)
+
+
+def outcome_of_error(error: Exception, task: Task, policy: RetryPolicy) -> Outcome:
+    """Return the outcome of a task for which an error was raised that is no outage."""
+    if isinstance(error, Move):
+        return Moved(error.change)
+    return _decided(decide_anyway(error, task.attempts, policy, f"task {task.id}"), error)
+
+
+def _decided(failure: Failure, raised: Exception) -> Outcome:
+    if failure.counts:
+        return Failed(failure.described(), failure.delay, raised)
+    return Released(failure.delay)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStats:
-    """The latest outcomes of tasks: how many were ``finished``, ``failed``, ``moved``, given back
+    """The latest outcomes of tasks: how many were ``finished``, ``failed``, ``moved``, returned
     (``released``), and ``lost`` to another worker after their leases ended."""
 
     finished: int = 0

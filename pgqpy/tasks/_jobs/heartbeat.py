@@ -1,18 +1,18 @@
-"""The background work of an app's worker: periodic tasks, progress, cancellations."""
+"""The heartbeat of an app's worker: periodic tasks, progress, cancellations."""
 
 from __future__ import annotations
 
-import threading
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
-from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect, read_committed
-from pgqpy.errors import PERMANENT, PgqError, translate_errors
+from pgqpy.errors import PERMANENT, PgqError
 from pgqpy.tasks._jobs.current import CurrentJob
 from pgqpy.tasks._jobs.due import LOOK, push_due
 from pgqpy.tasks._jobs.periodic import PeriodicTask, set_periodic
@@ -22,29 +22,27 @@ _PAUSE = 1.0
 #: Seconds to wait for the end of cancelled tasks.
 _LINGER = 60.0
 
-_ATTEND = b"""
+_REPORT = b"""
 select * from pgq_task.heartbeat(%s, %s::bigint[], %s::bigint[], %s::float8[], %s::float8[],
-                              %s::text[])
+                                 %s::text[])
 """
 
 
-class Heartbeat:
-    """A thread with its own connection, also with asyncio: jobs may keep the event loop busy."""
+class JobHeartbeat:
+    """Pushes what is due, and while jobs run reports their progress and asks for cancellations.
+
+    In a thread with its own connection, also with asyncio: jobs may keep the event loop busy.
+    """
 
     def __init__(self, dsn: str, claimant: str, periodic: Sequence[PeriodicTask]) -> None:
         self._dsn = dsn
         self._claimant = claimant
         self._periodic = periodic
         self._jobs: dict[int, CurrentJob] = {}
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._closed = False
-        #: Whether nothing is due, unless a job begins.
-        self._idle = False
-        self._conn: Connection | None = None
-        self._push_at = 0.0
-        self._watch_until = 0.0
-        self._thread = threading.Thread(target=self._run, name="pgqpy heartbeat", daemon=True)
+        self._push_at = 0.0 if periodic else math.inf
+        self._report_at = 0.0
+        self._linger_until = 0.0
+        self._thread = Heartbeat("heartbeat", self._connect, self._beat, self._due, self._failed)
 
     def __enter__(self) -> Self:
         """Store the periodic tasks on the server; raises its errors."""
@@ -58,110 +56,66 @@ class Heartbeat:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        where: TracebackType | None,
     ) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
+        self._thread.close()
 
     @contextmanager
     def watching(self, job: CurrentJob) -> Iterator[None]:
         """While the job runs, tell it of its cancellation, and the server of its progress."""
-        with self._changed:
-            self._jobs[job.task.id] = job
-            if self._idle:
-                self._idle = False
-                self._changed.notify()
+        if not self._jobs:
+            # Short jobs now and then need no report.
+            self._report_at = max(self._report_at, monotonic() + _PAUSE)
+        self._jobs[job.task.id] = job
+        self._thread.wake(self._report_at)
         try:
             yield
         finally:
-            with self._lock:
-                del self._jobs[job.task.id]
+            del self._jobs[job.task.id]
 
     # --- in the thread
 
-    def _run(self) -> None:
-        backoff = Backoff(0.5, 30)
-        pause = 0.0
-        try:
-            while self._wait(pause):
-                try:
-                    self._turn()
-                    backoff.reset()
-                    pause = 0.0
-                except PgqError as error:
-                    self._disconnect()
-                    pause = backoff.pause()
-                    log = logger.error if isinstance(error, PERMANENT) else logger.warning
-                    log("beside its jobs worker %s cannot: %s", self._claimant, error)
-                except Exception:
-                    # Whatever the error, jobs are still cancelled and pushed.
-                    self._disconnect()
-                    pause = backoff.pause()
-                    logger.exception("beside its jobs worker %s failed", self._claimant)
-        finally:
-            self._disconnect()
+    def _due(self) -> float:
+        return min(self._push_at, self._report_at if self._watches() else math.inf)
 
-    def _wait(self, pause: float) -> bool:
-        """Wait until there is something to do, at least ``pause``. False if closed."""
-        begun = monotonic()
-        with self._changed:
-            while not self._closed:
-                now = monotonic()
-                due = [begun + max(pause, _PAUSE)] if self._watches(now) else []
-                if self._periodic:
-                    due.append(max(self._push_at, begun + pause))
-                if due and min(due) <= now:
-                    return True
-                self._idle = not due
-                self._changed.wait(min(due) - now if due else None)
-        return False
-
-    def _watches(self, now: float) -> bool:
-        return bool(self._jobs) or now < self._watch_until
-
-    def _turn(self) -> None:
-        if self._conn is None:
-            self._conn = self._connect()
-        if self._periodic and monotonic() >= self._push_at:
-            seconds = push_due(self._conn)
-            self._push_at = monotonic() + (LOOK if seconds is None else min(seconds, LOOK))
-        if self._watches(monotonic()):
-            self._beat(self._conn)
+    def _watches(self) -> bool:
+        return bool(self._jobs) or monotonic() < self._linger_until
 
     def _beat(self, conn: Connection) -> None:
-        with self._lock:
-            jobs = dict(self._jobs)
+        if monotonic() >= self._push_at:
+            seconds = push_due(conn)
+            self._push_at = monotonic() + (LOOK if seconds is None else min(seconds, LOOK))
+        if self._watches() and monotonic() >= self._report_at:
+            self._report_at = monotonic() + _PAUSE
+            self._report(conn)
+
+    def _report(self, conn: Connection) -> None:
+        jobs = self._jobs.copy()
         news = [(job, job.take_progress()) for job in jobs.values()]
         told = [(job, progress) for job, progress in news if progress is not None]
+        numbers = [[progress[n] for _, progress in told] for n in range(3)]
+        ids = [job.task.id for job, _ in told]
         try:
-            with translate_errors():
-                cancelled = conn.execute(
-                    _ATTEND,
-                    [
-                        self._claimant,
-                        list(jobs),
-                        [job.task.id for job, _ in told],
-                        *([progress[n] for _, progress in told] for n in range(3)),
-                    ],
-                ).fetchall()
-        except PgqError:
+            cursor = conn.execute(_REPORT, [self._claimant, list(jobs), ids, *numbers])
+        except Exception:
             for job, progress in told:
                 job.keep_progress(progress)
             raise
-        for task_id, reason in cancelled:
+        for task_id, reason in cursor.fetchall():
             if not jobs[task_id].cancelled:
                 logger.info("task %s is cancelled: %s", task_id, reason)
             jobs[task_id].cancel(reason)
-            self._watch_until = monotonic() + _LINGER
+            self._linger_until = monotonic() + _LINGER
+
+    def _failed(self, error: Exception, pause: float) -> None:
+        if isinstance(error, PgqError):
+            log = logger.error if isinstance(error, PERMANENT) else logger.warning
+            log("beside its jobs worker %s cannot: %s", self._claimant, error)
+        else:
+            # Whatever the error, jobs are still cancelled and pushed.
+            logger.error("beside its jobs worker %s failed", self._claimant, exc_info=error)
 
     def _connect(self) -> Connection:
         conn = connect(self._dsn, autocommit=True, application_name=f"pgqpy {self._claimant}"[:63])
         read_committed(conn)
         return conn
-
-    def _disconnect(self) -> None:
-        conn, self._conn = self._conn, None
-        if conn is not None:
-            conn.close()

@@ -15,7 +15,7 @@ from pgqpy.errors import InvalidPayload, InvalidTask
 from pgqpy.retry import DeadLetter, RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.current import CurrentJob, call
-from pgqpy.tasks._jobs.heartbeat import Heartbeat
+from pgqpy.tasks._jobs.heartbeat import JobHeartbeat
 from pgqpy.tasks._jobs.job import Job, Jobs
 from pgqpy.tasks._jobs.payload import encode_result
 from pgqpy.tasks._values import Task
@@ -59,13 +59,13 @@ class AppWorker(TaskWorker):
         self.periodic = periodic
         transaction = any(job.transaction for job in app.jobs.values())
         self._way = "process_task" if transaction else "handle_task"
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: JobHeartbeat | None = None
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         for job in self.app.jobs.values():
             job.arguments.check()
         periodics = self.app.periodic_tasks() if self.periodic else []
-        with Heartbeat(self.dsn, self.name, periodics) as self._heartbeat:
+        with JobHeartbeat(self.dsn, self.name, periodics) as self._heartbeat:
             super().run(until_empty=until_empty, handle_signals=handle_signals)
 
     def policy_of(self, task: Task) -> RetryPolicy:
@@ -77,7 +77,7 @@ class AppWorker(TaskWorker):
     def encode_result(self, value: Any) -> str | None:
         return None if value is None else encode_result(value)
 
-    def pushes_periodic(self) -> bool:
+    def _pushes_periodic(self) -> bool:
         # The heartbeat of an app with schedules does it, even while jobs take long.
         return self.periodic and not self.app.periodics
 

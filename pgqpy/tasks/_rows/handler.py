@@ -6,65 +6,61 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import deadline
 from pgqpy._runtime.batch_connection import swallowed_error
-from pgqpy._runtime.failure import MAX_TRACEBACK, interval, storable
+from pgqpy._runtime.failure import decide_anyway, delay_of, is_outage, storable
 from pgqpy._runtime.log import logger
-from pgqpy.errors import ConnectionFailed, is_transient
-from pgqpy.retry import DeadLetter, Retry, in_short
-from pgqpy.tasks._outcome import no_outcomes, outcomes_in
-from pgqpy.tasks._rows.row import RowLost, RowOutcome, TableRow
+from pgqpy.connection import Connection
+from pgqpy.errors import ConnectionFailed
+from pgqpy.retry import DeadLetter, Retry
+from pgqpy.tasks._outcome import TaskStats, no_outcomes, outcomes_in
+from pgqpy.tasks._rows.settings import RowSettings
+from pgqpy.tasks._rows.table import RowLost, RowOutcome, TableRow
+from pgqpy.tasks._rows.transactions import (
+    BEGIN,
+    RELEASE,
+    SAVEPOINT,
+    NotCommittedError,
+    RowConnection,
+)
 
-if TYPE_CHECKING:
-    from pgqpy.tasks._rows.worker import TableWorker
-
-BEGIN = b"begin isolation level read committed"
-SAVEPOINT = b"savepoint pgqpy_row"
-RELEASE = b"release savepoint pgqpy_row"
 _NEXT = RELEASE + b"; " + SAVEPOINT
 _BACK = b"rollback to savepoint pgqpy_row"
 
 
-class NotCommittedError(Exception):
-    """A transaction could not be committed, or was ended. A row is the cause."""
+class RowHooks(Protocol):
+    """An `TableWorker`, which describes these methods."""
 
-    def __init__(self, cause: psycopg.Error) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
+    stopping: bool
 
+    def process_row(self, conn: Connection, row: dict[str, Any]) -> Any: ...
 
-class RowConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose transactions only the worker may end."""
+    def process_batch(
+        self, conn: Connection, rows: list[dict[str, Any]]
+    ) -> Sequence[Any] | None: ...
 
-    def commit(self) -> None:
-        self._refuse("commit()")
+    def on_row_failed(
+        self, row: dict[str, Any], error: Exception, delay: timedelta | None
+    ) -> None: ...
 
-    def rollback(self) -> None:
-        self._refuse("rollback()")
+    def on_completed(self, stats: TaskStats) -> None: ...
 
-    def set_autocommit(self, value: bool) -> None:
-        self._refuse("autocommit")
-
-    def _refuse(self, what: str) -> None:
-        raise psycopg.ProgrammingError(
-            f"{what} is not for a row's connection: what is written commits when the row is done,"
-            " and is rolled back when an error is raised"
-        )
+    def on_error(self, error: Exception) -> None: ...
 
 
-class TableHandler:
-    """The handler of a worker. The caller has locked the rows, and set a savepoint after that."""
+class RowHandler:
+    """Calls the handler. The caller has locked the rows, and set a savepoint after that."""
 
-    def __init__(self, worker: TableWorker) -> None:
-        self._worker = worker
+    def __init__(self, settings: RowSettings, hooks: RowHooks) -> None:
+        self._settings = settings
+        self._hooks = hooks
 
     def handle(
         self, conn: RowConnection, rows: Sequence[TableRow], *, restored: bool = False
@@ -79,7 +75,7 @@ class TableHandler:
             return unreadable
         # A restored row must be restored again.
         only = len(rows) == 1 and not restored
-        if self._worker.whole_batches:
+        if self._settings.whole_batches:
             return unreadable + self._handle_batch(conn, rows, only)
         outcomes = unreadable
         for number, row in enumerate(rows):
@@ -90,48 +86,38 @@ class TableHandler:
 
     def failed(self, conn: RowConnection, row: TableRow, error: Exception) -> RowOutcome:
         """Return the outcome of a row for which this error was raised."""
-        if isinstance(error, Retry):
-            try:
-                return RowOutcome(row.key, None, _delay(error.delay))
-            except ValueError as worse:
-                error = worse
-        delay, error = self._after(row, error)
-        reason = in_short(error)
-        fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
-        if delay is None:
-            logger.error("row %s failed for good: %s", row.key, reason, extra=fields)
-        else:
-            logger.warning("row %s failed, again in %s: %s", row.key, delay, reason, extra=fields)
-        cause = error.__cause__ if isinstance(error, DeadLetter) else error
-        if cause is not None:
-            text = "".join(traceback.format_exception(cause)).rstrip()
-            reason = f"{reason}\n\n{text[-MAX_TRACEBACK:]}"
+        attempt = row.attempts + 1
+        what = f"row {row.key}"
+        failure = decide_anyway(error, attempt, self._settings.retry_policy, what)
+        if not failure.counts:
+            return RowOutcome(row.key, None, failure.delay)
+        failure.log(what, attempt, self._fields(row), end="failed for good")
         encoding = conn.info.parameter_status("server_encoding") or ""
-        told = (row.values, error, delay)
-        return RowOutcome(row.key, "failed", delay, storable(reason, encoding), told)
+        text = storable(failure.described(), encoding)
+        told = (row.values, failure.error, failure.delay)
+        return RowOutcome(row.key, "failed", failure.delay, text, told)
 
     def lost(self, row: TableRow) -> RowOutcome:
         """Return the outcome of a row that was left, in case this attempt, too, does not end."""
-        lost = RowLost.after(row.values.get(self._worker.columns.last_error))
-        delay, error = self._after(row, lost)
-        if lost.times >= RowLost.MOST:
-            delay = None
-        fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
+        lost = RowLost.after(row.values.get(self._settings.columns.last_error))
+        policy = self._settings.retry_policy
+        failure = decide_anyway(lost, row.attempts + 1, policy, f"row {row.key}")
+        delay = failure.delay if lost.times < RowLost.MOST else None
         if delay is None:
-            logger.warning(
-                "row %s was left too often: this is its last attempt", row.key, extra=fields
-            )
+            said = "row %s was left too often: this is its last attempt"
+            logger.warning(said, row.key, extra=self._fields(row))
         else:
-            logger.info("row %s was left: it is worked on alone", row.key, extra=fields)
-        return RowOutcome(row.key, "failed", delay, in_short(error))
+            said = "row %s was left: it is worked on alone"
+            logger.info(said, row.key, extra=self._fields(row))
+        return RowOutcome(row.key, "failed", delay, failure.reason)
 
     # --- helpers
 
     def _handle_row(self, conn: RowConnection, row: TableRow, only: bool) -> RowOutcome:
         """Work on one row; if it fails, its writes are undone."""
         try:
-            with deadline(self._worker.time_limit):
-                value = self._worker.work_on_row(conn, row.values)
+            with deadline(self._settings.time_limit):
+                value = self._hooks.process_row(conn, row.values)
                 _check_outcomes([value])
                 _check_transaction(conn)
         except Exception as error:
@@ -144,9 +130,9 @@ class TableHandler:
     ) -> list[RowOutcome]:
         """Work on a batch; if it fails, its rows are worked on one by one."""
         try:
-            with deadline(self._worker.time_limit):
-                values = self._worker.work_on_batch(conn, [row.values for row in rows])
-                values = _outcomes(values, len(rows), self._worker.fields)
+            with deadline(self._settings.time_limit):
+                values = self._hooks.process_batch(conn, [row.values for row in rows])
+                values = _outcomes(values, len(rows), self._settings.fields)
                 if len(values) != len(rows):
                     raise ValueError(
                         f"process_batch has returned {len(values)} outcomes for {len(rows)} rows"
@@ -167,22 +153,9 @@ class TableHandler:
         return outcomes
 
     def _outcome(self, conn: RowConnection, row: TableRow, value: Any) -> RowOutcome:
-        if isinstance(value, Retry):
-            return RowOutcome(row.key, None, _delay(value.delay))
-        if isinstance(value, DeadLetter):
+        if isinstance(value, Retry | DeadLetter):
             return self.failed(conn, row, value)
         return RowOutcome(row.key, "succeeded")
-
-    def _after(self, row: TableRow, error: Exception) -> tuple[timedelta | None, Exception]:
-        """Return the delay of a failed row, or the policy's own error."""
-        if isinstance(error, DeadLetter):
-            return None, error
-        try:
-            given = self._worker.retry_policy(row.attempts + 1, error)
-            return None if given is None else _delay(given), error
-        except Exception as worse:
-            logger.exception("a row failed, and the retry policy, too", extra=self._worker.fields)
-            return timedelta(minutes=1), worse
 
     def _take_back(self, conn: RowConnection, error: Exception, only: bool) -> None:
         """Undo the writes for rows, the ``only`` one or some of several.
@@ -191,7 +164,7 @@ class TableHandler:
         """
         if conn.closed:
             raise ConnectionFailed("the connection was lost while a row was worked on") from error
-        if is_transient(error) or isinstance(error, self._worker.outages):
+        if is_outage(error, self._settings.outages):
             raise error
         if conn.info.transaction_status != TransactionStatus.IDLE:
             conn.execute(_BACK)
@@ -201,6 +174,9 @@ class TableHandler:
         else:
             # The writes for other rows are lost with it.
             raise NotCommittedError(_ended()) from error
+
+    def _fields(self, row: TableRow) -> dict[str, Any]:
+        return self._settings.fields | {"key": row.key, "attempt": row.attempts + 1}
 
 
 def _next(conn: RowConnection) -> None:
@@ -230,7 +206,7 @@ def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
 def _check_outcomes(values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, Retry):
-            _delay(value.delay)
+            delay_of(value.delay)
         elif inspect.iscoroutine(value):
             value.close()
             raise DeadLetter("a coroutine was returned, which was not awaited")
@@ -242,10 +218,3 @@ def _check_transaction(conn: RowConnection) -> None:
         raise swallowed_error()
     if status == TransactionStatus.IDLE:
         raise _ended()
-
-
-def _delay(delay: float | timedelta) -> timedelta:
-    delay = interval(delay, "the delay to retry after")
-    if not timedelta() <= delay <= timedelta(days=36500):
-        raise ValueError("the delay to retry after is negative, or more than a hundred years")
-    return delay

@@ -3,65 +3,61 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import async_deadline
 from pgqpy._runtime.batch_connection_async import swallowed_error
-from pgqpy._runtime.failure import MAX_TRACEBACK, interval, storable
+from pgqpy._runtime.failure import decide_anyway, delay_of, is_outage, storable
 from pgqpy._runtime.log import logger
-from pgqpy.errors import ConnectionFailed, is_transient
-from pgqpy.retry import DeadLetter, Retry, in_short
-from pgqpy.tasks._outcome import no_outcomes, outcomes_in
-from pgqpy.tasks._rows.row import RowLost, RowOutcome, TableRow
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import ConnectionFailed
+from pgqpy.retry import DeadLetter, Retry
+from pgqpy.tasks._outcome import TaskStats, no_outcomes, outcomes_in
+from pgqpy.tasks._rows.settings import RowSettings
+from pgqpy.tasks._rows.table import RowLost, RowOutcome, TableRow
+from pgqpy.tasks._rows.transactions_async import (
+    BEGIN,
+    RELEASE,
+    SAVEPOINT,
+    AsyncRowConnection,
+    NotCommittedError,
+)
 
-if TYPE_CHECKING:
-    from pgqpy.tasks._rows.worker_async import AsyncTableWorker
-
-BEGIN = b"begin isolation level read committed"
-SAVEPOINT = b"savepoint pgqpy_row"
-RELEASE = b"release savepoint pgqpy_row"
 _NEXT = RELEASE + b"; " + SAVEPOINT
 _BACK = b"rollback to savepoint pgqpy_row"
 
 
-class NotCommittedError(Exception):
-    """A transaction could not be committed, or was ended. A row is the cause."""
+class AsyncRowHooks(Protocol):
+    """An `AsyncTableWorker`, which describes these methods."""
 
-    def __init__(self, cause: psycopg.Error) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
+    stopping: bool
 
+    async def process_row(self, conn: AsyncConnection, row: dict[str, Any]) -> Any: ...
 
-class AsyncRowConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """A connection whose transactions only the worker may end."""
+    async def process_batch(
+        self, conn: AsyncConnection, rows: list[dict[str, Any]]
+    ) -> Sequence[Any] | None: ...
 
-    async def commit(self) -> None:
-        self._refuse("commit()")
+    async def on_row_failed(
+        self, row: dict[str, Any], error: Exception, delay: timedelta | None
+    ) -> None: ...
 
-    async def rollback(self) -> None:
-        self._refuse("rollback()")
+    async def on_completed(self, stats: TaskStats) -> None: ...
 
-    async def set_autocommit(self, value: bool) -> None:
-        self._refuse("autocommit")
-
-    def _refuse(self, what: str) -> None:
-        raise psycopg.ProgrammingError(
-            f"{what} is not for a row's connection: what is written commits when the row is done,"
-            " and is rolled back when an error is raised"
-        )
+    async def on_error(self, error: Exception) -> None: ...
 
 
-class AsyncTableHandler:
-    """The handler of a worker. The caller has locked the rows, and set a savepoint after that."""
+class AsyncRowHandler:
+    """Calls the handler. The caller has locked the rows, and set a savepoint after that."""
 
-    def __init__(self, worker: AsyncTableWorker) -> None:
-        self._worker = worker
+    def __init__(self, settings: RowSettings, hooks: AsyncRowHooks) -> None:
+        self._settings = settings
+        self._hooks = hooks
 
     async def handle(
         self, conn: AsyncRowConnection, rows: Sequence[TableRow], *, restored: bool = False
@@ -70,13 +66,13 @@ class AsyncTableHandler:
 
         Raises errors that are not the fault of a row, and NotCommittedError.
         """
-        unreadable = [await self.failed(conn, row, row.error) for row in rows if row.error]
+        unreadable = [self.failed(conn, row, row.error) for row in rows if row.error]
         rows = [row for row in rows if row.error is None]
         if not rows:
             return unreadable
         # A restored row must be restored again.
         only = len(rows) == 1 and not restored
-        if self._worker.whole_batches:
+        if self._settings.whole_batches:
             return unreadable + await self._handle_batch(conn, rows, only)
         outcomes = unreadable
         for number, row in enumerate(rows):
@@ -85,65 +81,55 @@ class AsyncTableHandler:
             outcomes.append(await self._handle_row(conn, row, only))
         return outcomes
 
-    async def failed(self, conn: AsyncRowConnection, row: TableRow, error: Exception) -> RowOutcome:
+    def failed(self, conn: AsyncRowConnection, row: TableRow, error: Exception) -> RowOutcome:
         """Return the outcome of a row for which this error was raised."""
-        if isinstance(error, Retry):
-            try:
-                return RowOutcome(row.key, None, _delay(error.delay))
-            except ValueError as worse:
-                error = worse
-        delay, error = self._after(row, error)
-        reason = in_short(error)
-        fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
-        if delay is None:
-            logger.error("row %s failed for good: %s", row.key, reason, extra=fields)
-        else:
-            logger.warning("row %s failed, again in %s: %s", row.key, delay, reason, extra=fields)
-        cause = error.__cause__ if isinstance(error, DeadLetter) else error
-        if cause is not None:
-            text = "".join(traceback.format_exception(cause)).rstrip()
-            reason = f"{reason}\n\n{text[-MAX_TRACEBACK:]}"
+        attempt = row.attempts + 1
+        what = f"row {row.key}"
+        failure = decide_anyway(error, attempt, self._settings.retry_policy, what)
+        if not failure.counts:
+            return RowOutcome(row.key, None, failure.delay)
+        failure.log(what, attempt, self._fields(row), end="failed for good")
         encoding = conn.info.parameter_status("server_encoding") or ""
-        told = (row.values, error, delay)
-        return RowOutcome(row.key, "failed", delay, storable(reason, encoding), told)
+        text = storable(failure.described(), encoding)
+        told = (row.values, failure.error, failure.delay)
+        return RowOutcome(row.key, "failed", failure.delay, text, told)
 
     def lost(self, row: TableRow) -> RowOutcome:
         """Return the outcome of a row that was left, in case this attempt, too, does not end."""
-        lost = RowLost.after(row.values.get(self._worker.columns.last_error))
-        delay, error = self._after(row, lost)
-        if lost.times >= RowLost.MOST:
-            delay = None
-        fields = self._worker.fields | {"key": row.key, "attempt": row.attempts + 1}
+        lost = RowLost.after(row.values.get(self._settings.columns.last_error))
+        policy = self._settings.retry_policy
+        failure = decide_anyway(lost, row.attempts + 1, policy, f"row {row.key}")
+        delay = failure.delay if lost.times < RowLost.MOST else None
         if delay is None:
-            logger.warning(
-                "row %s was left too often: this is its last attempt", row.key, extra=fields
-            )
+            said = "row %s was left too often: this is its last attempt"
+            logger.warning(said, row.key, extra=self._fields(row))
         else:
-            logger.info("row %s was left: it is worked on alone", row.key, extra=fields)
-        return RowOutcome(row.key, "failed", delay, in_short(error))
+            said = "row %s was left: it is worked on alone"
+            logger.info(said, row.key, extra=self._fields(row))
+        return RowOutcome(row.key, "failed", delay, failure.reason)
 
     # --- helpers
 
     async def _handle_row(self, conn: AsyncRowConnection, row: TableRow, only: bool) -> RowOutcome:
         """Work on one row; if it fails, its writes are undone."""
         try:
-            async with async_deadline(self._worker.time_limit):
-                value = await self._worker.work_on_row(conn, row.values)
+            async with async_deadline(self._settings.time_limit):
+                value = await self._hooks.process_row(conn, row.values)
                 _check_outcomes([value])
                 _check_transaction(conn)
         except Exception as error:
             await self._take_back(conn, error, only)
-            return await self.failed(conn, row, error)
-        return await self._outcome(conn, row, value)
+            return self.failed(conn, row, error)
+        return self._outcome(conn, row, value)
 
     async def _handle_batch(
         self, conn: AsyncRowConnection, rows: Sequence[TableRow], only: bool
     ) -> list[RowOutcome]:
         """Work on a batch; if it fails, its rows are worked on one by one."""
         try:
-            async with async_deadline(self._worker.time_limit):
-                values = await self._worker.work_on_batch(conn, [row.values for row in rows])
-                values = _outcomes(values, len(rows), self._worker.fields)
+            async with async_deadline(self._settings.time_limit):
+                values = await self._hooks.process_batch(conn, [row.values for row in rows])
+                values = _outcomes(values, len(rows), self._settings.fields)
                 if len(values) != len(rows):
                     raise ValueError(
                         f"process_batch has returned {len(values)} outcomes for {len(rows)} rows"
@@ -153,33 +139,20 @@ class AsyncTableHandler:
         except Exception as error:
             await self._take_back(conn, error, only)
             if len(rows) == 1:
-                return [await self.failed(conn, rows[0], error)]
+                return [self.failed(conn, rows[0], error)]
         else:
             pairs = zip(rows, values, strict=True)
-            return [await self._outcome(conn, row, value) for row, value in pairs]
+            return [self._outcome(conn, row, value) for row, value in pairs]
         outcomes = []
         for row in rows:
             outcomes += await self._handle_batch(conn, [row], False)
             await _next(conn)
         return outcomes
 
-    async def _outcome(self, conn: AsyncRowConnection, row: TableRow, value: Any) -> RowOutcome:
-        if isinstance(value, Retry):
-            return RowOutcome(row.key, None, _delay(value.delay))
-        if isinstance(value, DeadLetter):
-            return await self.failed(conn, row, value)
+    def _outcome(self, conn: AsyncRowConnection, row: TableRow, value: Any) -> RowOutcome:
+        if isinstance(value, Retry | DeadLetter):
+            return self.failed(conn, row, value)
         return RowOutcome(row.key, "succeeded")
-
-    def _after(self, row: TableRow, error: Exception) -> tuple[timedelta | None, Exception]:
-        """Return the delay of a failed row, or the policy's own error."""
-        if isinstance(error, DeadLetter):
-            return None, error
-        try:
-            given = self._worker.retry_policy(row.attempts + 1, error)
-            return None if given is None else _delay(given), error
-        except Exception as worse:
-            logger.exception("a row failed, and the retry policy, too", extra=self._worker.fields)
-            return timedelta(minutes=1), worse
 
     async def _take_back(self, conn: AsyncRowConnection, error: Exception, only: bool) -> None:
         """Undo the writes for rows, the ``only`` one or some of several.
@@ -188,7 +161,7 @@ class AsyncTableHandler:
         """
         if conn.closed:
             raise ConnectionFailed("the connection was lost while a row was worked on") from error
-        if is_transient(error) or isinstance(error, self._worker.outages):
+        if is_outage(error, self._settings.outages):
             raise error
         if conn.info.transaction_status != TransactionStatus.IDLE:
             await conn.execute(_BACK)
@@ -198,6 +171,9 @@ class AsyncTableHandler:
         else:
             # The writes for other rows are lost with it.
             raise NotCommittedError(_ended()) from error
+
+    def _fields(self, row: TableRow) -> dict[str, Any]:
+        return self._settings.fields | {"key": row.key, "attempt": row.attempts + 1}
 
 
 async def _next(conn: AsyncRowConnection) -> None:
@@ -227,7 +203,7 @@ def _outcomes(values: Any, number: int, fields: dict[str, Any]) -> list[Any]:
 def _check_outcomes(values: Sequence[Any]) -> None:
     for value in values:
         if isinstance(value, Retry):
-            _delay(value.delay)
+            delay_of(value.delay)
         elif inspect.iscoroutine(value):
             value.close()
             raise DeadLetter("a coroutine was returned, which was not awaited")
@@ -239,10 +215,3 @@ def _check_transaction(conn: AsyncRowConnection) -> None:
         raise swallowed_error()
     if status == TransactionStatus.IDLE:
         raise _ended()
-
-
-def _delay(delay: float | timedelta) -> timedelta:
-    delay = interval(delay, "the delay to retry after")
-    if not timedelta() <= delay <= timedelta(days=36500):
-        raise ValueError("the delay to retry after is negative, or more than a hundred years")
-    return delay

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncCrew, AsyncWaker, async_on_stop_signals
+from pgqpy._runtime.acompat import AsyncCrew, AsyncWaker
 from pgqpy._runtime.log import logger
+from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.retry import ExponentialBackoff, RetryPolicy
+from pgqpy.tasks._notifier_async import AsyncNotifier
 from pgqpy.tasks._outcome import TaskStats
-from pgqpy.tasks._rows.check import check_table_worker, whole_batches
-from pgqpy.tasks._rows.columns import TaskColumnNames
 from pgqpy.tasks._rows.executor_async import AsyncRowExecutor
-from pgqpy.tasks._rows.marks import TableMarks
-from pgqpy.tasks._rows.notifier_async import AsyncRowNotifier
+from pgqpy.tasks._rows.settings import ATTRIBUTES, settings_of
+from pgqpy.tasks._rows.table import TableMarks, TaskColumnNames
 
 
-class AsyncTableWorker:
+class AsyncTableWorker(AsyncStoppable):
     """Works on the rows of a table that are due; any number may do so at once.
 
     The table has the columns of `pgq_task.add_columns`. Give a handler, or override `process_row`::
@@ -77,6 +76,9 @@ class AsyncTableWorker:
     backoff_cap: float = 10.0
     """The maximum seconds of such a pause."""
 
+    #: The method that works on a row.
+    _way = "process_row"
+
     def __init__(
         self,
         dsn: str | None = None,
@@ -102,32 +104,15 @@ class AsyncTableWorker:
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
         ``prepare_threshold=None`` if it does not support prepared statements.
         """
+        given = locals()
+        for attribute in ATTRIBUTES:
+            if given[attribute] is not None:
+                setattr(self, attribute, given[attribute])
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
         self.handler: Callable[..., Awaitable[Any]] | None = handler
-        given = {
-            "table": table,
-            "columns": columns,
-            "batch_size": batch_size,
-            "concurrency": concurrency,
-            "delete_done": delete_done,
-            "time_limit": time_limit,
-            "retry_policy": retry_policy,
-            "outages": outages,
-            "listen": listen,
-            "poll_interval": poll_interval,
-            "backoff_first": backoff_first,
-            "backoff_cap": backoff_cap,
-        }
-        for setting, value in given.items():
-            if value is not None:
-                setattr(self, setting, value)
-        self.stopping = False
-        #: Whether an outage ends `run`.
-        self.strict = False
-        self._waker: AsyncWaker | None = None
-        self._notifier: AsyncRowNotifier | None = None
+        self._notifier: AsyncNotifier | None = None
 
     # --- to be overridden
 
@@ -170,8 +155,7 @@ class AsyncTableWorker:
 
     async def run_once(self) -> bool:
         """Run one transaction; False if nothing was due. Raises errors that are no row's fault."""
-        check_table_worker(self)
-        executor = AsyncRowExecutor(self, TableMarks())
+        executor = AsyncRowExecutor(settings_of(self, strict=False), self, TableMarks())
         try:
             worked = await executor.step()
             while executor.unfinished:
@@ -190,71 +174,43 @@ class AsyncTableWorker:
         In the main thread SIGTERM and SIGINT stop it after the current rows (a second one, at
         once), unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        check_table_worker(self)
-        self.strict = until_empty
+        settings = settings_of(self, strict=until_empty)
         marks = TableMarks()
-        executors = [AsyncRowExecutor(self, marks) for _ in range(self.concurrency)]
-        self._waker = AsyncWaker()
-        crew = AsyncCrew(self.concurrency, self._waker.wake)
-        signals = async_on_stop_signals(self.stop) if handle_signals else nullcontext()
-        try:
-            async with signals:
+        executors = [AsyncRowExecutor(settings, self, marks) for _ in range(self.concurrency)]
+        async with self._running(handle_signals=handle_signals) as waker:
+            slots = AsyncCrew(self.concurrency, waker.wake)
+            try:
                 table = await executors[0].table()
                 if self.listen and table.signal is not None and not until_empty:
-                    self._notifier = AsyncRowNotifier(self.listen_dsn, table.name, table.signal)
-                logger.info("worker for table %s started", table.name, extra=self.fields)
-                await self._work(executors, crew, until_empty=until_empty)
+                    self._notifier = AsyncNotifier(
+                        self.listen_dsn, "pgq_task_table", [table.signal], "rows"
+                    )
+                logger.info("worker for table %s started", table.name, extra=settings.fields)
+                await self._work(executors, slots, waker, until_empty=until_empty)
                 for executor in executors:
                     await executor.leave()
-                logger.info("worker for table %s stopped", table.name, extra=self.fields)
-        finally:
-            self.stopping = True
-            await crew.close()
-            for executor in executors:
-                await executor.close()
-            self.stopping = self.strict = False
-            signal, self._notifier = self._notifier, None
-            if signal is not None:
-                await signal.close()
-            waker, self._waker = self._waker, None
-            waker.close()
-
-    def stop(self) -> None:
-        """Make `run` return after the current rows, or now if it waits.
-
-        Call it from any thread (asyncio: the event loop's), also before `run`.
-        """
-        self.stopping = True
-        if self._waker is not None:
-            self._waker.wake()
-
-    async def work_on_row(self, conn: AsyncConnection, row: dict[str, Any]) -> Any:
-        """Called for each row, in a savepoint."""
-        return await self.process_row(conn, row)
-
-    async def work_on_batch(
-        self, conn: AsyncConnection, rows: list[dict[str, Any]]
-    ) -> Sequence[Any] | None:
-        """Called for the rows of a transaction, in a savepoint, if `whole_batches`."""
-        return await self.process_batch(conn, rows)
-
-    @property
-    def whole_batches(self) -> bool:
-        """Whether the rows of a transaction are worked on together."""
-        return whole_batches(self)
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of every log line."""
-        return {"table": self.table}
+                logger.info("worker for table %s stopped", table.name, extra=settings.fields)
+            finally:
+                self.stopping = True
+                await slots.close()
+                for executor in executors:
+                    await executor.close()
+                notifier, self._notifier = self._notifier, None
+                if notifier is not None:
+                    await notifier.close()
 
     # --- helpers
 
     async def _work(
-        self, executors: list[AsyncRowExecutor], crew: AsyncCrew, *, until_empty: bool
+        self,
+        executors: list[AsyncRowExecutor],
+        slots: AsyncCrew,
+        waker: AsyncWaker,
+        *,
+        until_empty: bool,
     ) -> None:
         while not self.stopping:
-            crew.check()
+            slots.check()
             heard = self._notifier is not None and self._notifier.heard
             if self._notifier is not None:
                 self._notifier.heard = False
@@ -264,28 +220,27 @@ class AsyncTableWorker:
                     if self.concurrency == 1:
                         await executor.work()
                     else:
-                        crew.start(executor.work)
+                        slots.start(executor.work)
             if not until_empty:
                 looks = (executor.look_at for executor in executors if executor.free)
-                await self._wait(min(looks, default=monotonic() + 60) - monotonic())
+                await self._wait(waker, min(looks, default=monotonic() + 60) - monotonic())
                 continue
-            await self._all_done(crew)
+            await _all_done(slots, waker)
             if not any(executor.worked for executor in executors):
                 break
-        await self._all_done(crew)
+        await _all_done(slots, waker)
 
-    async def _wait(self, seconds: float) -> None:
-        assert self._waker is not None
+    async def _wait(self, waker: AsyncWaker, seconds: float) -> None:
         if self._notifier is None:
-            await self._waker.wait(max(seconds, 0))
+            await waker.wait(max(seconds, 0))
         # Rows before the first LISTEN were not notified: poll once more.
         elif await self._notifier.open():
             self._notifier.heard = True
         else:
-            await self._notifier.wait(self._waker, max(seconds, 0))
+            await self._notifier.wait(waker, max(seconds, 0))
 
-    async def _all_done(self, crew: AsyncCrew) -> None:
-        assert self._waker is not None
-        while crew:
-            await self._waker.wait(1)
-        crew.check()
+
+async def _all_done(slots: AsyncCrew, waker: AsyncWaker) -> None:
+    while slots:
+        await waker.wait(1)
+    slots.check()

@@ -1,4 +1,4 @@
-"""Reporting outcomes of tasks: to the server, the log and the worker's hooks."""
+"""Completing tasks: their outcomes go to the server, the log and the worker's hooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -15,57 +15,94 @@ from psycopg.rows import tuple_row
 
 from pgqpy._runtime.acompat import async_holding
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.failure import Failure, is_outage
 from pgqpy._runtime.log import logger
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import TaskConflict, is_transient, translate_errors
-from pgqpy.retry import DeadLetter, Retry, in_short
+from pgqpy.errors import PgqError, TaskConflict, is_transient, translate_errors
+from pgqpy.retry import DeadLetter, in_short
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
     Failed,
     Finished,
-    Move,
     Moved,
     Outcome,
     Released,
     TaskLost,
     TaskStats,
+    outcome_of_error,
+    without_result,
 )
+from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
+from pgqpy.tasks._worker.hooks_async import AsyncHooks
 from pgqpy.tasks._worker.leases import Claim, Leases, know_versions
-
-if TYPE_CHECKING:
-    from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
+from pgqpy.tasks._worker.settings import Settings
 
 _ONE_FINISHED = TaskStats(finished=1)
 
 
 class AsyncCompleter:
-    """The shared state of a worker's loop and its attempts."""
+    """Decides on outcomes, and reports them; the loop and all executors share it."""
 
-    def __init__(self, worker: AsyncTaskWorker) -> None:
-        self._worker = worker
-        self._name = f"pgqpy {worker.name}"[:63]
-        self.leases = Leases(
-            worker.dsn,
-            worker.name,
-            sql.duration(worker.lease, "lease"),
-            self.lost,
-            application_name=self._name,
-            prepare_threshold=worker.prepare_threshold,
-        )
+    def __init__(self, settings: Settings, hooks: AsyncHooks) -> None:
+        self._settings = settings
+        self._hooks = hooks
+        self.leases = Leases(settings.database, settings.lease, self.lost)
         #: Pauses after failures that are no task's fault.
-        self._outage = Backoff(0.1, worker.reconnect_cap)
+        self._outage = Backoff(0.1, settings.reconnect_cap)
         self._outage_until = 0.0
         self.not_before = 0.0
 
-    @property
-    def connecting(self) -> dict[str, Any]:
-        """The worker's arguments for connections."""
-        return {
-            "autocommit": True,
-            "application_name": self._name,
-            "prepare_threshold": self._worker.prepare_threshold,
-        }
+    # --- outcomes
+
+    def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
+        """Return the outcome of a task for which this error was raised."""
+        task = claim.task
+        # A conflict of its own `modify`: the next attempt sees the others' changes.
+        conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
+        if not (conflict or is_outage(error, self._settings.outages)):
+            return self._decide(error, task)
+        pause = self._outage_pause()
+        logger.warning(
+            "task %s is released, for no fault of its own, for %.1f s: %s",
+            task.id,
+            pause,
+            in_short(error),
+            extra=self._fields(claim) | {"pause": pause},
+        )
+        return Released(timedelta(seconds=pause))
+
+    def outcome_of_lost(self, claim: Claim) -> Outcome | None:
+        """Return the outcome of a task that lost a worker, instead of a further attempt; None if it
+        is retried."""
+        before = replace(claim.task, attempts=claim.task.attempts - 1)
+        outcome = self._decide(TaskLost(sql.LOST), before)
+        return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
+
+    def _decide(self, error: Exception, task: Task) -> Outcome:
+        def policy(attempt: int, error: Exception) -> float | timedelta | None:
+            # Here, where its own error does no harm.
+            return self._hooks.policy_of(task)(attempt, error)
+
+        return outcome_of_error(error, task, policy)
+
+    def wait_for_database(self) -> None:
+        """Claim nothing for a while: nothing could be worked on."""
+        self.not_before = monotonic() + self._outage_pause()
+
+    def outage_is_over(self) -> None:
+        """End an outage: something worked."""
+        self._outage.reset()
+
+    def _outage_pause(self) -> float:
+        """Return the seconds to wait after a failure that is no task's fault. A failure before they
+        are over belongs to the same outage, and does not prolong the pause."""
+        now = monotonic()
+        if now >= self._outage_until:
+            self._outage_until = now + self._outage.pause()
+        return self._outage_until - now
+
+    # --- to the server
 
     async def prepare(self, conn: AsyncConnection, completed: list[Completion]) -> Completions:
         """Return the statements for outcomes; stops renewing the leases of these tasks."""
@@ -80,51 +117,86 @@ class AsyncCompleter:
         else:
             async with async_holding(self.leases.renewing):
                 self.leases.drop(claims)
+        claimant = self._settings.database.claimant
         doubtful = [claim for claim in claims if claim.doubtful]
         if doubtful:
             ids = [claim.task.id for claim in doubtful]
-            (rows,) = await async_send(
-                conn, [(sql.LEASES, [self._worker.name, ids, in_transaction])]
-            )
+            (rows,) = await async_send(conn, [(sql.LEASES, [claimant, ids, in_transaction])])
             know_versions(doubtful, rows)
-        return Completions(self._worker.name, info, completed)
+        return Completions(claimant, info, completed)
+
+    async def complete_each(self, conn: AsyncConnection, completed: list[Completion]) -> None:
+        """Complete tasks one by one, since one was refused: that task has failed then. Takes the
+        completed ones out of the list."""
+        while completed:
+            each = completed[0]
+            completions = await self.prepare(conn, [each])
+            try:
+                answers = await async_send(conn, completions.calls())
+            except PgqError as error:
+                if is_transient(error) or conn.closed:
+                    raise
+                if isinstance(error, TaskConflict) and lost_ids(error):
+                    self.lost(each.claim)
+                elif (instead := self._instead_of_refused(each, error)) is not None:
+                    each.outcome = instead
+                    continue
+                else:
+                    logger.exception(
+                        "the server takes no outcome of task %s",
+                        each.claim.task.id,
+                        extra=self._fields(each.claim),
+                    )
+            else:
+                await self.report(completions, answers)
+            completed.pop(0)
+
+    def _instead_of_refused(self, refused: Completion, error: PgqError) -> Outcome | None:
+        outcome = refused.outcome
+        if isinstance(outcome, Finished) and outcome.result is not None:
+            return without_result(error)
+        if isinstance(outcome, Failed):
+            return None
+        # A move would be repeated, and end at the same place.
+        why = DeadLetter(error) if isinstance(outcome, Moved) else error
+        return self.outcome_of_error(refused.claim, why)
+
+    # --- to the log and the hooks
 
     async def report(self, completions: Completions, answers: list[list[Any]]) -> None:
-        """Report outcomes that the server has recorded to the worker."""
-        lost = [each.claim for each in completions.lost(answers)]
+        """Report outcomes that the server has recorded."""
+        lost = list(completions.lost(answers))
         if not lost and completions.one_finished:
-            await self._worker.on_completed(_ONE_FINISHED)
+            await self._hooks.on_completed(_ONE_FINISHED)
             return
-        for claim in lost:
-            self.lost(claim)
-        for each in completions.all:
-            if isinstance(each.outcome, Finished) and each.outcome.note and each.claim not in lost:
-                task = each.claim.task
-                logger.warning(
-                    "task %s of queue %s is finished, but %s",
-                    task.id,
-                    task.queue,
-                    each.outcome.note,
-                    extra=self._fields(each.claim),
-                )
-        for each in completions.lost(answers):
+        for each in lost:
+            self.lost(each.claim)
             if isinstance(each.outcome, Failed):
-                task, error = each.claim.task, each.outcome.raised
+                error = each.outcome.raised
                 logger.warning(
                     "of task %s attempt %s had failed: %s",
-                    task.id,
-                    task.attempts,
+                    each.claim.task.id,
+                    each.claim.task.attempts,
                     in_short(error),
                     exc_info=error,
                     extra=self._fields(each.claim),
                 )
-        for claim, outcome, verdict in completions.failed(answers):
-            await self._tell_failed(claim, outcome, verdict)
         counts = dict.fromkeys((Finished, Failed, Moved, Released), 0)
         for each in completions.all:
-            if each.claim not in lost:
-                counts[type(each.outcome)] += 1
-        await self._worker.on_completed(
+            if each in lost:
+                continue
+            counts[type(each.outcome)] += 1
+            if isinstance(each.outcome, Finished) and each.outcome.note:
+                logger.warning(
+                    "task %s of queue %s is finished, but %s",
+                    each.claim.task.id,
+                    each.claim.task.queue,
+                    each.outcome.note,
+                    extra=self._fields(each.claim),
+                )
+        for claim, outcome, verdict in completions.failed(answers):
+            await self._tell_failed(claim, outcome, verdict)
+        await self._hooks.on_completed(
             TaskStats(
                 finished=counts[Finished],
                 failed=counts[Failed],
@@ -147,91 +219,29 @@ class AsyncCompleter:
             extra=self._fields(claim),
         )
         try:
-            self._worker.on_task_lost(task)
+            self._hooks.on_task_lost(task)
         except Exception:
             logger.exception("on_task_lost failed", extra=self._fields(claim))
         if claim.interrupt is not None:
             claim.interrupt()
 
-    def wait_for_database(self) -> None:
-        """Claim nothing for a while: nothing could be worked on."""
-        self.not_before = monotonic() + self._outage_pause()
-
-    def outage_is_over(self) -> None:
-        """End an outage: something worked."""
-        self._outage.reset()
-
-    def _outage_pause(self) -> float:
-        """Return the seconds to wait after a failure that is no task's fault. A failure before they
-        are over belongs to the same outage, and does not prolong the pause."""
-        now = monotonic()
-        if now >= self._outage_until:
-            self._outage_until = now + self._outage.pause()
-        return self._outage_until - now
-
-    def outcome_of_lost(self, claim: Claim) -> Outcome | None:
-        """Return the outcome of a task that lost a worker, instead of a further attempt; None if it
-        is retried."""
-        before = replace(claim.task, attempts=claim.task.attempts - 1)
-        outcome = self._worker.outcome_of_error(before, TaskLost(sql.LOST))
-        return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
-
-    def outcome_of_error(self, claim: Claim, error: Exception) -> Outcome:
-        """Return the outcome of a task for which this error was raised."""
-        worker, task = self._worker, claim.task
-        meant = isinstance(error, Retry | DeadLetter | Move)
-        # A conflict of its own `modify`: the next attempt sees the others' changes.
-        conflict = isinstance(error, TaskConflict) and bool(lost_ids(error))
-        if not meant and (conflict or isinstance(error, worker.outages) or is_transient(error)):
-            pause = self._outage_pause()
-            logger.warning(
-                "task %s is given back, for no fault of its own, for %.1f s: %s",
-                task.id,
-                pause,
-                in_short(error),
-                extra=self._fields(claim) | {"pause": pause},
-            )
-            return Released(timedelta(seconds=pause))
-        return worker.outcome_of_error(task, error)
-
     async def _tell_failed(self, claim: Claim, outcome: Failed, verdict: Sequence[Any]) -> None:
         """Report the outcome of a failed task to the log and the worker's hook."""
         task, error = claim.task, outcome.raised
-        buried, queue, because = verdict
-        if buried:
-            where = f"goes to the error queue {queue} after attempt {task.attempts}"
-            where += f" ({because})" if because else ""
-            # A deliberate DeadLetter may name a cause; only that has a traceback of interest.
-            cause = error.__cause__ if isinstance(error, DeadLetter) else error
-            logger.error(
-                "task %s of queue %s %s: %s",
-                task.id,
-                task.queue,
-                where,
-                in_short(error),
-                exc_info=cause,
-                extra=self._fields(claim),
-            )
-            error.add_note(f"task {task.id} of queue {task.queue} {where}")
-            await self._worker.on_task_failed(task, error, None)
-            return
-        delay = outcome.delay or timedelta()
-        logger.warning(
-            "task %s of queue %s failed in attempt %s, again in %.1f s: %s",
-            task.id,
-            task.queue,
-            task.attempts,
-            delay.total_seconds(),
-            in_short(error),
-            extra=self._fields(claim) | {"pause": delay.total_seconds()},
-        )
-        await self._worker.on_task_failed(task, error, delay)
+        final, queue, because = verdict
+        what = f"task {task.id} of queue {task.queue}"
+        end = f"goes to the error queue {queue}" + (f" ({because})" if because else "")
+        delay = None if final else outcome.delay or timedelta()
+        Failure(error, delay).log(what, task.attempts, self._fields(claim), end=end)
+        if final:
+            error.add_note(f"{what} {end} after attempt {task.attempts}")
+        await self._hooks.on_task_failed(task, error, delay)
 
     def _fields(self, claim: Claim) -> dict[str, Any]:
         task = claim.task
         return {
             "queue": task.queue,
-            "claimant": self._worker.name,
+            "claimant": self._settings.database.claimant,
             "task_id": task.id,
             "attempt": task.attempts,
         }

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg.pq import TransactionStatus
 
@@ -25,17 +25,15 @@ from pgqpy.tasks._outcome import (
     Outcome,
     Released,
     no_outcomes,
+    outcome_of,
     outcomes_in,
     without_result,
 )
-from pgqpy.tasks._worker.check import way_of
 from pgqpy.tasks._worker.completer import Completer, send
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
+from pgqpy.tasks._worker.hooks import Hooks
 from pgqpy.tasks._worker.leases import Claim
-
-if TYPE_CHECKING:
-    from pgqpy.tasks._worker.worker import TaskWorker
-
+from pgqpy.tasks._worker.settings import Settings
 
 #: The seconds for which an answer counts as new: a look costs a tenth of that.
 _NEWS = 0.002
@@ -53,14 +51,16 @@ class Lost(Exception):
 
 
 class Executor:
-    """Executor at tasks, in the worker's way; `work` may be called concurrently."""
+    """Calls the handler of claimed tasks; `work` runs once in each concurrency slot."""
 
-    def __init__(self, worker: TaskWorker, completer: Completer, waker: Waker) -> None:
-        self._worker = worker
+    def __init__(
+        self, settings: Settings, hooks: Hooks, completer: Completer, waker: Waker
+    ) -> None:
+        self._settings = settings
+        self._hooks = hooks
         self._completer = completer
         self._leases = completer.leases
         self._waker = waker
-        self._way = way_of(worker)
         self._idle: list[BatchConnection] = []
         self._asking = Lock()
         #: Outcomes that the server must be told.
@@ -74,7 +74,7 @@ class Executor:
         """Work on waiting tasks, until there are none, or outcomes must be sent."""
         waiting = self._leases.waiting
         with suppress(IndexError):
-            while not (self._worker.stopping or self.halted):
+            while not (self._hooks.stopping or self.halted):
                 self._attempt(waiting.popleft())
                 if until is not None and self.ended and monotonic() > until:
                     return
@@ -86,16 +86,16 @@ class Executor:
 
     def _attempt(self, claim: Claim) -> None:
         claims = [claim]
-        if self._way == "process_batch":
+        if self._settings.way == "process_batch":
             with suppress(IndexError):
                 while len(claims) < self.batch_size:
                     claims.append(self._leases.waiting.popleft())
         try:
             begun = self._begin(claims)
         except INTERRUPTIONS:
-            self._give_back(claims)
+            self._release(claims)
             raise
-        if begun and self._way == "handle_task":
+        if begun and self._settings.way == "handle_task":
             self._handle(claim)
         elif begun:
             self._process(begun)
@@ -118,7 +118,7 @@ class Executor:
     def _hear_of_cancelled(self, claims: list[Claim]) -> None:
         """Ask which tasks were cancelled, unless that was done just now."""
 
-        alone = self._worker.batch_size == self._worker.concurrency == 1
+        alone = self._settings.batch_size == self._settings.concurrency == 1
         age = _NEWS_OF_ONE if alone else _NEWS
 
         def is_news() -> bool:
@@ -130,28 +130,28 @@ class Executor:
             if is_news():
                 return
             asked = monotonic()
-            held = self._leases.claims()
+            claims_by_id = self._leases.claims()
             try:
                 conn = self._connection()
                 try:
-                    call: Call = (sql.CANCELLED, [self._worker.name, [*held]])
-                    (rows,) = send(conn, [call])
+                    asking = [self._settings.database.claimant, [*claims_by_id]]
+                    (rows,) = send(conn, [(sql.CANCELLED, asking)])
                 finally:
                     self._put_back(conn)
             except PgqError as error:
                 # The task will meet the same error.
                 logger.debug("it is not known whether tasks were cancelled: %s", error)
                 return
-        for claim in held.values():
+        for claim in claims_by_id.values():
             claim.asked = asked
         for task_id, reason in rows:
-            if not held[task_id].cancelled:
-                held[task_id].cancelled = True
+            if not claims_by_id[task_id].cancelled:
+                claims_by_id[task_id].cancelled = True
                 logger.info("task %s is cancelled: %s", task_id, reason)
 
     def _end(self, completed: Completion) -> None:
         # A single worker runs in the loop itself.
-        first = self._worker.concurrency > 1 and not self.ended
+        first = self._settings.concurrency > 1 and not self.ended
         self.ended.append(completed)
         if first:
             self._waker.wake()
@@ -162,14 +162,14 @@ class Executor:
         try:
             with Interruptible() as block:
                 claim.interrupt = block.interrupt
-                value = self._worker.handle_task(claim.task)
-                outcome = self._worker.outcome_of(value)
+                value = self._hooks.handle_task(claim.task)
+                outcome = self._outcome_of(value)
                 self._completer.outage_is_over()
         except Exception as error:
             if not claim.lost:
                 outcome = self._completer.outcome_of_error(claim, error)
         except INTERRUPTIONS:
-            self._give_back([claim])
+            self._release([claim])
             raise
         claim.interrupt = None
         if outcome is not None and not claim.lost:
@@ -195,7 +195,7 @@ class Executor:
                         self._end(Completion(claim, outcome))
                 return
         except INTERRUPTIONS:
-            self._give_back(claims)
+            self._release(claims)
             raise
         finally:
             for claim in claims:
@@ -206,11 +206,11 @@ class Executor:
             return
         left = [claim for claim in claims if not claim.lost]
         self._leases.keep(left)
-        while left and not (self._worker.stopping or self.halted):
+        while left and not (self._hooks.stopping or self.halted):
             self._process([left.pop(0)])
-        self._give_back(left)
+        self._release(left)
 
-    def _give_back(self, claims: list[Claim]) -> None:
+    def _release(self, claims: list[Claim]) -> None:
         for claim in claims:
             if not claim.lost:
                 self._end(Completion(claim, Released(None)))
@@ -232,7 +232,7 @@ class Executor:
                     raise Lost(lost)
         except Exception as error:
             if conn.closed and not conn.broken:
-                raise RuntimeError(f"{self._way} closed its connection") from error
+                raise RuntimeError(f"{self._settings.way} closed its connection") from error
             if conn.closed:
                 # The task is not the one that has to wait.
                 self._completer.wait_for_database()
@@ -242,15 +242,15 @@ class Executor:
         return completions, answers
 
     def _call(self, conn: BatchConnection, claims: list[Claim]) -> list[Outcome]:
-        worker = self._worker
-        if self._way == "process_task":
-            return [worker.outcome_of(worker.process_task(conn, claims[0].task))]
-        values = worker.process_batch(conn, [claim.task for claim in claims])
+        hooks = self._hooks
+        if self._settings.way == "process_task":
+            return [self._outcome_of(hooks.process_task(conn, claims[0].task))]
+        values = hooks.process_batch(conn, [claim.task for claim in claims])
         if values is None:
             return [Finished(None)] * len(claims)
         outcomes = outcomes_in(values)
         if outcomes is None:
-            outcome = worker.outcome_of(values)
+            outcome = self._outcome_of(values)
             if isinstance(outcome, Finished):
                 outcome = without_result(no_outcomes(values))
             return [outcome] * len(claims)
@@ -258,7 +258,10 @@ class Executor:
             raise ValueError(
                 f"process_batch returned {len(outcomes)} outcomes of {len(claims)} tasks"
             )
-        return [worker.outcome_of(value) for value in outcomes]
+        return [self._outcome_of(value) for value in outcomes]
+
+    def _outcome_of(self, value: Any) -> Outcome:
+        return outcome_of(value, self._hooks.encode_result)
 
     def _finish(self, conn: BatchConnection, completions: Completions) -> list[list[Any]]:
         """Finish the tasks. Raises Lost, if some of them are."""
@@ -295,8 +298,9 @@ class Executor:
                 conn = self._idle.pop()
                 if not conn.closed:
                     return conn
+        database = self._settings.database
         try:
-            return connect_as(BatchConnection, self._worker.dsn, **self._completer.connecting)
+            return connect_as(BatchConnection, database.dsn, **database.options)
         except ConnectionFailed:
             self._completer.wait_for_database()
             raise

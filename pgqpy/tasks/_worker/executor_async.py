@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg.pq import TransactionStatus
 
@@ -22,17 +22,15 @@ from pgqpy.tasks._outcome import (
     Outcome,
     Released,
     no_outcomes,
+    outcome_of,
     outcomes_in,
     without_result,
 )
-from pgqpy.tasks._worker.check import way_of
 from pgqpy.tasks._worker.completer_async import AsyncCompleter, async_send
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
+from pgqpy.tasks._worker.hooks_async import AsyncHooks
 from pgqpy.tasks._worker.leases import Claim
-
-if TYPE_CHECKING:
-    from pgqpy.tasks._worker.worker_async import AsyncTaskWorker
-
+from pgqpy.tasks._worker.settings import Settings
 
 #: The seconds for which an answer counts as new: a look costs a tenth of that.
 _NEWS = 0.002
@@ -50,16 +48,16 @@ class Lost(Exception):
 
 
 class AsyncExecutor:
-    """Executor at tasks, in the worker's way; `work` may be called concurrently."""
+    """Calls the handler of claimed tasks; `work` runs once in each concurrency slot."""
 
     def __init__(
-        self, worker: AsyncTaskWorker, completer: AsyncCompleter, waker: AsyncWaker
+        self, settings: Settings, hooks: AsyncHooks, completer: AsyncCompleter, waker: AsyncWaker
     ) -> None:
-        self._worker = worker
+        self._settings = settings
+        self._hooks = hooks
         self._completer = completer
         self._leases = completer.leases
         self._waker = waker
-        self._way = way_of(worker)
         self._idle: list[AsyncBatchConnection] = []
         self._asking = Lock()
         #: Outcomes that the server must be told.
@@ -73,7 +71,7 @@ class AsyncExecutor:
         """Work on waiting tasks, until there are none, or outcomes must be sent."""
         waiting = self._leases.waiting
         with suppress(IndexError):
-            while not (self._worker.stopping or self.halted):
+            while not (self._hooks.stopping or self.halted):
                 await self._attempt(waiting.popleft())
                 if until is not None and self.ended and monotonic() > until:
                     return
@@ -85,16 +83,16 @@ class AsyncExecutor:
 
     async def _attempt(self, claim: Claim) -> None:
         claims = [claim]
-        if self._way == "process_batch":
+        if self._settings.way == "process_batch":
             with suppress(IndexError):
                 while len(claims) < self.batch_size:
                     claims.append(self._leases.waiting.popleft())
         try:
             begun = await self._begin(claims)
         except INTERRUPTIONS:
-            self._give_back(claims)
+            self._release(claims)
             raise
-        if begun and self._way == "handle_task":
+        if begun and self._settings.way == "handle_task":
             await self._handle(claim)
         elif begun:
             await self._process(begun)
@@ -117,7 +115,7 @@ class AsyncExecutor:
     async def _hear_of_cancelled(self, claims: list[Claim]) -> None:
         """Ask which tasks were cancelled, unless that was done just now."""
 
-        alone = self._worker.batch_size == self._worker.concurrency == 1
+        alone = self._settings.batch_size == self._settings.concurrency == 1
         age = _NEWS_OF_ONE if alone else _NEWS
 
         def is_news() -> bool:
@@ -129,28 +127,28 @@ class AsyncExecutor:
             if is_news():
                 return
             asked = monotonic()
-            held = self._leases.claims()
+            claims_by_id = self._leases.claims()
             try:
                 conn = await self._connection()
                 try:
-                    call: Call = (sql.CANCELLED, [self._worker.name, [*held]])
-                    (rows,) = await async_send(conn, [call])
+                    asking = [self._settings.database.claimant, [*claims_by_id]]
+                    (rows,) = await async_send(conn, [(sql.CANCELLED, asking)])
                 finally:
                     await self._put_back(conn)
             except PgqError as error:
                 # The task will meet the same error.
                 logger.debug("it is not known whether tasks were cancelled: %s", error)
                 return
-        for claim in held.values():
+        for claim in claims_by_id.values():
             claim.asked = asked
         for task_id, reason in rows:
-            if not held[task_id].cancelled:
-                held[task_id].cancelled = True
+            if not claims_by_id[task_id].cancelled:
+                claims_by_id[task_id].cancelled = True
                 logger.info("task %s is cancelled: %s", task_id, reason)
 
     def _end(self, completed: Completion) -> None:
         # A single worker runs in the loop itself.
-        first = self._worker.concurrency > 1 and not self.ended
+        first = self._settings.concurrency > 1 and not self.ended
         self.ended.append(completed)
         if first:
             self._waker.wake()
@@ -161,14 +159,14 @@ class AsyncExecutor:
         try:
             with AsyncInterruptible() as block:
                 claim.interrupt = block.interrupt
-                value = await self._worker.handle_task(claim.task)
-                outcome = self._worker.outcome_of(value)
+                value = await self._hooks.handle_task(claim.task)
+                outcome = self._outcome_of(value)
                 self._completer.outage_is_over()
         except Exception as error:
             if not claim.lost:
                 outcome = self._completer.outcome_of_error(claim, error)
         except INTERRUPTIONS:
-            self._give_back([claim])
+            self._release([claim])
             raise
         claim.interrupt = None
         if outcome is not None and not claim.lost:
@@ -194,7 +192,7 @@ class AsyncExecutor:
                         self._end(Completion(claim, outcome))
                 return
         except INTERRUPTIONS:
-            self._give_back(claims)
+            self._release(claims)
             raise
         finally:
             for claim in claims:
@@ -205,11 +203,11 @@ class AsyncExecutor:
             return
         left = [claim for claim in claims if not claim.lost]
         self._leases.keep(left)
-        while left and not (self._worker.stopping or self.halted):
+        while left and not (self._hooks.stopping or self.halted):
             await self._process([left.pop(0)])
-        self._give_back(left)
+        self._release(left)
 
-    def _give_back(self, claims: list[Claim]) -> None:
+    def _release(self, claims: list[Claim]) -> None:
         for claim in claims:
             if not claim.lost:
                 self._end(Completion(claim, Released(None)))
@@ -231,7 +229,7 @@ class AsyncExecutor:
                     raise Lost(lost)
         except Exception as error:
             if conn.closed and not conn.broken:
-                raise RuntimeError(f"{self._way} closed its connection") from error
+                raise RuntimeError(f"{self._settings.way} closed its connection") from error
             if conn.closed:
                 # The task is not the one that has to wait.
                 self._completer.wait_for_database()
@@ -241,15 +239,15 @@ class AsyncExecutor:
         return completions, answers
 
     async def _call(self, conn: AsyncBatchConnection, claims: list[Claim]) -> list[Outcome]:
-        worker = self._worker
-        if self._way == "process_task":
-            return [worker.outcome_of(await worker.process_task(conn, claims[0].task))]
-        values = await worker.process_batch(conn, [claim.task for claim in claims])
+        hooks = self._hooks
+        if self._settings.way == "process_task":
+            return [self._outcome_of(await hooks.process_task(conn, claims[0].task))]
+        values = await hooks.process_batch(conn, [claim.task for claim in claims])
         if values is None:
             return [Finished(None)] * len(claims)
         outcomes = outcomes_in(values)
         if outcomes is None:
-            outcome = worker.outcome_of(values)
+            outcome = self._outcome_of(values)
             if isinstance(outcome, Finished):
                 outcome = without_result(no_outcomes(values))
             return [outcome] * len(claims)
@@ -257,7 +255,10 @@ class AsyncExecutor:
             raise ValueError(
                 f"process_batch returned {len(outcomes)} outcomes of {len(claims)} tasks"
             )
-        return [worker.outcome_of(value) for value in outcomes]
+        return [self._outcome_of(value) for value in outcomes]
+
+    def _outcome_of(self, value: Any) -> Outcome:
+        return outcome_of(value, self._hooks.encode_result)
 
     async def _finish(
         self, conn: AsyncBatchConnection, completions: Completions
@@ -296,10 +297,9 @@ class AsyncExecutor:
                 conn = self._idle.pop()
                 if not conn.closed:
                     return conn
+        database = self._settings.database
         try:
-            return await async_connect_as(
-                AsyncBatchConnection, self._worker.dsn, **self._completer.connecting
-            )
+            return await async_connect_as(AsyncBatchConnection, database.dsn, **database.options)
         except ConnectionFailed:
             self._completer.wait_for_database()
             raise

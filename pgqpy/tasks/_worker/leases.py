@@ -19,11 +19,12 @@ from typing import Any
 from psycopg.rows import tuple_row
 
 from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect
-from pgqpy.errors import PgqError, translate_errors
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._values import Task
+from pgqpy.tasks._worker.settings import Database
 
 
 @dataclass(eq=False, slots=True)
@@ -73,36 +74,27 @@ class Leases:
 
     def __init__(
         self,
-        dsn: str,
-        claimant: str,
+        database: Database,
         lease: timedelta | None,
         on_lost: Callable[[Claim], None],
-        *,
-        application_name: str,
-        prepare_threshold: int | None,
     ) -> None:
         """``on_lost`` is called in the thread, for a claim whose lease was lost."""
         self.waiting: deque[Claim] = deque()
         #: Held while a renewal is under way: the versions are unknown until its answer.
         self.renewing = threading.Lock()
         self._claims: dict[int, Claim] = {}
-        self._claimant = claimant
+        self._claimant = database.claimant
         self._lease = lease
         self._on_lost = on_lost
-        self._connect: Callable[[], Connection] = lambda: connect(
-            dsn,
-            autocommit=True,
-            application_name=application_name,
-            prepare_threshold=prepare_threshold,
-        )
-        self._conn: Connection | None = None
-        self._backoff = Backoff(0.05, 2)
-        self._changed = threading.Condition()
-        self._next = 0.0
-        self._not_before = 0.0
         self._shortest = 60.0
-        self._closed = False
-        self._thread: threading.Thread | None = None
+        self._heartbeat = Heartbeat(
+            "renew",
+            lambda: connect(database.dsn, **database.options),
+            self._renew_due,
+            self._renew_at,
+            self._not_renewed,
+            backoff=Backoff(0.05, 2),
+        )
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -121,13 +113,9 @@ class Leases:
             self._claims[claim.task.id] = claim
             first, shortest = min(first, claim.renew_at), min(shortest, claim.lease)
         self.waiting.extend(claims)
-        with self._changed:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pgqpy renew", daemon=True)
-                self._thread.start()
-            self._shortest = shortest
-            if first < self._next:
-                self._changed.notify()
+        self._shortest = shortest
+        self._heartbeat.start()
+        self._heartbeat.wake(first)
         return lost
 
     def claims(self) -> dict[int, Claim]:
@@ -155,35 +143,16 @@ class Leases:
 
     def close(self) -> None:
         """Stop all renewals."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._heartbeat.close()
 
     # --- in the thread
 
-    def _run(self) -> None:
-        try:
-            while self._wait():
-                self._renew_due()
-        finally:
-            self._disconnect()
+    def _renew_at(self) -> float:
+        due = [claim.renew_at for claim in [*self._claims.values()]]
+        # A later claim has no shorter lease, or else it wakes the thread.
+        return min(due, default=monotonic() + self._shortest / 2)
 
-    def _wait(self) -> bool:
-        """Wait until something is due. False if closed."""
-        with self._changed:
-            while not self._closed:
-                now = monotonic()
-                due = [claim.renew_at for claim in [*self._claims.values()]]
-                # A later claim has no shorter lease, or else it notifies.
-                self._next = max(min(due, default=now + self._shortest / 2), self._not_before)
-                if self._next <= now:
-                    return True
-                self._changed.wait(self._next - now)
-        return False
-
-    def _renew_due(self) -> None:
+    def _renew_due(self, conn: Connection) -> None:
         with self.renewing:
             now = monotonic()
             # Some are renewed a little early, together with others.
@@ -192,30 +161,27 @@ class Leases:
             begun = [claim for claim in due if claim not in unbegun]
             self.drop(unbegun)
             try:
-                with translate_errors():
-                    if unbegun:
-                        self._ask(sql.RELEASE, *_versions(unbegun), [None] * len(unbegun))
-                    lost = self._renew(begun) if begun else []
-            except PgqError as error:
+                if unbegun:
+                    self._ask(conn, sql.RELEASE, *_versions(unbegun), [None] * len(unbegun))
+                lost = self._renew(conn, begun) if begun else []
+            except Exception:
                 for claim in begun:
                     claim.doubtful = True
-                self._disconnect()
-                pause = self._backoff.pause()
-                self._not_before = monotonic() + pause
-                logger.warning(
-                    "leases of %s tasks could not be renewed: %s; again in %.1f s",
-                    len(begun),
-                    str(error).partition("\n")[0],
-                    pause,
-                    extra={"claimant": self._claimant, "pause": pause},
-                )
-                return
-            self._backoff.reset()
+                raise
             # Some may have been reported to the server meanwhile.
             lost = [claim for claim in lost if claim.task in self]
             self.drop(lost)
         for claim in lost:
             self._on_lost(claim)
+
+    def _not_renewed(self, error: Exception, pause: float) -> None:
+        logger.warning(
+            "leases of %s tasks could not be renewed: %s; again in %.1f s",
+            len(self),
+            str(error).partition("\n")[0],
+            pause,
+            extra={"claimant": self._claimant, "pause": pause},
+        )
 
     def _take_back(self, claim: Claim) -> bool:
         try:
@@ -224,28 +190,21 @@ class Leases:
             return False
         return True
 
-    def _renew(self, claims: list[Claim]) -> list[Claim]:
+    def _renew(self, conn: Connection, claims: list[Claim]) -> list[Claim]:
         """Renew claims; return the lost ones."""
         if any(claim.doubtful for claim in claims):
             ids = [claim.task.id for claim in claims]
-            know_versions(claims, self._ask(sql.LEASES, ids, False))
+            know_versions(claims, self._ask(conn, sql.LEASES, ids, False))
         asked = monotonic()
-        versions = dict(self._ask(sql.RENEW, *_versions(claims), self._lease))
+        versions = dict(self._ask(conn, sql.RENEW, *_versions(claims), self._lease))
         for claim in claims:
             claim.version = versions.get(claim.task.id, claim.version)
             claim.end = asked + claim.lease
         return [claim for claim in claims if claim.task.id not in versions]
 
-    def _ask(self, statement: bytes, *arguments: Any) -> list[tuple[Any, ...]]:
-        if self._conn is None:
-            self._conn = self._connect()
-        cursor = self._conn.cursor(row_factory=tuple_row)
+    def _ask(self, conn: Connection, statement: bytes, *arguments: Any) -> list[tuple[Any, ...]]:
+        cursor = conn.cursor(row_factory=tuple_row)
         return cursor.execute(statement, [self._claimant, *arguments]).fetchall()
-
-    def _disconnect(self) -> None:
-        conn, self._conn = self._conn, None
-        if conn is not None:
-            conn.close()
 
 
 def know_versions(claims: Iterable[Claim], held: Iterable[tuple[int, int]]) -> None:

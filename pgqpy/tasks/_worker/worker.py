@@ -1,42 +1,28 @@
 # WARNING: generated from pgqpy/tasks/_worker/worker_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Workers: claim tasks, work on them, and report their outcomes."""
+"""Workers: claim tasks, work on them, and complete them."""
 
 from __future__ import annotations
 
-import inspect
-import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Waker, on_stop_signals
-from pgqpy._runtime.failure import MAX_TRACEBACK, interval
-from pgqpy._runtime.log import logger
+from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
-from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy, in_short
+from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._client import claimant_name
-from pgqpy.tasks._outcome import (
-    Failed,
-    Finished,
-    Move,
-    Moved,
-    Outcome,
-    Released,
-    TaskStats,
-    without_result,
-)
+from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import Task
-from pgqpy.tasks._worker.check import check_worker
 from pgqpy.tasks._worker.loop import Loop
+from pgqpy.tasks._worker.settings import ATTRIBUTES, settings_of
 
 
-class TaskWorker:
+class TaskWorker(Stoppable):
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 
     There are three ways to work. Give a handler, or override `handle_task`: it is called outside
@@ -81,7 +67,7 @@ class TaskWorker:
     any function of the attempt (1 for the first) and the error that returns the seconds, or None
     for never; in a class, a method or a staticmethod."""
     outages: tuple[type[Exception], ...] = ()
-    """Errors that are not the task's fault: it is given back, the attempt does not count. Lost
+    """Errors that are not the task's fault: it is released, the attempt does not count. Lost
     connections, deadlocks, serialization failures, unavailable locks and full disks of PostgreSQL,
     and conflicts with others that change the same tasks, always count as such."""
 
@@ -129,30 +115,15 @@ class TaskWorker:
         transaction mode, ``listen_dsn`` goes around it, and ``prepare_threshold=None`` if it does
         not support prepared statements.
         """
+        given = locals()
+        for attribute in ATTRIBUTES:
+            if given[attribute] is not None:
+                setattr(self, attribute, given[attribute])
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
         self.name = name or claimant_name()
         self.handler = handler
-        given = {
-            "queues": queues,
-            "lease": lease,
-            "batch_size": batch_size,
-            "concurrency": concurrency,
-            "random": random,
-            "retry_policy": retry_policy,
-            "outages": outages,
-            "periodic": periodic,
-            "listen": listen,
-            "fold_interval": fold_interval,
-            "poll_interval": poll_interval,
-            "reconnect_cap": reconnect_cap,
-        }
-        for setting, value in given.items():
-            if value is not None:
-                setattr(self, setting, value)
-        self.stopping = False
-        self._waker: Waker | None = None
         self._loop: Loop | None = None
 
     # --- to be overridden
@@ -180,6 +151,14 @@ class TaskWorker:
         """
         raise NotImplementedError
 
+    def policy_of(self, task: Task) -> RetryPolicy:
+        """Return the retry policy for a task."""
+        return self.retry_policy
+
+    def encode_result(self, value: Any) -> str | None:
+        """Return the value for a task as JSON; None for none."""
+        return sql.jsonb_or_null(value)
+
     def on_task_lost(self, task: Task) -> None:
         """Called when another worker may have the task now; further work on it is in vain.
 
@@ -206,7 +185,7 @@ class TaskWorker:
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Work until `stop`, or with ``until_empty`` until no task is available, also none that its
-        own tasks have pushed or unblocked.
+        own tasks have pushed or unblocked. Running tasks are completed, others released.
 
         Survives errors of tasks, the loss of the database, and of some of its queues, on which it
         works again when they are back. Raises TaskQueueNotFound, ConnectionFailed if it cannot
@@ -216,28 +195,13 @@ class TaskWorker:
         In the main thread SIGTERM and SIGINT stop it (a second one, at once), unless
         ``handle_signals`` is false; handlers are as before when it returns.
         """
-        check_worker(self)
-        self._waker = Waker()
-        self._loop = Loop(self, self._waker, until_empty=until_empty)
-        signals = on_stop_signals(self.stop) if handle_signals else nullcontext()
-        try:
-            with signals:
+        settings = settings_of(self, TaskWorker, until_empty=until_empty)
+        with self._running(handle_signals=handle_signals) as waker:
+            self._loop = Loop(settings, self, waker)
+            try:
                 self._loop.run()
-        finally:
-            self.stopping = False
-            self._loop = None
-            waker, self._waker = self._waker, None
-            waker.close()
-
-    def stop(self) -> None:
-        """Make `run` return when the running tasks are done.
-
-        Tasks that were claimed and have not begun are given back. Call it from any thread (asyncio:
-        the event loop's), also before `run`.
-        """
-        self.stopping = True
-        if self._waker is not None:
-            self._waker.wake()
+            finally:
+                self._loop = None
 
     def has(self, task: Task) -> bool:
         """Whether the lease of a running task is not known to be lost. Call it from any thread: for
@@ -245,62 +209,6 @@ class TaskWorker:
         loop = self._loop
         return loop is not None and task in loop.leases
 
-    # --- decisions
-
-    def policy_of(self, task: Task) -> RetryPolicy:
-        """Return the retry policy for a task."""
-        return self.retry_policy
-
-    def pushes_periodic(self) -> bool:
-        """Whether it pushes periodic tasks, between the others."""
+    def _pushes_periodic(self) -> bool:
+        """Whether the loop pushes periodic tasks, between the others."""
         return self.periodic
-
-    def encode_result(self, value: Any) -> str | None:
-        """Return the value for a task as JSON; None for none."""
-        return sql.jsonb_or_null(value)
-
-    def outcome_of(self, value: Any) -> Outcome:
-        """Return the outcome for a task's value. Raises DeadLetter, ValueError."""
-        if isinstance(value, Retry):
-            delay = interval(value.delay, "the delay to retry after")
-            if delay < timedelta():
-                raise ValueError("the delay to retry after is negative")
-            return Released(delay)
-        if isinstance(value, DeadLetter):
-            return Failed(_described(value.reason, value.__cause__), None, value)
-        if isinstance(value, Move):
-            return Moved(value.change)
-        if inspect.iscoroutine(value):
-            value.close()
-            raise DeadLetter("a coroutine was returned, which was not awaited")
-        try:
-            return Finished(self.encode_result(value))
-        except Exception as error:
-            return without_result(error)
-
-    def outcome_of_error(self, task: Task, error: Exception) -> Outcome:
-        """Return the outcome of a task for which an error was raised that is no outage."""
-        try:
-            if isinstance(error, Retry | DeadLetter | Move):
-                return self.outcome_of(error)
-            chosen = self.policy_of(task)(task.attempts, error)
-            delay = None if chosen is None else interval(chosen, "the delay of the retry_policy")
-            if delay is not None and delay < timedelta():
-                raise ValueError("the delay of the retry_policy is negative")
-        except Exception as worse:
-            logger.exception("task %s failed, and the retry policy, too", task.id)
-            return Failed(_described(in_short(worse), worse), timedelta(minutes=1), error)
-        return Failed(_described(in_short(error), error), delay, error)
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The fields of every log line."""
-        return {"queues": sql.queue_names(self.queues), "claimant": self.name}
-
-
-def _described(reason: str, error: BaseException | None) -> str:
-    """Join a reason and the traceback, whose end is most informative."""
-    if error is None:
-        return reason
-    text = "".join(traceback.format_exception(error)).rstrip()
-    return f"{reason}\n\n{text[-MAX_TRACEBACK:]}"

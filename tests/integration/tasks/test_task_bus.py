@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from pgqpy.tasks import Task, Tasks, TaskWorker
+from pgqpy.tasks._worker.claimer import Claimer
 from pgqpy.tasks._worker.loop import Loop
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE
@@ -283,8 +284,9 @@ def waiting(dsn: str, conn: Connection) -> Iterator[Waiting]:
 
 @pytest.fixture
 def listening(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Waiting:
-    """A waiting worker that looks again only after signals."""
-    monkeypatch.setattr("pgqpy.tasks._worker.loop._FIRST_LOOK", 3600.0)
+    """A waiting worker that looks again only after signals, folded into one an interval."""
+    monkeypatch.setattr("pgqpy.tasks._worker.claimer._FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(Waiting, "fold_interval", request.param)
     worker: Waiting = request.getfixturevalue("waiting")
     wait_until_asleep(worker)
     return worker
@@ -296,7 +298,7 @@ def wait_until_asleep(worker: Waiting) -> None:
         (loop := worker._loop)
         and (signal := loop._notifier)
         and signal.listening
-        and loop._look_at > monotonic() + 1000
+        and loop._claimer._look_at > monotonic() + 1000
     ):
         assert monotonic() < deadline
         sleep(0.01)
@@ -309,34 +311,35 @@ def test_a_waiting_worker_gets_what_is_pushed(conn: Connection, waiting: Waiting
         sleep(0.1 * number)  # asleep more or less deeply
 
 
+@pytest.mark.parametrize("listening", [3600.0], indirect=True)
 def test_signals_now_and_then_are_answered_at_once(conn: Connection, listening: Waiting) -> None:
-    listening.fold_interval = 3600.0
     for number in range(3):
         wait_until_asleep(listening)
         Tasks(conn).push(QUEUE, number)
         assert listening.got.get(timeout=PATIENCE) == number
 
 
+@pytest.mark.parametrize("listening", [1.0], indirect=True)
 def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     conn: Connection, listening: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts: Counter[str] = Counter()
 
-    def count(name: str) -> None:
-        method = getattr(Loop, name)
+    def count(owner: type, name: str) -> None:
+        method = getattr(owner, name)
 
-        def counted(shift: Loop, *args: Any) -> Any:
+        def counted(self: Any, *args: Any) -> Any:
             counts[name] += 1
-            counts[f"{name}, with tasks"] += shift._found > 0
-            return method(shift, *args)
+            counts[f"{name}, with tasks"] += owner is Claimer and self._found > 0
+            return method(self, *args)
 
-        monkeypatch.setattr(Loop, name, counted)
+        monkeypatch.setattr(owner, name, counted)
 
-    count("_answered")
-    count("_turn")
+    count(Claimer, "answered")
+    count(Loop, "_turn")
     # Claims grow, however long each of them takes.
-    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
-    listening.fold_interval = fold = 1.0
+    monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", 1e9)
+    fold = listening.fold_interval
     began = monotonic()
     Tasks(conn).push(QUEUE, 0)
     assert listening.got.get(timeout=PATIENCE) == 0
@@ -348,9 +351,9 @@ def test_a_stream_of_pushes_wakes_a_worker_once_an_interval(
     got = {listening.got.get(timeout=PATIENCE) for _ in range(1, 100)}
     assert got == {*range(1, 100)}
     # Others may find nothing: their tasks had been claimed with the one before.
-    assert 1 < counts["_answered, with tasks"] <= 4 + (monotonic() - began) / fold
+    assert 1 < counts["answered, with tasks"] <= 4 + (monotonic() - began) / fold
     # Nor does it spin between them.
-    assert counts["_turn"] < 20 * counts["_answered"]
+    assert counts["_turn"] < 20 * counts["answered"]
 
 
 def test_a_scheduled_task_wakes_its_worker_when_it_is_due(

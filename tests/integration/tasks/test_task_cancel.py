@@ -468,7 +468,7 @@ def test_a_job_that_is_cancelled_and_does_not_look_runs_no_second_time(
     assert runs == [1]
     if kind == "fails":
         wait_for(lambda: [each for each in caplog.messages if "goes to the error queue" in each])
-        assert "work.failed after attempt 1 (cancelled: too expensive): ValueError" in caplog.text
+        assert "work.failed (cancelled: too expensive) after attempt 1: ValueError" in caplog.text
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

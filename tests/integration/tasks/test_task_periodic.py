@@ -373,7 +373,7 @@ def test_workers_push_whatever_is_due(tasks: Connection, dsn: str, kind: str) ->
 def test_a_worker_that_waits_pushes_what_is_due(
     tasks: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgqpy.tasks._worker.loop.LOOK", 0.2)
+    monkeypatch.setattr("pgqpy.tasks._worker.exchange.LOOK", 0.2)
     done = threading.Event()
     worker = TaskWorker(dsn, QUEUE, lambda task: done.set())
     worker.poll_interval = 3600.0

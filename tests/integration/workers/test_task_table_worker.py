@@ -19,7 +19,7 @@ import pgqpy
 from pgqpy.errors import InvalidConsumer, InvalidTaskTable
 from pgqpy.retry import DeadLetter, FixedDelay, Retry
 from pgqpy.tasks import AsyncTableWorker, TableWorker, TaskColumnNames
-from pgqpy.tasks._rows.executor import RowExecutor
+from pgqpy.tasks._rows.transactions import RowTransactions
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
@@ -333,18 +333,18 @@ def test_a_worker_knows_when_a_row_is_due(dsn: str, mail: Connection) -> None:
 def test_a_row_that_becomes_due_after_the_look_does_not_wait_for_the_next(
     dsn: str, mail: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = RowExecutor._look
+    look = RowTransactions.look
 
-    def look_early(lane: RowExecutor, conn: Any, table: Any) -> Any:
-        rows = look(lane, conn, table)
+    def look_early(transactions: RowTransactions, **options: Any) -> Any:
+        rows = look(transactions, **options)
         if not rows:
             mail.execute(
                 "update mail set next_attempt = clock_timestamp() where last_attempt is null"
             )
-            conn.execute("select pg_sleep(0.2)")
+            transactions.current[0].execute("select pg_sleep(0.2)")
         return rows
 
-    monkeypatch.setattr(RowExecutor, "_look", look_early)
+    monkeypatch.setattr(RowTransactions, "look", look_early)
     mail.execute("insert into mail (id, next_attempt) values (1, now() + interval '1 hour')")
     with running(Patient(dsn)):
         wait_until(lambda: sent(mail) == [1])

@@ -14,7 +14,7 @@ import pytest
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
 from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
-from pgqpy.tasks._worker.loop import Loop
+from pgqpy.tasks._worker.exchange import Exchange
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, running
 from tests.fixtures.fix_ticker import eventually
@@ -41,15 +41,15 @@ def test_a_worker_with_batches_of_one_asks_once_for_each_task(
     asked: Counter[str] = Counter()
 
     def count(name: str) -> None:
-        method = getattr(Loop, name)
+        method = getattr(Exchange, name)
 
-        def counted(*args: Any) -> Any:
+        def counted(*args: Any, **options: Any) -> Any:
             asked[name] += 1
-            return method(*args)
+            return method(*args, **options)
 
-        monkeypatch.setattr(Loop, name, counted)
+        monkeypatch.setattr(Exchange, name, counted)
 
-    count("_ask")
+    count("ask")
     count("_finish_and_claim")
     ids = tasks.push_many("work", range(20))
     seen: list[int] = []
@@ -57,7 +57,7 @@ def test_a_worker_with_batches_of_one_asks_once_for_each_task(
     assert sorted(seen) == ids
     assert left(conn) == []
     assert asked["_finish_and_claim"] == 20
-    assert asked["_ask"] < 25
+    assert asked["ask"] < 25
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -91,7 +91,7 @@ def test_a_batch_is_one_transaction_and_each_alone_if_one_fails(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Batches grow, however long they take.
-    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", 1e9)
     tasks.create_queue("next")
     tasks.push_many("work", ["good"] * 90 + ["move"])
     tasks.push("work", "bad", priority=-1)
@@ -314,15 +314,16 @@ def test_log_and_hook_say_what_became_of_a_task_that_failed(
     worker = type("Failing", (TaskWorker,), {way: fail, "on_task_failed": hear})
     # Its own policy would go on for ever.
     worker(dsn, "work", retry_policy=FixedDelay(0, attempts=None)).run(until_empty=True)
-    said = f"task {task_id} of queue work goes to the error queue {queue} after attempt 2"
+    end = f"goes to the error queue {queue} (max_attempts = 2) after attempt 2"
+    said = f"task {task_id} of queue work {end}"
     assert heard == [
         (1, timedelta(), [], "work"),
-        (2, None, [f"{said} (max_attempts = 2)"], queue),
+        (2, None, [said], queue),
     ]
     logged = [record.getMessage() for record in caplog.records if record.name == "pgqpy"]
     assert logged[-2:] == [
         f"task {task_id} of queue work failed in attempt 1, again in 0.0 s: ValueError: no luck",
-        f"{said} (max_attempts = 2): ValueError: no luck",
+        f"{said}: ValueError: no luck",
     ]
 
 

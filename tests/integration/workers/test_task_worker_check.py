@@ -20,10 +20,13 @@ async def _coroutine(task: Task) -> None: ...
     [
         ({}, "must have one of a handler, process_task and process_batch"),
         ({"handler": 5}, "the handler 5 cannot be called"),
-        ({"handler": _coroutine}, "use AsyncTaskWorker"),
+        ({"handler": _coroutine}, "classes of asyncio begin with Async"),
         ({"handler": lambda: None}, r"called with \(task\)"),
         ({"handler": print, "queues": []}, "Give the name of a task queue"),
-        ({"handler": print, "batch_size": 0}, "batch_size is 0; it must be 1 or more"),
+        (
+            {"handler": print, "batch_size": 0},
+            "batch_size is 0; it must be a whole number, at least 1",
+        ),
         ({"handler": print, "concurrency": -1}, "concurrency is -1"),
         ({"handler": print, "lease": 0}, "lease is 0"),
         ({"handler": print, "lease": "soon"}, "lease is 'soon'"),

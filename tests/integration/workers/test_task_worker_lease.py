@@ -184,7 +184,7 @@ def test_what_has_not_begun_by_half_of_its_lease_is_given_back(
     dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More are claimed at once, however long they take.
-    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", 1e9)
     waiting: list[int] = []
 
     def handle(task: Task) -> None:
@@ -290,7 +290,7 @@ def test_a_renewal_whose_answer_was_lost_does_not_cost_the_task(
         def handle_task(self, task: Task) -> None:
             renewal_waits(conn)
             assert self._loop is not None
-            renewing = self._loop.leases._conn
+            renewing = self._loop.leases._heartbeat._conn
             assert renewing is not None
             with socket.fromfd(renewing.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as its:
                 its.shutdown(socket.SHUT_RDWR)

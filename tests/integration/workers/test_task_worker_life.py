@@ -92,7 +92,7 @@ def test_a_worker_that_waits_gets_what_is_pushed_and_what_becomes_due(
     Waiting.listen = listen
     if listen:
         # It is LISTEN that wakes it, or the time at which a task is due.
-        monkeypatch.setattr("pgqpy.tasks._worker.loop._FIRST_LOOK", 3600.0)
+        monkeypatch.setattr("pgqpy.tasks._worker.claimer._FIRST_LOOK", 3600.0)
     tasks.create_queue("other")
     with running(Waiting(dsn)):
         for number in range(10):
@@ -108,10 +108,10 @@ def test_a_worker_that_has_no_room_does_not_spin_when_it_hears_of_tasks(
     turns = 0
     turn = Loop._turn
 
-    def counted(shift: Loop) -> bool:
+    def counted(loop: Loop) -> bool:
         nonlocal turns
         turns += 1
-        return turn(shift)
+        return turn(loop)
 
     def handle(task: Task) -> None:
         busy.release()

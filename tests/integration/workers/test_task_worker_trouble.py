@@ -213,8 +213,8 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
             if not held.is_set() and len(tasks) >= 32:
                 held.set()
                 # From here on all batches are too slow.
-                monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", -1.0)
-                monkeypatch.setattr("pgqpy.tasks._worker.loop._SLOW", -1.0)
+                monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", -1.0)
+                monkeypatch.setattr("pgqpy.tasks._worker.claimer._SLOW", -1.0)
                 end = time.monotonic() + PATIENCE
                 while len(delay) < 5 and time.monotonic() < end:
                     time.sleep(0.01)
@@ -222,7 +222,7 @@ def test_batches_of_before_do_not_disturb_a_worker_that_claims_fewer_now(
             elif held.is_set():
                 delay.append(len(tasks))
 
-    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", 1e9)
     tasks.push_many("work", range(600))
     Slower(dsn).run(until_empty=True)
     assert meanwhile[0] >= 5
@@ -428,7 +428,7 @@ def test_an_outage_costs_all_tasks_that_it_met_the_same_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Batches grow, however long they take.
-    monkeypatch.setattr("pgqpy.tasks._worker.loop._QUICK", 1e9)
+    monkeypatch.setattr("pgqpy.tasks._worker.claimer._QUICK", 1e9)
 
     class Away(TaskWorker):
         queues = "work"
@@ -546,11 +546,15 @@ def test_a_renewal_that_waits_for_the_session_of_its_tasks_transaction_is_not_wa
         lease = 2
 
         def process_task(self, conn: pgqpy.Connection, task: Task) -> None:
-            super().process_task(conn, task)
             assert self._loop is not None
-            renewing = self._loop.leases.renewing
+            leases = self._loop.leases
             end = time.monotonic() + PATIENCE
-            while not renewing.locked():
+            # It is connected before the task has the only session.
+            while leases._heartbeat._conn is None:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            super().process_task(conn, task)
+            while not leases.renewing.locked():
                 assert time.monotonic() < end
                 time.sleep(0.01)
 

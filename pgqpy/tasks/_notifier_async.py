@@ -1,4 +1,4 @@
-"""Notifications of pushed tasks."""
+"""Notifications of tasks and rows."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from psycopg import AsyncCursor
 from pgqpy._runtime.listener_async import AsyncSubscriber
 
 
-class AsyncTaskNotifier(AsyncSubscriber):
-    """Receiver of notifications of a worker's queues."""
+class AsyncNotifier(AsyncSubscriber):
+    """Receiver of notifications of a worker's queues, or of its table."""
 
     probe = ""
-    subject = "tasks"
 
-    def __init__(self, dsn: str, queues: Collection[str]) -> None:
+    def __init__(self, dsn: str, channel: str, payloads: Collection[str], subject: str) -> None:
         #: Whether there may be tasks that were not looked for yet.
         self.heard = False
-        self._queues = frozenset(queues)
-        super().__init__(dsn, ", ".join(queues))
+        self.subject = subject
+        self._channel = channel
+        self._payloads = frozenset(payloads)
+        super().__init__(dsn, ", ".join(payloads))
 
     async def channel(self, cursor: AsyncCursor[Any]) -> str:
-        return "pgq_task"
+        return self._channel
 
     def hear(self, payload: str) -> None:
-        if payload in self._queues:
+        if payload in self._payloads:
             self.heard = True
             self._wake()
 

@@ -1,15 +1,19 @@
-"""A table of the application whose rows are tasks: its columns, and the statements on it."""
+"""A table of the application whose rows are tasks: its columns, its rows, the statements on it."""
 
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from time import monotonic
+from typing import Any, ClassVar, Self
 
+import psycopg
 from psycopg import sql
-
-from pgqpy.tasks._rows.row import RowOutcome
+from psycopg.types.datetime import DateLoader, TimestampLoader, TimestamptzLoader
 
 DESCRIBE = b"select * from pgq_task.describe_table(%s::regclass, %s)"
 #: Makes the planner read rows in the order of the index, whatever the statistics: a backlog, or
@@ -22,6 +26,14 @@ PLAN = (
 PLANNED = ["enable_seqscan", "enable_bitmapscan", "enable_sort", "plan_cache_mode"]
 CURRENT = b"select current_setting(x) from unnest(%s::text[]) with ordinality o (x, n) order by n"
 WANT_QUIET = b"select pgq_task.want_quiet(%s::regclass, %s)"
+
+BEGINNING = "-infinity"
+
+#: Seconds before the mark from which the next look begins if one has found nothing.
+MARGIN = 10.0
+#: Seconds from one full look to the next, at least, and a multiple of the last one's duration.
+FULL_EVERY = 1.0
+FULL_SHARE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +54,63 @@ class TaskColumnNames:
     def json(self) -> str:
         """Return the names for the functions of pgq_task."""
         return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row; ``key`` and ``next_attempt`` are texts. If it is ``left``, an earlier attempt did not
+    end; ``values`` are empty if they could not be read, for the reason in ``error``."""
+
+    key: tuple[str, ...]
+    next_attempt: str
+    attempts: int
+    left: bool
+    values: dict[str, Any]
+    error: Exception | None = None
+
+    @classmethod
+    def of(cls, record: tuple[Any, ...], width: int, names: list[str]) -> Self:
+        """Return the row of a claim's record, whose key has ``width`` columns."""
+        # After the keys come next_attempt, attempts, whether it was left, and the plan.
+        next_attempt, attempts, left = record[width : width + 3]
+        values = dict(zip(names, record[width + 4 :], strict=True))
+        return cls(record[:width], next_attempt, attempts, left, values)
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """The outcome of a row.
+
+    ``key`` is that of its table, as text. ``status`` and ``error`` None: unchanged. ``delay``
+    None: the row is not due any more. ``told`` is passed to `on_row_failed`.
+    """
+
+    key: tuple[str, ...]
+    status: str | None
+    delay: timedelta | None = None
+    error: str | None = None
+    told: tuple[dict[str, Any], Exception, timedelta | None] | None = None
+
+
+class RowLost(Exception):
+    """The process, or its connection, ended while it worked on the row."""
+
+    #: The attempts in a row that may be lost before the row is given up, whatever the retry policy.
+    MOST: ClassVar = 5
+
+    def __init__(self, times: int = 1) -> None:
+        again = f" ({times} times in a row)" if times > 1 else ""
+        super().__init__(f"the process, or its connection, ended while it worked on the row{again}")
+        self.times = times
+
+    @classmethod
+    def after(cls, last_error: object) -> Self:
+        """Return the error after one more loss than a row's last_error reports."""
+        told = _LOST.match(last_error) if isinstance(last_error, str) else None
+        return cls(1 + int(told[1] or 1) if told else 1)
+
+
+_LOST = re.compile(r"RowLost: [^(]*(?:\((\d+) times in a row\))?$")
 
 
 class TaskTable:
@@ -133,6 +202,15 @@ class TaskTable:
         """Return the statement that deletes rows, and its values."""
         return self.delete, self._keys(outcomes)
 
+    def restored(self, row: TableRow, lost: RowOutcome) -> tuple[bytes, list[Any]]:
+        """Return the statement that restores a row whose outcome was written in advance, and its
+        values."""
+        names, was = self.names, row.values
+        return self.restore, [
+            *(was[names.status], row.next_attempt, was[names.attempts], was[names.last_error]),
+            *(*row.key, row.attempts + 1, lost.error),
+        ]
+
     def _keys(self, outcomes: list[RowOutcome]) -> list[Any]:
         """Return, for each column of the key, its values."""
         return [list(values) for values in zip(*(outcome.key for outcome in outcomes), strict=True)]
@@ -144,3 +222,63 @@ def _quoted(name: str) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("%", "%%")
+
+
+class TableMarks:
+    """The place to look for due rows; the executors of a worker share it.
+
+    A finished row leaves a dead entry in the index until vacuum removes it, which is impossible
+    while an old transaction stays open. So a look does not begin at the start of the index, but
+    where the last one found a row. Rows before that place, inserted by a slow transaction or given
+    an earlier time, are found from time to time by a full look.
+    """
+
+    def __init__(self) -> None:
+        self._ahead = BEGINNING
+        self._full_at = 0.0
+        #: Held by the executor that works on a row that was left. A process works on one at a
+        #: time: if it is killed, the attempt counts for each of them.
+        self.alone = threading.Lock()
+
+    def looks(self) -> list[tuple[str, float]]:
+        """Return where to begin, and the seconds before that; if nothing is found, the next."""
+        if self._ahead == BEGINNING or monotonic() >= self._full_at:
+            return [(BEGINNING, 0.0)]
+        return [(self._ahead, 0.0), (self._ahead, MARGIN)]
+
+    def looked(self, where: str, first: str | None, took: float) -> None:
+        """Record a look from there that took ``took`` seconds; ``first`` is the first row's
+        time."""
+        if where == BEGINNING:
+            self._full_at = monotonic() + max(FULL_EVERY, FULL_SHARE * took)
+        if first is not None:
+            self._ahead = first
+
+
+_LAST, _FIRST = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
+
+
+class _InfiniteDate(DateLoader):
+    """Maps PostgreSQL's infinity to Python's last or first date."""
+
+    def load(self, data: Any) -> date:
+        ends = {b"infinity": _LAST.date(), b"-infinity": _FIRST.date()}
+        return ends.get(bytes(data)) or super().load(data)
+
+
+class _InfiniteTime(TimestampLoader):
+    def load(self, data: Any) -> datetime:
+        ends = {b"infinity": _LAST.replace(tzinfo=None), b"-infinity": _FIRST.replace(tzinfo=None)}
+        return ends.get(bytes(data)) or super().load(data)
+
+
+class _InfiniteTimeOfZone(TimestamptzLoader):
+    def load(self, data: Any) -> datetime:
+        return {b"infinity": _LAST, b"-infinity": _FIRST}.get(bytes(data)) or super().load(data)
+
+
+def read_infinity(adapters: psycopg.adapt.AdaptersMap) -> None:
+    """Read infinite dates and times as Python's last and first ones."""
+    adapters.register_loader("date", _InfiniteDate)
+    adapters.register_loader("timestamp", _InfiniteTime)
+    adapters.register_loader("timestamptz", _InfiniteTimeOfZone)

@@ -1,7 +1,7 @@
-# WARNING: generated from pgqpy/tasks/_worker/notifier_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/tasks/_notifier_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Notifications of pushed tasks."""
+"""Notifications of tasks and rows."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from psycopg import Cursor
 from pgqpy._runtime.listener import Subscriber
 
 
-class TaskNotifier(Subscriber):
-    """Receiver of notifications of a worker's queues."""
+class Notifier(Subscriber):
+    """Receiver of notifications of a worker's queues, or of its table."""
 
     probe = ""
-    subject = "tasks"
 
-    def __init__(self, dsn: str, queues: Collection[str]) -> None:
+    def __init__(self, dsn: str, channel: str, payloads: Collection[str], subject: str) -> None:
         #: Whether there may be tasks that were not looked for yet.
         self.heard = False
-        self._queues = frozenset(queues)
-        super().__init__(dsn, ", ".join(queues))
+        self.subject = subject
+        self._channel = channel
+        self._payloads = frozenset(payloads)
+        super().__init__(dsn, ", ".join(payloads))
 
     def channel(self, cursor: Cursor[Any]) -> str:
-        return "pgq_task"
+        return self._channel
 
     def hear(self, payload: str) -> None:
-        if payload in self._queues:
+        if payload in self._payloads:
             self.heard = True
             self._wake()
 

@@ -1,0 +1,152 @@
+"""What a worker's loop says to the server, on a connection of its own."""
+
+from __future__ import annotations
+
+import math
+from time import monotonic
+from typing import Any
+
+from psycopg import AsyncCursor
+from psycopg.rows import tuple_row
+
+from pgqpy._runtime.log import logger
+from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
+from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
+from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._jobs.due_async import LOOK, async_push_due
+from pgqpy.tasks._worker.completer_async import async_send
+from pgqpy.tasks._worker.completion import Completions
+from pgqpy.tasks._worker.settings import Settings
+
+_SWEEP = 1.0
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+class AsyncExchange:
+    """Completes and claims tasks in one round trip; sweeps queues, and pushes periodic tasks."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        #: Without those that were dropped meanwhile.
+        self._queues = settings.queues
+        self._has_claimed = False
+        self._conn: AsyncConnection | None = None
+        self._cursor: AsyncCursor[Any] | None = None
+        self._sweep_at = 0.0
+        self.push_at = 0.0 if settings.pushes_periodic else math.inf
+
+    async def connection(self) -> AsyncConnection:
+        """Return the connection; connects if needed."""
+        if self._conn is None or self._conn.closed:
+            database = self._settings.database
+            self._conn = await async_connect(database.dsn, **database.options)
+            await async_read_committed(self._conn)
+        return self._conn
+
+    async def close(self) -> None:
+        """Close the connection; the next use opens another."""
+        if self._conn is not None:
+            await self._conn.close()
+
+    async def ask(
+        self, completions: Completions, room: int, *, arm: bool, last: bool
+    ) -> tuple[list[list[Any]], float | None, list[Any]]:
+        """Complete tasks and claim ``room`` others, in one round trip and one transaction.
+
+        Returns the answers to the completions, the seconds until a task is due, and the rows of
+        claimed tasks. ``arm`` asks for notifications; ``last`` looks where a claim does not.
+        """
+        settings = self._settings
+        one = completions.one_finished
+        if one is not None and room == len(self._queues) == 1 and not arm:
+            claim, result = one
+            finish = [settings.database.claimant, claim.task.id, claim.version, *self._queues]
+            arguments = [*finish, result, settings.lease, settings.random]
+            return [[]], None, await self._finish_and_claim(arguments)
+        calls = completions.calls()
+        kinds = len(calls)
+        if arm:
+            calls.append((sql.SET_WAITING, [self._queues]))
+        if last:
+            calls.append((sql.CATCH_UP, [self._queues]))
+        if room:
+            asked = [self._queues, settings.database.claimant, settings.lease, room]
+            calls.append((sql.CLAIM_FOR_WORKER, [*asked, settings.random]))
+        answers = await async_send(await self.connection(), calls)
+        self._has_claimed = self._has_claimed or bool(room)
+        due = answers[kinds][0][0] if arm else None
+        return (
+            answers[:kinds],
+            None if due is None else due.total_seconds(),
+            answers[-1] if room else [],
+        )
+
+    async def _finish_and_claim(self, arguments: list[Any]) -> list[Any]:
+        """Use always the same cursor: a new one must find out how values are sent and loaded, which
+        takes longer than all the rest."""
+        conn = await self.connection()
+        if self._cursor is None or self._cursor.connection is not conn:
+            self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
+        with translate_errors():
+            await self._cursor.execute(sql.FINISH_AND_CLAIM_FOR_WORKER, arguments)
+            return await self._cursor.fetchall()
+
+    async def forget_dropped(self) -> bool:
+        """Go on without dropped queues. False if none is left, or if it has claimed nothing yet:
+        then their names may be wrong."""
+        left = await self._existing()
+        gone = [queue for queue in self._queues if queue not in left]
+        if not (self._has_claimed and left and gone):
+            return False
+        logger.warning(
+            "worker %s goes on without what was dropped: %s",
+            self._settings.database.claimant,
+            ", ".join(gone),
+            extra=self._settings.fields,
+        )
+        self._queues = left
+        return True
+
+    async def _existing(self) -> list[str]:
+        conn = await self.connection()
+        existing = []
+        for queue in self._settings.queues:
+            try:
+                await async_send(conn, [(sql.QUEUE_EXISTS, [queue])])
+            except TaskQueueNotFound:
+                continue
+            existing.append(queue)
+        return existing
+
+    async def sweep(self) -> bool:
+        """Sweep the queues now and then; any worker may do it. True if that may have made tasks
+        visible that claims did not find."""
+        if monotonic() < self._sweep_at:
+            return False
+        conn = await self.connection()
+        self._sweep_at = monotonic() + _SWEEP
+        try:
+            (((swept,),),) = await async_send(conn, [(sql.SWEEP, [])])
+        except PgqError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            # Another session has locked what it needs; the next sweep begins anew.
+            return False
+        if len(self._queues) < len(self._settings.queues):
+            self._queues = await self._existing()
+        return bool(swept)
+
+    async def push_due(self) -> None:
+        """Push periodic tasks: the program that made them may run no workers."""
+        try:
+            seconds = await async_push_due(await self.connection())
+        except ImportError as error:
+            self.push_at = math.inf
+            logger.warning(
+                "worker %s pushes no periodic tasks: %s",
+                self._settings.database.claimant,
+                error,
+                extra=self._settings.fields,
+            )
+            return
+        self.push_at = monotonic() + (LOOK if seconds is None else min(seconds, LOOK))
