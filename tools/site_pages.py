@@ -7,8 +7,10 @@ A hook of MkDocs (mkdocs.yml). The SQL reference is made of the function headers
 from __future__ import annotations
 
 import re
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -52,6 +54,8 @@ FUNCTION = re.compile(
 # A function that is created several times, under these names.
 TEMPLATES = {"pgq.%1$s": ["pgq.sqltriga", "pgq.logutriga", "pgq.jsontriga"]}
 HEADER = re.compile(r"(?:--.*\n)+")
+COLUMN = re.compile(r"(?P<name>\S.*?) +- (?P<text>.*)")
+CALL = re.compile(r"(?P<name>pgq\w*\.[a-z]\w+)\((?P<inputs>\d*)\)")
 HEADING = re.compile(r" (Parameters|Trigger arguments|Returns|Errors|Returns, Errors|Notes):(.*)")
 
 
@@ -64,15 +68,23 @@ class Function:
     returns: str
     text: str
 
-    def markdown(self) -> str:
-        arguments = re.sub(r"\s+", " ", self.arguments).strip()
-        inputs = [a.strip() for a in arguments.split(", ") if a and not a.startswith("out ")]
-        outputs = [a.strip()[4:] for a in arguments.split(", ") if a.startswith("out ")]
+    @property
+    def inputs(self) -> list[str]:
+        return [each for each in self._arguments if not each.startswith("out ")]
+
+    @property
+    def _arguments(self) -> list[str]:
+        return re.sub(r"\s+", " ", self.arguments).strip().split(", ") if self.arguments else []
+
+    def markdown(self, anchor: str) -> str:
+        outputs = [each[4:] for each in self._arguments if each.startswith("out ")]
         result = f"({', '.join(outputs)})" if outputs else self.returns
         if outputs and self.returns.startswith("setof"):
             result = f"setof {result}"
-        call = f"{self.name}({', '.join(inputs)})\n    -> {result}"
-        return f"## {self.name}\n\n```\n{call}\n```\n\n{self.text}\n"
+        call = f"{self.name}({', '.join(self.inputs)})"
+        wrapped = textwrap.wrap(f"{call} -> {result}", 92, subsequent_indent="    ")
+        code = "\n".join(wrapped)
+        return f"## {self.name} {{ #{anchor} }}\n\n```sql\n{code}\n```\n\n{self.text}\n"
 
 
 def functions(sql: str) -> Iterator[Function]:
@@ -88,7 +100,7 @@ def functions(sql: str) -> Iterator[Function]:
 
 
 def _text(lines: list[str]) -> str:
-    """Return a header as Markdown: prose unchanged, columns as code."""
+    """Return a header as Markdown: prose unchanged, columns as a list."""
     blocks: list[tuple[str, list[str]]] = [("", [])]
     for line in lines:
         heading = HEADING.fullmatch(line)
@@ -104,8 +116,17 @@ def _text(lines: list[str]) -> str:
 def _block(heading: str, text: str) -> str:
     if not heading:
         return text
-    in_columns = any(re.search(r"\S {2,}-? ?\S| - ", line) for line in text.splitlines())
-    return f"**{heading}**\n\n```\n{text}\n```" if in_columns else f"**{heading}:** {text}"
+    items: list[str] = []
+    for line in text.splitlines():
+        if item := COLUMN.match(line):
+            items.append(f"- `{item['name']}`: {item['text']}")
+        elif items and line.startswith(" "):
+            items[-1] += f" {line.strip()}"
+        else:
+            items.append(f"\n{line}" if items and items[-1].startswith("- ") else line)
+    if any(item.startswith("- ") for item in items):
+        return f"**{heading}**\n\n" + "\n".join(items)
+    return f"**{heading}:** {text}"
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -113,7 +134,7 @@ def on_config(config: MkDocsConfig) -> None:
     for group in config.nav or ():
         for item in group.get("Reference", ()):
             if isinstance(item, dict) and item.get("SQL") == "reference/sql":
-                item["SQL"] = [f"reference/sql/{slug(title)}.md" for title in SECTIONS]
+                item["SQL"] = [{title: f"reference/sql/{slug(title)}.md"} for title in SECTIONS]
 
 
 # Files of the root that are pages, too.
@@ -127,7 +148,7 @@ LINK = re.compile(r"\[(?P<text>[^]]+)\]\((?P<path>[^)#]+)(?P<anchor>#[^)]*)?\)")
 
 def on_files(files: Files, config: MkDocsConfig) -> None:
     pages = {page: (ROOT / file).read_text(encoding="utf-8") for file, page in ROOT_PAGES.items()}
-    pages |= {f"reference/sql/{slug(title)}.md": page(title) for title in SECTIONS}
+    pages |= sql_pages()
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
 
@@ -145,10 +166,32 @@ def site_link(link: re.Match[str]) -> str:
     return link[0] if page == path else f"[{link['text']}]({page}{link['anchor'] or ''})"
 
 
-def page(title: str) -> str:
-    """Return a page of the SQL reference: the functions of a section."""
-    found = [each for folder in SECTIONS[title] for each in functions(source(folder))]
-    return "\n\n".join([f"# {title}", COMMON, *(each.markdown().rstrip() for each in found)]) + "\n"
+def sql_pages() -> dict[str, str]:
+    """Return the pages of the SQL reference, a link at each mention of a function."""
+    seen: Counter[str] = Counter()
+    anchors: dict[str, str] = {}
+    sections: dict[str, list[tuple[str, Function]]] = {}
+    for title, folders in SECTIONS.items():
+        file = f"{slug(title)}.md"
+        for each in (each for folder in folders for each in functions(source(folder))):
+            seen[each.name] += 1
+            anchor = each.name if seen[each.name] == 1 else f"{each.name}-{seen[each.name]}"
+            anchors[f"{each.name}({len(each.inputs)})"] = f"{file}#{anchor}"
+            anchors.setdefault(f"{each.name}()", f"{file}#{anchor}")
+            sections.setdefault(title, []).append((anchor, each))
+
+    def linked(mention: re.Match[str]) -> str:
+        to = anchors.get(mention[0])
+        return f"[{mention['name']}()]({to})" if to else mention[0]
+
+    return {
+        f"reference/sql/{slug(title)}.md": f"# SQL: {title}\n\n{COMMON}\n\n"
+        + "\n".join(
+            replace(each, text=CALL.sub(linked, each.text)).markdown(anchor)
+            for anchor, each in found
+        )
+        for title, found in sections.items()
+    }
 
 
 def source(folder: str) -> str:

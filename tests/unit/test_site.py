@@ -21,7 +21,9 @@ DOCUMENTED = set(re.findall(r"^::: [\w.]+?(\w+)$", REFERENCE, re.MULTILINE))
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_broken_link_and_loads_nothing_from_elsewhere(
+    tmp_path: Path,
+) -> None:
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", tmp_path],
         check=False,
@@ -31,8 +33,15 @@ def test_the_site_builds_without_a_broken_link(tmp_path: Path) -> None:
         text=True,
     )
     assert built.returncode == 0, built.stderr
-    assert "insert_event" in (tmp_path / "reference" / "sql" / "producing.html").read_text()
+    sql = tmp_path / "reference" / "sql"
+    assert 'id="pgq.insert_event"' in (sql / "producing.html").read_text()
+    assert 'href="#pgq.next_batch_custom"' in (sql / "consumers-and-batches.html").read_text()
     assert "../examples" not in (tmp_path / "spark.html").read_text()
+    loaded = re.findall(
+        r"<(?:script|img)[^>]* src=\"https?:[^>]*>|<link[^>]* href=\"https?:[^>]*>",
+        "".join(page.read_text() for page in tmp_path.rglob("*.html")),
+    )
+    assert loaded == []
 
 
 def test_every_public_name_is_in_the_python_reference() -> None:
