@@ -64,7 +64,9 @@ def test_files_and_functions_that_a_page_names_exist(page: Path) -> None:
     blocks = re.findall(r"^```sql\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     inline = re.findall(r"`pgq[^`\n]*\(", text) if page.name != "testing.md" else []
     called = re.findall(r"\bpgq(?:_\w+)?\.\w+(?=\()", "".join([*blocks, *inline]))
-    assert {name for name in called if f"function {name}" not in SQL} == set()
+    # Some are made by execute, with their names as literals.
+    made = {name for name in called if f"'{name.partition('.')[2]}'" in SQL}
+    assert {name for name in called if f"function {name}" not in SQL} - made == set()
 
 
 @pytest.mark.parametrize(
