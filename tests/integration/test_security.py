@@ -90,8 +90,8 @@ def test_a_function_without_an_underscore_is_in_the_sql_reference_and_granted(
         " from pg_proc where pronamespace = any (%s::regnamespace[]) and proname !~ '^_'",
         [list(SCHEMAS)],
     ).fetchall()
-    pages = "".join(map(site_pages.page, site_pages.SECTIONS))
-    assert {name for name, _ in public} == set(re.findall(r"^## (\S+)$", pages, re.MULTILINE))
+    pages = "".join(site_pages.sql_pages().values())
+    assert {name for name, _ in public} == set(re.findall(r"^## (\S+)", pages, re.MULTILINE))
     assert [name for name, granted in public if not granted] == []
 
 
