@@ -45,7 +45,7 @@ def sections_of(page: str) -> dict[str, str]:
 
 
 def overview(sections: dict[str, str]) -> Iterator[str]:
-    """All figures to reach, with the measured values."""
+    """The figures to reach, with the measured values."""
     measured: dict[str, list[str]] = {}
     for name, text in sections.items():
         for row in FIGURE_ROW.finditer(text):

@@ -55,7 +55,7 @@ class Contest:
         return self.items / statistics.median(self.seconds[name])
 
     def ratio(self, name: str, to: str, *, above: str | None = None) -> Ratio:
-        """How many times as fast as ``to``; with ``above``, after subtracting its time from both.
+        """The speed as a multiple of ``to``; with ``above``, after subtracting its time from both.
 
         If one was in fewer rounds than the other, medians are compared instead of rounds.
         """

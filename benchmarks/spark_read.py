@@ -58,7 +58,7 @@ TYPED = "id long, origin string, delay double, cancelled boolean, day date, left
 
 
 class Reading:
-    """The same rows in several ways."""
+    """Reads the rows in several ways."""
 
     def __init__(self, spark: SparkSession, dsn: str, count: int) -> None:
         self.spark = spark

@@ -47,7 +47,7 @@ class Claims:
 
 @dataclass(slots=True)
 class Workers:
-    """All workers."""
+    """The workers."""
 
     pipes: list[Pipe]
     done: Any

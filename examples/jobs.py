@@ -38,7 +38,7 @@ def confirm(order: Order) -> str:
 @app.periodic("0 8 * * MON", time_zone="Europe/Berlin")
 @app.task
 async def remind() -> None:
-    """Each Monday, from whichever worker is first."""
+    """Remind each Monday, from the worker that is first."""
     print("mails about unpaid orders", flush=True)
 
 

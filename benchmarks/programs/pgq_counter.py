@@ -1,4 +1,4 @@
-"""For `benchmarks.consume`: a consumer on PgQ's Python client. Debian's Python runs it, since that
+"""A consumer for `benchmarks.consume` on PgQ's Python client. Debian's Python runs it, since that
 has the client.
 
     python3 -m benchmarks.programs.pgq_counter CONFIG_FILE

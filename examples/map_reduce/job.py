@@ -28,7 +28,7 @@ class Job:
 
     @property
     def arguments(self) -> list[str]:
-        """How the command line of a worker names it."""
+        """The names on the command line of a worker."""
         return [self.name, str(self.shards)]
 
     @property
@@ -83,7 +83,7 @@ class Job:
         return bool(row[0])
 
     def left(self, conn: pgqpy.Connection) -> dict[str, int]:
-        """How many tasks each of the queues has."""
+        """The number of tasks in each of the queues."""
         return dict(
             conn.execute(
                 "select queue_name, total from pgq_task.get_queue_info()"
@@ -93,7 +93,7 @@ class Job:
         )
 
     def counts(self, conn: pgqpy.Connection) -> Counter[str]:
-        """What came out. A word that two shards counted would be there twice, and is refused."""
+        """The result. A word that two shards counted would be there twice, and is refused."""
         total: Counter[str] = Counter()
         for (part,) in conn.execute(
             "select payload from pgq_task.list_tasks(%s, max_tasks => null)", (self.result,)

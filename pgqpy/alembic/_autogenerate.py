@@ -66,7 +66,7 @@ class Database:
         return settings
 
     def captured(self) -> dict[Key, Captured]:
-        """All captures."""
+        """Return the captures."""
         found = {}
         for row in self._connection.execute(sa.text(_CAPTURED)).mappings():
             schema, table_name = row["names"]

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are, and the user that runs them."""
+"""PostgreSQL's programs, and the user that runs them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _MOST = 100_000
 
 
 @dataclass(frozen=True)
-class Held:
+class Kept:
     """Rows of a table that matter to users."""
 
     noun: str
@@ -28,25 +28,25 @@ class Held:
     """An expression that names a row; None: a number is enough."""
 
 
-HELD: dict[str, Held] = {
-    "pgq.queue": Held("queue", name="queue_name"),
-    "pgq.registration": Held("subscription", source="pgq.subscription"),
-    "pgq.event": Held("event"),
-    "pgq.delayed": Held("waiting event", source="pgq.waiting_event"),
-    "pgq.dead_letter": Held("dead letter", name="dl_queue || '/' || dl_consumer"),
-    "pgq.parked_event": Held("parked event"),
-    "pgq_ext.tracker": Held("remote consumer", name="consumer_id"),
-    "pgq_ext.replica_table": Held(
+KEPT: dict[str, Kept] = {
+    "pgq.queue": Kept("queue", name="queue_name"),
+    "pgq.registration": Kept("subscription", source="pgq.subscription"),
+    "pgq.event": Kept("event"),
+    "pgq.delayed": Kept("waiting event", source="pgq.waiting_event"),
+    "pgq.dead_letter": Kept("dead letter", name="dl_queue || '/' || dl_consumer"),
+    "pgq.parked_event": Kept("parked event"),
+    "pgq_ext.tracker": Kept("remote consumer", name="consumer_id"),
+    "pgq_ext.replica_table": Kept(
         "replicated table", name="rpt_target_schema || '.' || rpt_target_table"
     ),
-    "pgq_ext.replica_sequence": Held(
+    "pgq_ext.replica_sequence": Kept(
         "replicated sequence", name="rps_target_schema || '.' || rps_target_sequence"
     ),
-    "pgq_ext.replica_event": Held("replicated change"),
-    "pgq_task.queue": Held("task queue", name="queue_name"),
-    "pgq_task.task": Held("task"),
-    "pgq_task.finished": Held("finished task"),
-    "pgq_task.periodic": Held("periodic task", name="periodic_name"),
+    "pgq_ext.replica_event": Kept("replicated change"),
+    "pgq_task.queue": Kept("task queue", name="queue_name"),
+    "pgq_task.task": Kept("task"),
+    "pgq_task.finished": Kept("finished task"),
+    "pgq_task.periodic": Kept("periodic task", name="periodic_name"),
 }
 """Tables of which users have filled or use the rows."""
 
@@ -90,7 +90,7 @@ def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
     for table in _tables(driver):
         if not OURS.fullmatch(table):
             # A table that is in neither list is a loss, too, if it has rows.
-            yield from _rows(driver, table, HELD.get(table) or Held(f"{table} row"))
+            yield from _rows(driver, table, KEPT.get(table) or Kept(f"{table} row"))
     others = (
         ("unknown object", _UNKNOWN),
         ("captured table", _TRIGGERS),
@@ -102,16 +102,16 @@ def _lost(driver: psycopg.Connection[Any]) -> Iterator[str]:
             yield f"{_plural(len(names), noun)} ({_some(names)})"
 
 
-def _rows(driver: psycopg.Connection[Any], table: str, held: Held) -> Iterator[str]:
-    source = sql.SQL(held.source) if held.source else _quoted(table)
+def _rows(driver: psycopg.Connection[Any], table: str, kept: Kept) -> Iterator[str]:
+    source = sql.SQL(kept.source) if kept.source else _quoted(table)
     counting = sql.SQL("select count(*) from (select from {} limit {}) as counted")
     ((number,),) = driver.execute(counting.format(source, _MOST + 1)).fetchall()
     if not number:
         return
-    found = f"more than {_MOST:,} {held.noun}s" if number > _MOST else _plural(number, held.noun)
-    if held.name:
+    found = f"more than {_MOST:,} {kept.noun}s" if number > _MOST else _plural(number, kept.noun)
+    if kept.name:
         naming = sql.SQL("select distinct {} from {} order by 1 limit 11")
-        named = driver.execute(naming.format(sql.SQL(held.name), source)).fetchall()
+        named = driver.execute(naming.format(sql.SQL(kept.name), source)).fetchall()
         found += f" ({_some([name for (name,) in named])})"
     yield found
 

@@ -1,4 +1,4 @@
-"""Where the schema comes from: the SQL files in install order, and the revisions of migrations."""
+"""The sources of the schema: the SQL files in install order, and the revisions of migrations."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ScratchDatabase:
         raise _endless(consumer)
 
     def _first_tick(self, consumer: Consumer | AsyncConsumer) -> int | None:
-        """Where a consumer is to begin; None if it has begun."""
+        """Return the tick at which a consumer is to begin; None if it has begun."""
         if consumer.dsn != self.dsn:
             raise PgqError(
                 f"{type(consumer).__name__} is for another database than the test's",

@@ -10,7 +10,7 @@ import pytest
 from pgqpy import schema
 from pgqpy.schema import SchemaError
 from pgqpy.schema._database import ALL_SCHEMAS
-from pgqpy.schema._loss import HELD, OURS
+from pgqpy.schema._loss import KEPT, OURS
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
 
@@ -160,7 +160,7 @@ def test_what_users_have_is_not_removed_unless_forced(
 
 def test_each_kind_of_data_has_a_case(conn: Connection) -> None:
     everything = " ".join(lost for _, lost in CASES.values())
-    for held in HELD.values():
+    for held in KEPT.values():
         assert re.search(rf"[\d,]+ {held.noun}s?\b", everything), held
 
 
@@ -178,10 +178,10 @@ def test_every_table_is_known_as_a_loss_or_as_none(conn: Connection) -> None:
         conn.execute("select pgq.create_queue(%s)", [f"q{number}"])
     tables = {name for (name,) in conn.execute(ROOTS.encode())}
     # The version table comes with `pgqpy migrate`.
-    known = set(HELD) | {name for name in tables if OURS.fullmatch(name)}
+    known = set(KEPT) | {name for name in tables if OURS.fullmatch(name)}
     assert tables - known == set()
-    assert set(HELD) - tables == set()
-    assert not [name for name in HELD if OURS.fullmatch(name)]
+    assert set(KEPT) - tables == set()
+    assert not [name for name in KEPT if OURS.fullmatch(name)]
 
 
 def test_every_schema_of_ours_is_looked_into_and_removed(dsn: str, conn: Connection) -> None:

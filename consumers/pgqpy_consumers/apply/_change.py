@@ -117,7 +117,7 @@ def change_of(event: Event) -> Change | None:
 def change_from(
     event_id: int, txid: int, event_type: str | None, data: str | None, table: str | None
 ) -> Change | None:
-    """Like `change_of`, from the fields of the event."""
+    """Decode like `change_of`, from the fields of the event."""
     kind = _kind(event_type, table)
     if kind is None:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TypeAlias
+from typing import Any, LiteralString, TypeAlias
 
 from psycopg import sql
 
@@ -40,52 +40,37 @@ class Rows:
 
     def pieces(self, count: int) -> dict[int, Piece]:
         """The checksums of all pieces that are not empty."""
-        query = sql.SQL(
-            "select piece, count(*), sum(digest) from (select {key} % {count} as piece,"
-            " {row} as digest from {source}) r group by 1"
-        ).format(
-            key=_digest(self._key),
-            row=_digest(self._row),
+        found = self._rows(
+            "select piece, count(*), sum(digest) from (select {key_digest} % {count} as piece,"
+            " {row_digest} as digest from {source}) r group by 1",
             count=count,
-            source=self._source,
         )
-        return {piece: (rows, int(total)) for piece, rows, total in self._conn.execute(query)}
+        return {piece: (rows, int(total)) for piece, rows, total in found}
 
     def digests(self, pieces: Collection[int], count: int) -> dict[str, int]:
         """The digest of each row of these pieces, by key."""
-        query = sql.SQL(
-            "select {key}, {row} from {source}"
-            " where {key_digest} % {count} = any ({pieces}::int8[])"
-        ).format(
-            key=self._key,
-            row=_digest(self._row),
-            key_digest=_digest(self._key),
-            count=count,
-            source=self._source,
-            pieces=sorted(pieces),
+        return dict(
+            self._rows(
+                "select {key}, {row_digest} from {source}"
+                " where {key_digest} % {count} = any ({pieces}::int8[])",
+                count=count,
+                pieces=sorted(pieces),
+            )
         )
-        return dict(self._conn.execute(query).fetchall())
 
     def piece_of_each(self, count: int) -> dict[str, tuple[int, int]]:
-        """For each key its piece, and the row's digest."""
-        query = sql.SQL("select {key}, {key_digest} % {count}, {row} from {source}").format(
-            key=self._key,
-            key_digest=_digest(self._key),
-            count=count,
-            row=_digest(self._row),
-            source=self._source,
+        """The piece of each key, and its row's digest."""
+        found = self._rows(
+            "select {key}, {key_digest} % {count}, {row_digest} from {source}", count=count
         )
-        return {key: (piece, digest) for key, piece, digest in self._conn.execute(query)}
+        return {key: (piece, digest) for key, piece, digest in found}
 
     def fetch(self, keys: Collection[str]) -> dict[str, Row]:
         """The rows of these keys."""
-        query = sql.SQL(
+        query = self._query(
             "copy (select {key}, {columns} from {source} where {key} = any ({keys}::text[]))"
-            " to stdout"
-        ).format(
-            key=self._key,
+            " to stdout",
             columns=identifiers(self._columns),
-            source=self._source,
             keys=sorted(keys),
         )
         with self._conn.cursor() as cursor, cursor.copy(query) as copy:
@@ -93,6 +78,18 @@ class Rows:
                 str(key): dict(zip(self._columns, values, strict=True))
                 for key, *values in copy.rows()
             }
+
+    def _rows(self, statement: LiteralString, **values: Any) -> list[tuple[Any, ...]]:
+        return self._conn.execute(self._query(statement, **values)).fetchall()
+
+    def _query(self, statement: LiteralString, **values: Any) -> sql.Composed:
+        return sql.SQL(statement).format(
+            key=self._key,
+            key_digest=_digest(self._key),
+            row_digest=_digest(self._row),
+            source=self._source,
+            **values,
+        )
 
 
 def _digest(text: sql.Composable) -> sql.Composed:

@@ -58,7 +58,7 @@ select pg_catalog.parse_ident(pg_catalog.pg_get_serial_sequence(%(table)s, a.att
 
 
 def sequences(state: State) -> list[Sequence]:
-    """All sequences of a replication."""
+    """The sequences of a replication."""
     with state.conn.cursor(row_factory=class_row(Sequence)) as cursor:
         return cursor.execute(_LIST, state.names).fetchall()
 

@@ -32,7 +32,7 @@ class ReplicaError(PgqError):
 
 
 class NotComparable(PgqError):
-    """There is no point in time at which both sides can be compared."""
+    """Both sides have no point in time at which they could be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class State:
         )
 
     def tables(self) -> list[Replica]:
-        """All tables, by name."""
+        """The tables, by name."""
         with self.conn.cursor(row_factory=class_row(Replica)) as cursor:
             return cursor.execute(
                 _COLUMNS + "where rpt_queue = %s and rpt_consumer = %s order by 2, 3", self.names

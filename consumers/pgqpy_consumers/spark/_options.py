@@ -117,7 +117,7 @@ class Options:
 
     @classmethod
     def pick(cls, given: Mapping[str, str]) -> Self:
-        """Like `parse`, but looks at the options of this class only."""
+        """Read like `parse`, but only the options of this class."""
         texts = {name.lower(): text for name, text in given.items()}
         parsers = get_type_hints(cls, include_extras=True)
         values = {}

@@ -116,7 +116,7 @@ def _written(type_: pa.DataType) -> pa.DataType:
 
 
 def _written_by_jsontriga(type_: pa.DataType) -> pa.DataType:
-    """Like `_written`, with fractions as strings (of decimals, Arrow reads both)."""
+    """The form that jsontriga writes: fractions are strings (of decimals, Arrow reads both)."""
     return pa.string() if pa.types.is_floating(type_) else _written(type_)
 
 

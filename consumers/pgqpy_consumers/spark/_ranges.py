@@ -220,7 +220,7 @@ def check_condition(conn: pgqpy.Connection, where: str) -> None:
 
 
 def conninfo(conn: pgqpy.Connection) -> str:
-    """All parameters of a connection, including the password, and those of the environment."""
+    """The parameters of a connection, including the password, and those of the environment."""
     settings = conn.info.get_parameters()
     # The settings of a service are included; executors need not have the service file.
     for name in ("service", "servicefile"):

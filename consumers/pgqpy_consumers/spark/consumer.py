@@ -309,7 +309,7 @@ def _batch_frame(
     batch: pgqpy.Batch,
     num_partitions: int | None,
 ) -> DataFrame:
-    """All events of the batch; executors connect as ``conn`` did."""
+    """The events of the batch; executors connect as ``conn`` did."""
     condition = "true"
     if batch.event_types is not None:
         types = sql.Literal(list(batch.event_types)).as_string(conn)

@@ -114,7 +114,7 @@ MINIMUM = 17
 
 
 class JavaMissingError(PgqError):
-    """There is no Java, or it is too old; the hint says what to install."""
+    """Java is missing or too old; the hint says what to install."""
 
     default_hint = (
         f"Spark needs Java {MINIMUM} or newer. Debian and Ubuntu:"

@@ -128,7 +128,7 @@ class Signer:
     """Signs with each of several secrets, so that a secret can be replaced while requests go on."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        """Each is ``whsec_`` and 24 to 64 bytes in base64. Raises ValueError, which quotes none."""
+        """A secret is ``whsec_`` and 24 to 64 bytes in base64. Raises ValueError."""
         self._keys = [_secret_key(secret) for secret in secrets]
 
     def headers(self, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
