@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from time import monotonic
 
 import psycopg
@@ -31,26 +30,25 @@ _RETRY = (5.0, 300.0)
 _CANCEL = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The settings of a replication."""
-
-    dsn: str
-    target_dsn: str
-    queue: str
-    consumer: str
-    copies: int
-    sequences_ahead: int
-    sequences_period: float
-
-
 class Workers:
-    """One thread that looks for work, and as many copying threads as the plan allows."""
+    """One thread that looks for work, and as many copying threads as there may be ``copies``."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(
+        self,
+        dsns: tuple[str, str],
+        names: tuple[str, str],
+        *,
+        copies: int,
+        sequences_ahead: int,
+        sequences_period: float,
+    ) -> None:
+        """``dsns`` are the source's and the target's, ``names`` the queue's and the consumer's."""
+        self._dsns = dsns
+        self._names = names
+        self._ahead = sequences_ahead
+        self._period = sequences_period
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(plan.copies, thread_name_prefix="replicate")
+        self._pool = ThreadPoolExecutor(copies, thread_name_prefix="replicate")
         self._keeper = threading.Thread(target=self._keep, name="replicate", daemon=True)
         self._busy: dict[int, Future[bool]] = {}
         self._pauses: dict[int, Backoff] = {}
@@ -70,7 +68,7 @@ class Workers:
     def _finish(self) -> None:
         tried: set[int] = set()
         with self._connections() as (source, target):
-            state = State(target, self._plan.queue, self._plan.consumer)
+            state = State(target, *self._names)
             while not self._stop.is_set():
                 work = [each for each in state.tables() if _needs_work(each)]
                 work = [each for each in work if each.id not in tried]
@@ -79,7 +77,7 @@ class Workers:
                 tried.update(each.id for each in work)
                 self._wait({self._pool.submit(self._work, each) for each in work})
             mark_in_step(source, state)
-            carry_over(source, state, self._plan.sequences_ahead)
+            carry_over(source, state, self._ahead)
             failed = [each for each in state.tables() if each.state == FAILED]
         if failed:
             raise ReplicaError(
@@ -132,18 +130,18 @@ class Workers:
                     self._stop.wait(pause)
 
     def _keep_on(self, source: pgqpy.Connection, target: pgqpy.Connection, lost: Backoff) -> None:
-        state = State(target, self._plan.queue, self._plan.consumer)
+        state = State(target, *self._names)
         sequences_due = 0.0
         while not self._stop.is_set():
             for replica in state.tables():
                 self._dispatch(replica)
             mark_in_step(source, state)
             if monotonic() >= sequences_due:
-                carry_over(source, state, self._plan.sequences_ahead)
-                sequences_due = monotonic() + self._plan.sequences_period
+                carry_over(source, state, self._ahead)
+                sequences_due = monotonic() + self._period
             lost.reset()
             self._stop.wait(_POLL)
-        carry_over(source, state, self._plan.sequences_ahead)
+        carry_over(source, state, self._ahead)
 
     def _dispatch(self, replica: Replica) -> None:
         running = self._busy.get(replica.id)
@@ -176,7 +174,7 @@ class Workers:
     def _work_on(
         self, source: pgqpy.Connection, target: pgqpy.Connection, replica: Replica
     ) -> bool:
-        state = State(target, self._plan.queue, self._plan.consumer)
+        state = State(target, *self._names)
         applier = Applier()
         # For the session: if the process is killed, no lock is left.
         if not state.claim(replica):
@@ -209,10 +207,10 @@ class Workers:
 
     @contextmanager
     def _connections(self) -> Iterator[tuple[pgqpy.Connection, pgqpy.Connection]]:
-        name = f"pgqpy {self._plan.consumer}"[:63]
+        name = f"pgqpy {self._names[1]}"[:63]
         with (
-            pgqpy.connect(self._plan.dsn, autocommit=True, application_name=name) as source,
-            pgqpy.connect(self._plan.target_dsn, autocommit=True, application_name=name) as target,
+            pgqpy.connect(self._dsns[0], autocommit=True, application_name=name) as source,
+            pgqpy.connect(self._dsns[1], autocommit=True, application_name=name) as target,
         ):
             with self._lock:
                 self._open |= {source, target}

@@ -27,19 +27,14 @@ _POLL = 0.02
 #: The approximate rows of a piece, and the most pieces.
 _PIECE, _PIECES = 16, 131_072
 
-_NEWEST: LiteralString = """
+#: The tick of an id, or the newest.
+_TICK: LiteralString = """
 select t.tick_id, t.tick_snapshot::text
   from pgq.tick t
   join pgq.queue q on q.queue_id = t.tick_queue
- where q.queue_name = %s
+ where q.queue_name = %s and t.tick_id = coalesce(%s, t.tick_id)
  order by t.tick_id desc
  limit 1
-"""
-_BY_ID: LiteralString = """
-select t.tick_id, t.tick_snapshot::text
-  from pgq.tick t
-  join pgq.queue q on q.queue_id = t.tick_queue
- where q.queue_name = %s and t.tick_id = %s
 """
 _PROGRESS: LiteralString = """
 select prg_tick from pgq_ext.progress where subconsumer_id = %s and consumer_id = %s
@@ -138,7 +133,7 @@ class Comparer:
     # --- a point in time
 
     def _newest(self, conn: pgqpy.Connection) -> _Tick:
-        row = conn.execute(_NEWEST, [self._names[0]]).fetchone()
+        row = conn.execute(_TICK, [self._names[0], None]).fetchone()
         if row is None:
             raise NotComparable(f"queue {self._names[0]!r} has no tick", hint="Start pgqpy ticker.")
         return _Tick(*row)
@@ -174,7 +169,7 @@ class Comparer:
     def _reached(self, asking: pgqpy.Connection, target: pgqpy.Connection) -> _Tick:
         """The tick at which the target's transaction sees the target."""
         tick = self._progress(target)
-        row = asking.execute(_BY_ID, [self._names[0], tick]).fetchone()
+        row = asking.execute(_TICK, [self._names[0], tick]).fetchone()
         if row is None:
             raise NotComparable(f"tick {tick} is forgotten already", hint="Compare once more.")
         return _Tick(*row)

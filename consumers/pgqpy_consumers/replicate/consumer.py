@@ -8,7 +8,7 @@ from typing import Any
 import pgqpy
 from pgqpy.consumer.remote import RemoteConsumer
 from pgqpy_consumers.replicate._apply import Stream
-from pgqpy_consumers.replicate._workers import Plan, Workers
+from pgqpy_consumers.replicate._workers import Workers
 from pgqpy_consumers.settings import Configured, setting
 
 
@@ -52,15 +52,11 @@ class Replicate(Configured, RemoteConsumer):
         """
         self._until_empty = until_empty
         self._workers = workers = Workers(
-            Plan(
-                dsn=self.dsn,
-                target_dsn=self.target_dsn,
-                queue=self.queue,
-                consumer=self.consumer,
-                copies=self.copies,
-                sequences_ahead=self.sequences_ahead,
-                sequences_period=self.sequences_period,
-            )
+            (self.dsn, self.target_dsn),
+            (self.queue, self.consumer),
+            copies=self.copies,
+            sequences_ahead=self.sequences_ahead,
+            sequences_period=self.sequences_period,
         )
         try:
             super().run(until_empty=until_empty, handle_signals=handle_signals)
