@@ -37,6 +37,17 @@ def test_only_the_command_line_imports_the_command_line() -> None:
     ] == []
 
 
+def test_consumers_import_only_what_is_public_of_pgqpy() -> None:
+    files = [*(ROOT / "consumers").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+    assert len(files) > 40
+    assert [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files
+        for name in imported(file)
+        if name.startswith("pgqpy.") and "._" in name
+    ] == []
+
+
 HEAVY = {"alembic", "matplotlib", "pandas", "prometheus_client", "pyarrow", "pyspark", "sqlalchemy"}
 
 
