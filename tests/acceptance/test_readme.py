@@ -25,6 +25,7 @@ def reader(
         yield reader
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_the_readme(reader: Reader, empty_dsn: str, connect: Connect) -> None:
     conn = connect(empty_dsn)

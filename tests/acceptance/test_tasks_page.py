@@ -13,7 +13,6 @@ from tests.fixtures.pages import blocks, run, text_of
 PAGE = text_of("tasks.md")
 
 
-@pytest.mark.smoke
 def test_the_page(
     conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,7 +137,6 @@ def effects(conn: Connection) -> Counter[int]:
     return Counter(each for (each,) in conn.execute("select task_id from effect"))
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("way", ["task", "batch", "handle"])
 @pytest.mark.parametrize("step", ["begun", "written", "settled"])
 def test_a_task_of_a_worker_that_was_killed_is_taken_over_after_its_lease(

@@ -45,6 +45,7 @@ print(consumer.events, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - cons
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_batch(
     dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
 ) -> None:

@@ -516,21 +516,24 @@ def test_a_consumers_name_is_not_taken_by_a_partition(conn: Connection, queue: s
     assert ops.value(conn, "select count(*) from pgq.subscription") == 1
 
 
+FOR_A_CONSUMER = [
+    "pgq.next_batch(%(queue)s, %(partition)s)",
+    "pgq.next_batch_info(%(queue)s, %(partition)s)",
+    "pgq.next_batch_custom(%(queue)s, %(partition)s, null, null, null)",
+    "pgq.next_batch_upto(%(queue)s, %(partition)s, 10)",
+    "pgq.open_next_batch(%(queue)s, %(partition)s, null, null, null, 10, 10)",
+    "pgq.finish_batch(%(batch)s)",
+    "pgq.advance_consumer(%(queue)s, %(partition)s, %(tick)s)",
+]
+
+
 @pytest.mark.parametrize("level", list(IsolationLevel))
-@pytest.mark.parametrize(
-    "call",
-    [
-        "pgq.next_batch(%(queue)s, %(partition)s)",
-        "pgq.next_batch_info(%(queue)s, %(partition)s)",
-        "pgq.next_batch_custom(%(queue)s, %(partition)s, null, null, null)",
-        "pgq.next_batch_upto(%(queue)s, %(partition)s, 10)",
-        "pgq.open_next_batch(%(queue)s, %(partition)s, null, null, null, 10, 10)",
-        "pgq.finish_batch(%(batch)s)",
-        "pgq.advance_consumer(%(queue)s, %(partition)s, %(tick)s)",
-    ],
-)
 def test_a_plain_consumer_takes_no_partition(
-    conn: Connection, connect: Connect, queue: str, call: str, level: IsolationLevel
+    conn: Connection,
+    connect: Connect,
+    queue: str,
+    level: IsolationLevel,
+    subtests: pytest.Subtests,
 ) -> None:
     """A foreign session would finish the owner's batches without seeing their parked keys."""
     create(conn, queue, 1)
@@ -540,16 +543,18 @@ def test_a_plain_consumer_takes_no_partition(
     batch = must_take(conn, member)
     stranger = connect(autocommit=False)
     stranger.isolation_level = level
-    with pytest.raises(errors.Error) as error:
-        stranger.execute(
-            f"select {call}".encode(),
-            {"queue": queue, "partition": f"{GROUP}#0", "batch": batch.id, "tick": tick},
-        )
-    stranger.rollback()
-    diag = error.value.diag
-    assert diag.sqlstate == "PQ038"
-    assert "pgq.next_group_batch" in (diag.message_hint or "")
-    assert must_take(conn, member) == batch
+    for call in FOR_A_CONSUMER:
+        with subtests.test(call):
+            with pytest.raises(errors.Error) as error:
+                stranger.execute(
+                    f"select {call}".encode(),
+                    {"queue": queue, "partition": f"{GROUP}#0", "batch": batch.id, "tick": tick},
+                )
+            stranger.rollback()
+            diag = error.value.diag
+            assert diag.sqlstate == "PQ038"
+            assert "pgq.next_group_batch" in (diag.message_hint or "")
+            assert must_take(conn, member) == batch
     assert read(conn, batch) == [("a", "event")]
     finish(conn, batch)
 

@@ -28,7 +28,7 @@ Q = "mails"
 
 @pytest.fixture(autouse=True)
 def task_queue(conn: Connection) -> None:
-    assert ops.value(conn, "select pgq_task.create_queue(%s)", Q) == 1
+    conn.execute("select pgq_task.create_queue(%s)", [Q])
 
 
 def refused(call: Callable[[], object], expected: type[Exception] = InvalidTask) -> str:
@@ -214,6 +214,7 @@ def test_settings_can_be_changed(
     assert info(conn)[column] == stored
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("param", "value", "message"),
     [
@@ -283,6 +284,7 @@ def test_names_leave_room_for_the_error_queue(conn: Connection) -> None:
     )
 
 
+@pytest.mark.one_database
 @pytest.mark.parametrize(
     ("options", "message"),
     [

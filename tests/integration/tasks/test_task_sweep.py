@@ -395,6 +395,7 @@ def test_rows_of_sweeps_are_deleted(tasks: Connection) -> None:
     assert ops.value(tasks, "select count(*) from pgq_task.sweep") < 110
 
 
+@pytest.mark.slow
 def test_thousands_of_lanes_are_swept_in_several_calls(tasks: Connection, connect: Connect) -> None:
     """All at once would take more locks than a server has."""
     lanes = 1200
