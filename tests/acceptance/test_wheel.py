@@ -206,7 +206,7 @@ def lend(distributions: set[str], directory: Path) -> None:
 
 def test_extras_are_those_whose_modules_are_known(unpacked: Path) -> None:
     declared = wheel_metadata(unpacked).get_all("Provides-Extra") or []
-    bundles = {"all", "ui", "test", "bench", "dev", "demo"}
+    bundles = {"all", "test", "bench", "dev", "demo"}
     assert set(declared) - bundles - {"docs"} == set(PROMISED.values())
 
 

@@ -4,9 +4,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-if find_spec("pyspark") is None:
+if _missing := [
+    name for name in ("pyspark", "pyarrow", "adbc_driver_postgresql") if find_spec(name) is None
+]:
     raise ImportError(
-        'pgqpy_consumers.spark needs Spark: pip install "pgqpy[spark]"', name="pyspark"
+        f'pgqpy_consumers.spark needs {_missing[0]}: pip install "pgqpy[spark]"', name=_missing[0]
     )
 
 from pgqpy_consumers.spark._events import EVENT_SCHEMA, EventsGoneError
