@@ -46,13 +46,13 @@ SECTIONS = {
 COMMON = """Errors of all functions: PQ001, or PQ070 for a task queue, if the queue does not exist;
 PQ003 for a name that is empty or too long; 42501 for a role that has no right to do this."""
 FUNCTION = re.compile(
-    r"^create or replace function (?P<name>\w+\.[a-z%][\w$]+)\s*\((?P<arguments>.*?)\)\n"
+    r"^create or replace function (?P<name>\w+\.[a-z]\w+|%1\$s)\s*\((?P<arguments>.*?)\)\n"
     r"(?:returns (?P<returns>.*?)\n)?language.*?"
     r"^as (?P<quote>\$\w*\$)\n(?P<body>.*?)(?P=quote);",
     re.MULTILINE | re.DOTALL,
 )
 # A function that is created several times, under these names.
-TEMPLATES = {"pgq.%1$s": ["pgq.sqltriga", "pgq.logutriga", "pgq.jsontriga"]}
+TEMPLATES = {"%1$s": ["pgq.sqltriga", "pgq.logutriga", "pgq.jsontriga"]}
 HEADER = re.compile(r"(?:--.*\n)+")
 COLUMN = re.compile(r"(?P<name>\S.*?) +- (?P<text>.*)")
 CALL = re.compile(r"(?P<name>pgq\w*\.[a-z]\w+)\((?P<inputs>\d*)\)")

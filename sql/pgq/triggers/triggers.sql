@@ -5,10 +5,10 @@ declare
     f   record;
 begin
     for f in
-        select * from (values ('sqltriga', 'sql'), ('logutriga', 'url'), ('jsontriga', 'json')) v (name, format)
+        select * from (values ('pgq.sqltriga', 'sql'), ('pgq.logutriga', 'url'), ('pgq.jsontriga', 'json')) v (name, format)
     loop
         execute pg_catalog.format($create$
-create or replace function pgq.%1$s()
+create or replace function %1$s()
 returns trigger
 language plpgsql stable
 as $$
