@@ -54,7 +54,7 @@ declare
         'release_table(regclass, text)', 'maint_capture()', '_raise_key_changed(text)', '_raise_queue_not_found(text)'];
     -- Families of functions that the triggers call as the role that changes the table, or as its owner.
     writer_families constant text[] := array[
-        '^_?capture_', '^_row_(?!count)',
+        '^_?capture_(?!columns|refuse_drop)', '^_row_(?!count|columns)',
         '^_(bind_columns|changed_columns|has_primary_key|raise_denied|statement_event|urlencode|wide_row_values)$'];
     admin_functions constant text[] := array[
         'create_queue(text)', 'drop_queue(text)', 'drop_queue(text, boolean)', '_remove_queue(text, boolean)', 'set_queue_config(text, text, text)',
