@@ -13,7 +13,8 @@ declare
         'next_batch(text, text)', 'next_batch_info(text, text)',
         'next_batch_custom(text, text, interval, integer, interval)',
         'next_batch_upto(text, text, integer, interval)',
-        'open_next_batch(text, text, interval, integer, interval, integer, integer, text, boolean)', 'get_consumer_start(text, text)', 'settle_batch(bigint)', 'note_failure(bigint, text, bigint)',
+        'open_next_batch(text, text, interval, integer, interval, integer, integer, text, boolean)',
+        'get_consumer_start(text, text)', 'settle_batch(bigint)', 'note_failure(bigint, text, bigint)',
         'reopen_batch(text, text, bigint, bigint, timestamptz, bigint, timestamptz)', 'get_tick_snapshot(text, bigint)',
         'find_tick_helper(integer, bigint, timestamptz, bigint, bigint, interval)',
         'batch_event_sql(bigint)', 'batch_event_tables(bigint)', 'get_batch_events(bigint)', 'get_batch_info(bigint)',
@@ -124,7 +125,8 @@ grant insert (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3,
 do $$
 begin
     if pg_catalog.current_setting('server_version_num')::int >= 170000 then
-        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write, pgq.forced_tick, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq.dead_letter
+        grant maintain on pgq.queue, pgq.log, pgq.consumer, pgq.registration, pgq.late_write,
+                          pgq.forced_tick, pgq.stream_writer, pgq.ticker_failure, pgq.consumer_failure, pgq.dead_letter
             to pgq_admin;
     end if;
 end;

@@ -231,7 +231,8 @@ begin
                          coalesce(' of ' || p.prg_tick_time::text, '')),
         detail = format('Some of what the batch holds (up to tick %s, of %s) may be there already.', a_tick_id, a_tick_time),
         hint = format('Does another database''s queue of this name have a consumer of this name? Then give one of them another name. '
-                      'Was the queue''s database restored from an older backup, or the consumer moved back? To go on where this database stands: pgqpy consumer rewind %1$I %2$I '
+                      'Was the queue''s database restored from an older backup, or the consumer moved back? To go on '
+                      'where this database stands: pgqpy consumer rewind %1$I %2$I '
                       '--target-dsn DSN, or in the queue''s select pgq.register_consumer_at(%1$L, %2$L, %3$s). To apply the batch, in this one: '
                       'select pgq_ext.set_last_tick(%2$L, %1$L, %4$s).',
                       a_subconsumer, a_consumer, p.prg_tick, a_prev_tick_id);

@@ -105,7 +105,7 @@ begin
                           when (o.c ->> 'stop')::boolean then 9223372036854775807
                           when o.timed then pgq_task._position_at((o.c ->> 'at')::timestamptz, (o.c ->> 'delay')::interval)
                           when t.lease is not null or t.pos is null and o.moved or pgq_task._is_parked(t.pos)
-                            or pgq_task._is_slot(t.pos) then v_now_pos
+                            or pgq_task._is_turn(t.pos) then v_now_pos
                           when t.pos is not null then greatest(t.pos, v_now_pos) end,
                lease = case when o.kept then t.lease end,
                claimant = case when o.kept then t.claimant end,

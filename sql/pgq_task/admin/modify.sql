@@ -226,7 +226,8 @@ begin
     if i_list is null then
         return;
     elsif jsonb_typeof(i_list) <> 'array' then
-        perform pgq_task._raise_invalid(format('the %ss are no JSON array', i_kind), format('Give an array of objects with %s.', array_to_string(v_known, ', ')));
+        perform pgq_task._raise_invalid(format('the %ss are no JSON array', i_kind),
+                                        format('Give an array of objects with %s.', array_to_string(v_known, ', ')));
     end if;
     begin
         select format('%s %s %s', i_kind, e.nr, p.problem) into v_problem
@@ -254,7 +255,9 @@ begin
         v_problem := format('one of the %ss cannot be read: %s', i_kind, sqlerrm);
     end;
     if v_problem is not null then
-        perform pgq_task._raise_invalid(v_problem, format('Attributes of this kind: %s. Times and intervals are text, as PostgreSQL reads them.', array_to_string(v_known, ', ')));
+        perform pgq_task._raise_invalid(
+            v_problem, format('Attributes of this kind: %s. Times and intervals are text, as PostgreSQL reads them.',
+                              array_to_string(v_known, ', ')));
     end if;
 end;
 $$;

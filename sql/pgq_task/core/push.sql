@@ -251,7 +251,7 @@ begin
     perform pgq_task._require_priority(priority);
     perform pgq_task._require_attributes(headers, null, (
         select k from unnest(order_keys) k where octet_length(k) not between 1 and 1000 limit 1));
-    -- The first task has the position of now, the others follow it: 255 per microsecond, see pgq_task._is_slot(1).
+    -- The first task has the position of now, the others follow it: 255 per microsecond, see pgq_task._is_turn(1).
     v_pos := pgq_task._position_at(at, delay) - 1;
     if order_keys is not null and at is null and delay is null then
         -- Hold back tasks that have an earlier one with their key, in the queue or among these.

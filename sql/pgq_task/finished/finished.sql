@@ -1,4 +1,4 @@
-create or replace function pgq_task._finished_slot(i_keep interval, i_time timestamptz)
+create or replace function pgq_task._finished_number(i_keep interval, i_time timestamptz)
 returns int4
 language sql stable
 as $$
@@ -65,7 +65,7 @@ begin
               from unnest($3) t
               left join (select distinct on (id, version) * from unnest($4, $5, $6, $8) u (id, version, result, note)) r
              using (id, version)
-             where t.queue_id = $7$sql$, q.queue_id, pgq_task._finished_slot(q.queue_keep, v_now))
+             where t.queue_id = $7$sql$, q.queue_id, pgq_task._finished_number(q.queue_keep, v_now))
         using v_now, i_outcome, i_tasks, i_ids, i_versions, i_results, q.queue_id, i_notes;
     end loop;
 end;

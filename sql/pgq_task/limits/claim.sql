@@ -3,9 +3,9 @@
 --
 -- A task whose key has no room leaves its position in the lane, so that it does not block other keys. If the maximum
 -- number of tasks of its key is running, it is parked at a position that is not a time, see pgq_task._parking_of(1), and
--- claimed from there when one of the running tasks has ended. If its key's rate is used up, it gets a slot: the time of
--- its turn. A task that comes while others of its key have future slots gets a slot after theirs. A slot is recognized by
--- its last 8 bits, see pgq_task._is_slot(1).
+-- claimed from there when one of the running tasks has ended. If its key's rate is used up, it gets a turn: the time from
+-- which it may be claimed. A task that comes while others of its key have future turns gets a turn after theirs. A turn
+-- is recognized by its last 8 bits, see pgq_task._is_turn(1).
 --
 -- The running tasks are determined from the tasks themselves: no end has to be reported, so limits survive workers that
 -- crash.
@@ -105,11 +105,11 @@ begin
         -- The clock has gone back.
         for n in 0 .. 1
         loop
-            execute format('update pgq_task.limit_%s_%s set at = at - $1, slot = slot - $1', q.queue_id, n) using s.at - r.now;
+            execute format('update pgq_task.limit_%s_%s set at = at - $1, turn = turn - $1', q.queue_id, n) using s.at - r.now;
         end loop;
         s := pgq_task._last_of_limit(q.queue_id, '', q.written);
     end if;
-    -- Never before the last slot, or the newest would not be the last.
+    -- Never before the last turn, or the newest would not be the last.
     r.at := greatest(r.now, s.at);
     r.claimed := '{}';
     r.changed := false;
@@ -147,13 +147,13 @@ create or replace function pgq_task._rate_of_key(q pgq_task.queue_limit, i_key t
 returns jsonb
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Returns how many tasks of a key may be claimed by its rate, the last slot that was given, and its total so far.
+-- Returns how many tasks of a key may be claimed by its rate, the last turn that was given, and its total so far.
 declare
     o   constant pgq_task.limit_log := pgq_task._last_of_limit(q.queue_id, i_key, q.written);
 begin
     return jsonb_build_object(
         'left', q.rate_per_key - pgq_task._count_limited(q.queue_id, i_key, i_at - q.rate_period, o.total),
-        'slot', case when o.at > q.since then o.slot end,
+        'turn', case when o.at > q.since then o.turn end,
         'total', o.total);
 end;
 $$;
@@ -212,7 +212,7 @@ begin
                 r.by_key := pgq_task._with(r.by_key, v_key, pgq_task._rate_of_key(q, v_key, r.at));
             end if;
             if t.key is distinct from v_key or (r.by_key -> v_key ->> 'left')::int4 <= 0 then
-                -- a task of another key with the same number, or one that needs a slot
+                -- a task of another key with the same number, or one that needs a turn
                 update pgq_task.task k set pos = pgq_task._position_now() where k.id = t.id;
                 continue;
             end if;
@@ -284,7 +284,7 @@ as $$
 -- Claims tasks of a lane, in their order, and moves away those whose keys have no room.
 declare
     at_once     constant int4 := 64;
-    -- maximum number of tasks to look at before other claims get their turn
+    -- maximum number of tasks to look at before other claims go on
     looks       constant int4 := 2000;
     v_now_pos   constant bigint := pgq_task._position_of(r.now);
     v_from      bigint := i_from;
@@ -320,7 +320,7 @@ begin
                 if not coalesce(r.by_key -> t.key ? 'left', false) then
                     r.by_key := pgq_task._with(r.by_key, t.key, pgq_task._rate_of_key(q, t.key, r.at));
                 end if;
-                select * into v_pos, r.by_key from pgq_task._slot_for(q, r, t.key, t.pos);
+                select * into v_pos, r.by_key from pgq_task._turn_for(q, r, t.key, t.pos);
             end if;
             if v_pos is not null then
                 r.changed := true;
@@ -342,28 +342,28 @@ begin
 end;
 $$;
 
-create or replace function pgq_task._slot_for(
+create or replace function pgq_task._turn_for(
     q pgq_task.queue_limit, r pgq_task.limited_claim, i_key text, i_pos bigint, out pos bigint, out by_key jsonb)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
--- Returns a slot for a task whose key's rate is used up, and the keys after that; null if the task can be claimed.
+-- Returns a turn for a task whose key's rate is used up, and the keys after that; null if the task can be claimed.
 declare
-    k       jsonb := r.by_key -> i_key;
-    v_slot  timestamptz := k ->> 'slot';
-    -- The task had a slot, and is claimed not much later than that.
-    v_turn  constant boolean := pgq_task._is_slot(i_pos) and i_pos > pgq_task._position_of(r.now - q.rate_period);
+    k         jsonb := r.by_key -> i_key;
+    v_turn    timestamptz := k ->> 'turn';
+    -- The task had a turn, and is claimed not much later than that.
+    v_had_one constant boolean := pgq_task._is_turn(i_pos) and i_pos > pgq_task._position_of(r.now - q.rate_period);
 begin
     by_key := r.by_key;
-    if (k ->> 'left')::int4 > 0 and (v_slot > r.now and not v_turn) is not true then
+    if (k ->> 'left')::int4 > 0 and (v_turn > r.now and not v_had_one) is not true then
         return;
     end if;
     if not k ? 'next' then
         k := k || jsonb_build_object('next', pgq_task._next_of_limit(q.queue_id, i_key, r.at, q.rate_per_key, q.rate_period));
     end if;
-    v_slot := greatest(case when not v_turn then v_slot + q.rate_period / q.rate_per_key end, (k ->> 'next')::timestamptz);
-    pos := pgq_task._position_of(v_slot) | 255;
+    v_turn := greatest(case when not v_had_one then v_turn + q.rate_period / q.rate_per_key end, (k ->> 'next')::timestamptz);
+    pos := pgq_task._position_of(v_turn) | 255;
     by_key := pgq_task._with(by_key, i_key, '{"count": 0}' || k
-                             || jsonb_build_object('slot', greatest(v_slot, (k ->> 'slot')::timestamptz)));
+                             || jsonb_build_object('turn', greatest(v_turn, (k ->> 'turn')::timestamptz)));
 end;
 $$;
 
@@ -389,9 +389,9 @@ begin
                    ' values ('''', $1, $2, $3, $4, $5, $6, $7)', q.queue_id, q.written)
         using r.at, r.total + cardinality(r.claimed), cardinality(r.claimed), r.ids, r.keys, r.marks, r.parked;
     if q.rate_per_key is not null then
-        execute format('insert into pgq_task.limit_%s_%s (key, at, total, number, slot)'
+        execute format('insert into pgq_task.limit_%s_%s (key, at, total, number, turn)'
                        ' select k.key, $1, coalesce((k.value ->> ''total'')::int8, 0) + (k.value ->> ''count'')::int4,'
-                       '        (k.value ->> ''count'')::int4, (k.value ->> ''slot'')::timestamptz'
+                       '        (k.value ->> ''count'')::int4, (k.value ->> ''turn'')::timestamptz'
                        '   from jsonb_each($2) k where k.value ? ''count''', q.queue_id, q.written)
             using r.at, r.by_key;
     end if;
@@ -423,7 +423,7 @@ as $$
     select pgq_task._parking_of(i_key) + (i_parked & 274877906943);
 $$;
 
-create or replace function pgq_task._is_slot(i_pos bigint)
+create or replace function pgq_task._is_turn(i_pos bigint)
 returns boolean
 language sql immutable
 as $$

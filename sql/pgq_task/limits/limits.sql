@@ -75,7 +75,7 @@ begin
     v_base := pgq_task._position_now();
     perform from pgq_task.task k
       where k.queue_id = v_queue
-        and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_slot(k.pos))
+        and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_turn(k.pos))
       order by k.id
         for no key update;
     update pgq_task.task t
@@ -83,7 +83,7 @@ begin
       from (select k.id, k.pos, row_number() over (order by not pgq_task._is_parked(k.pos), k.pos) - 1 as nr
               from pgq_task.task k
              where k.queue_id = v_queue
-               and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_slot(k.pos))) w
+               and (pgq_task._is_parked(k.pos) or k.pos > v_base and pgq_task._is_turn(k.pos))) w
      where t.id = w.id and t.pos = w.pos;
     perform pgq_task._wake_workers(v_queue, set_limits.queue);
 end;

@@ -11,7 +11,7 @@ create table pgq_task.queue_limit (
     rate                int4,
     rate_per_key        int4,
     rate_period         interval        not null default '1 minute',
-    -- Time of the last change of the limits. Slots that were given before are void.
+    -- Time of the last change of the limits. Turns that were given before are void.
     since               timestamptz     not null default clock_timestamp(),
     -- which of the two tables is written
     written             int2            not null default 0,
@@ -25,8 +25,8 @@ create table pgq_task.limit_log (
     -- claims so far, including those of this row
     total               bigint          not null,
     number              int4            not null,
-    -- For a key whose rate is used up: the last slot that was given to one of its tasks.
-    slot                timestamptz,
+    -- For a key whose rate is used up: the last turn that was given to one of its tasks.
+    turn                timestamptz,
     -- For the queue: the claimed tasks, with keys, and the position from which on tasks wait for the end of one of
     -- these. Ended tasks stay until it is seen that no task waits.
     ids                 bigint[],
@@ -56,6 +56,6 @@ create type pgq_task.limited_claim as (
     marks               bigint[],
     live                boolean[],
     -- By key an object: running, count (claimed now), mark, and keep (a task waits for an ended one);
-    -- of its rate left, slot (the last one given), next (the first one free), total (so far).
+    -- of its rate left, turn (the last one given), next (the first one free), total (so far).
     by_key              jsonb
 );

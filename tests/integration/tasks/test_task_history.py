@@ -227,7 +227,7 @@ def test_each_time_has_its_table_and_the_one_that_is_emptied_next_is_not_written
     slots = [
         slot
         for (slot,) in conn.execute(
-            "select pgq_task._finished_slot('3 hours', '2026-01-01'::timestamptz"
+            "select pgq_task._finished_number('3 hours', '2026-01-01'::timestamptz"
             " + n * interval '30 minutes') from generate_series(0, 19) n"
         )
     ]
@@ -242,7 +242,7 @@ def test_a_table_is_old_for_longer_than_it_takes_until_the_next_look(conn: Conne
     slots = [
         slot
         for (slot,) in conn.execute(
-            "select pgq_task._finished_slot('12 seconds', '2026-01-01'::timestamptz"
+            "select pgq_task._finished_number('12 seconds', '2026-01-01'::timestamptz"
             " + n * interval '20 seconds') from generate_series(0, 14) n"
         )
     ]

@@ -227,7 +227,7 @@ def pass_minutes(conn: Connection, minutes: int) -> None:
     for number in (0, 1):
         table = f"pgq_task.limit_{queue_id}_{number}"
         conn.execute(
-            f"update {table} set at = at - t, slot = slot - t from {TIME} t".encode(), [minutes]
+            f"update {table} set at = at - t, turn = turn - t from {TIME} t".encode(), [minutes]
         )
     conn.execute(
         f"update pgq_task.queue_limit set since = since - t from {TIME} t".encode(), [minutes]
@@ -290,7 +290,7 @@ def test_a_task_that_waits_for_a_rate_is_free_when_it_is_raised(tasks: Connectio
     assert seen == pushed[:1]
     assert Counter(ops.statuses(tasks).values()) == {"claimed": 1, "scheduled": 399}
     limit(tasks, rate_per_key=300, rate_period="1 day")
-    # A new task stands behind them, and does not wait for the slots of before.
+    # A new task stands behind them, and does not wait for the turns of before.
     pushed += push(tasks, "a", 1)
     seen += [task for task, _ in claim(tasks, 1000)]
     assert sorted(seen) == pushed[:300]
