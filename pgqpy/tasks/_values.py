@@ -74,6 +74,7 @@ class TaskInfo:
     order_key: str | None
 
 
+# Long: a field for each column of pgq_task.get_queue_info.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskQueueInfo:
     """Settings and sizes of a task queue.

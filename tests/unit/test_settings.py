@@ -43,13 +43,13 @@ CLASSES: tuple[type[Any], ...] = (
 
 
 def settings(cls: type) -> list[str]:
-    """The public attributes of a class that are no methods."""
+    """The public attributes of a class that are neither methods nor its state."""
     no_settings = (FunctionType, property, classmethod, staticmethod, type)
     return [
         name
         for each in cls.__mro__
         for name, value in vars(each).items()
-        if not (name.startswith("_") or isinstance(value, no_settings))
+        if not (name.startswith("_") or name == "stopping" or isinstance(value, no_settings))
     ]
 
 

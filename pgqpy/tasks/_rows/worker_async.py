@@ -20,6 +20,7 @@ from pgqpy.tasks._rows.settings import ATTRIBUTES, settings_of
 from pgqpy.tasks._rows.table import TableMarks, TaskColumnNames
 
 
+# Long: its fields are the settings that users give.
 class AsyncTableWorker(AsyncStoppable):
     """Works on the rows of a table that are due; any number may do so at once.
 

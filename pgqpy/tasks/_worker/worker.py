@@ -22,6 +22,7 @@ from pgqpy.tasks._worker.loop import Loop
 from pgqpy.tasks._worker.settings import ATTRIBUTES, settings_of
 
 
+# Long: its fields are the settings that users give.
 class TaskWorker(Stoppable):
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 

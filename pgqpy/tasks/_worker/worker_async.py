@@ -19,6 +19,7 @@ from pgqpy.tasks._worker.loop_async import AsyncLoop
 from pgqpy.tasks._worker.settings import ATTRIBUTES, settings_of
 
 
+# Long: its fields are the settings that users give.
 class AsyncTaskWorker(AsyncStoppable):
     """Claims tasks, works on them, and finishes them; any number may serve the same queues.
 
