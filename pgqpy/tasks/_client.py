@@ -90,9 +90,7 @@ class Tasks:
             sql.PUSH,
             queue,
             sql.jsonb(payload),
-            *sql.when(at, delay),
-            sql.smallint(priority),
-            sql.headers_json(headers),
+            *sql.push_options(at, delay, priority, headers),
             unique_key,
             order_key,
         )
@@ -129,9 +127,7 @@ class Tasks:
             unique_while,
             sql.duration(unique_for, "unique_for"),
             replace,
-            *sql.when(at, delay),
-            sql.smallint(priority),
-            sql.headers_json(headers),
+            *sql.push_options(at, delay, priority, headers),
             order_key,
         )
         return Pushed(task_id, inserted)
@@ -159,9 +155,7 @@ class Tasks:
             sql.PUSH_MANY,
             queue,
             [sql.jsonb(payload) for payload in payloads],
-            *sql.when(at, delay),
-            sql.smallint(priority),
-            sql.headers_json(headers),
+            *sql.push_options(at, delay, priority, headers),
             None if order_keys is None else list(order_keys),
         )
         return [row[0] for row in rows]
@@ -509,11 +503,7 @@ class Tasks:
             queue,
             queue,
             sql.whole(max_tasks, "max_tasks"),
-            sql.task_ids(ids),
-            sql.when(finished_from, None)[0],
-            sql.when(finished_before, None)[0],
-            sql.jsonb_or_null(payload),
-            outcome,
+            *sql.finished_filter(ids, finished_from, finished_before, payload, outcome),
         )
         return [FinishedTask(**row) for row in rows]
 
@@ -539,11 +529,7 @@ class Tasks:
             sql.REPLAY,
             queue,
             target,
-            sql.task_ids(ids),
-            sql.when(finished_from, None)[0],
-            sql.when(finished_before, None)[0],
-            sql.jsonb_or_null(payload),
-            outcome,
+            *sql.finished_filter(ids, finished_from, finished_before, payload, outcome),
             sql.whole(max_tasks, "max_tasks"),
         )
         return [row[0] for row in rows]

@@ -87,9 +87,7 @@ class AsyncTasks:
             sql.PUSH,
             queue,
             sql.jsonb(payload),
-            *sql.when(at, delay),
-            sql.smallint(priority),
-            sql.headers_json(headers),
+            *sql.push_options(at, delay, priority, headers),
             unique_key,
             order_key,
         )
@@ -126,9 +124,7 @@ class AsyncTasks:
             unique_while,
             sql.duration(unique_for, "unique_for"),
             replace,
-            *sql.when(at, delay),
-            sql.smallint(priority),
-            sql.headers_json(headers),
+            *sql.push_options(at, delay, priority, headers),
             order_key,
         )
         return Pushed(task_id, inserted)
@@ -156,9 +152,7 @@ class AsyncTasks:
             sql.PUSH_MANY,
             queue,
             [sql.jsonb(payload) for payload in payloads],
-            *sql.when(at, delay),
-            sql.smallint(priority),
-            sql.headers_json(headers),
+            *sql.push_options(at, delay, priority, headers),
             None if order_keys is None else list(order_keys),
         )
         return [row[0] for row in rows]
@@ -512,11 +506,7 @@ class AsyncTasks:
             queue,
             queue,
             sql.whole(max_tasks, "max_tasks"),
-            sql.task_ids(ids),
-            sql.when(finished_from, None)[0],
-            sql.when(finished_before, None)[0],
-            sql.jsonb_or_null(payload),
-            outcome,
+            *sql.finished_filter(ids, finished_from, finished_before, payload, outcome),
         )
         return [FinishedTask(**row) for row in rows]
 
@@ -542,11 +532,7 @@ class AsyncTasks:
             sql.REPLAY,
             queue,
             target,
-            sql.task_ids(ids),
-            sql.when(finished_from, None)[0],
-            sql.when(finished_before, None)[0],
-            sql.jsonb_or_null(payload),
-            outcome,
+            *sql.finished_filter(ids, finished_from, finished_before, payload, outcome),
             sql.whole(max_tasks, "max_tasks"),
         )
         return [row[0] for row in rows]

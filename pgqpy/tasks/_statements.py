@@ -194,6 +194,25 @@ def when(at: datetime | None, delay: Duration | None) -> tuple[datetime | None, 
     return at, duration(delay, "delay")
 
 
+def push_options(
+    at: datetime | None, delay: Duration | None, priority: object, headers: object
+) -> tuple[Any, ...]:
+    """Return these options of a push. Raises InvalidTask."""
+    return *when(at, delay), smallint(priority), headers_json(headers)
+
+
+def finished_filter(
+    ids: Iterable[object] | None,
+    finished_from: datetime | None,
+    finished_before: datetime | None,
+    payload: object,
+    outcome: str | None,
+) -> tuple[Any, ...]:
+    """Return the conditions for finished tasks. Raises InvalidTask, InvalidPayload."""
+    times = when(finished_from, None)[0], when(finished_before, None)[0]
+    return task_ids(ids), *times, jsonb_or_null(payload), outcome
+
+
 def changes_json(changes: object, kind: str = "insert") -> str:
     """Return inserts, changes, deletes or dependencies of `modify` as a JSON array of objects.
 

@@ -19,7 +19,7 @@ from pgqpy.tasks._jobs.job import Job, Key, P, PushOptions, R
 from pgqpy.tasks._jobs.periodic import MISSED, Cron, PeriodicTask
 from pgqpy.tasks._jobs.worker import AppWorker
 from pgqpy.tasks._jobs.worker_async import AsyncAppWorker
-from pgqpy.tasks._statements import Duration, smallint
+from pgqpy.tasks._statements import Duration
 
 __all__ = ["Job", "PushOptions", "TaskApp"]
 
@@ -79,19 +79,7 @@ class TaskApp:
     ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 
     def task(  # type: ignore[misc]
-        self,
-        function: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        lease: Duration | None = None,
-        retry_policy: RetryPolicy | None = None,
-        unique_key: Key = None,
-        order_key: Key = None,
-        limit_key: Key = None,
-        transaction: bool = False,
+        self, function: Callable[..., Any] | None = None, /, **options: Any
     ) -> Any:
         """Make a function, sync or async, a job.
 
@@ -102,36 +90,42 @@ class TaskApp:
         there happen exactly once.
         """
 
-        def register(function: Callable[..., Any]) -> Job[Any, Any]:
-            known: Any = getattr(function, "__name__", None) if name is None else name
-            _check_function(function, known)
-            if known in self.jobs:
-                raise InvalidTask(
-                    f"there are two jobs called {known}", hint="Give one of them another name=."
-                )
-            if retry_policy is not None:
-                check_policy(retry_policy)
-            if lease is not None and interval(lease, "lease") <= timedelta():
-                raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
-            options = PushOptions(
-                queue=self.queue if queue is None else queue,
-                priority=smallint(priority),
-                unique_key=unique_key,
-                order_key=order_key,
-                limit_key=limit_key,
-            )
-            job = Job(
-                function,
-                known,
-                options,
-                lease=lease,
-                retry_policy=retry_policy,
-                transaction=transaction,
-            )
-            self.jobs[known] = job
-            return job
+        def make(function: Callable[..., Any]) -> Job[Any, Any]:
+            return self._task(function, **options)
 
-        return register if function is None else register(function)
+        return make if function is None else make(function)
+
+    def _task(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        lease: Duration | None = None,
+        retry_policy: RetryPolicy | None = None,
+        transaction: bool = False,
+        **push: Any,
+    ) -> Job[Any, Any]:
+        known: Any = getattr(function, "__name__", None) if name is None else name
+        _check_function(function, known)
+        if known in self.jobs:
+            raise InvalidTask(
+                f"there are two jobs called {known}", hint="Give one of them another name=."
+            )
+        if retry_policy is not None:
+            check_policy(retry_policy)
+        if lease is not None and interval(lease, "lease") <= timedelta():
+            raise InvalidTask(f"the lease of {known} is {lease!r}", hint="Give seconds.")
+        job: Job[Any, Any] = Job(
+            function,
+            known,
+            PushOptions(queue=self.queue if queue is None else queue, **push),
+            lease=lease,
+            retry_policy=retry_policy,
+            transaction=transaction,
+        )
+        self.jobs[known] = job
+        return job
 
     def periodic(
         self,

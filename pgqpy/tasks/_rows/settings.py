@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pgqpy._runtime.checks import (
@@ -79,22 +79,9 @@ def settings_of(worker: Any, *, strict: bool) -> RowSettings:
         check_handler(worker, worker.handler, "where to write", "row")
     check_policy(worker.retry_policy)
     check_settings(worker, _KINDS)
-    return RowSettings(
-        dsn=worker.dsn,
-        prepare_threshold=worker.prepare_threshold,
-        table=worker.table,
-        columns=worker.columns,
-        whole_batches=whole_batches,
-        batch_size=worker.batch_size,
-        delete_done=worker.delete_done,
-        time_limit=worker.time_limit,
-        retry_policy=worker.retry_policy,
-        outages=worker.outages,
-        poll_interval=worker.poll_interval,
-        backoff_first=worker.backoff_first,
-        backoff_cap=worker.backoff_cap,
-        strict=strict,
-    )
+    decided: dict[str, Any] = {"whole_batches": whole_batches, "strict": strict}
+    names = {each.name for each in fields(RowSettings)} - decided.keys()
+    return RowSettings(**{name: getattr(worker, name) for name in names}, **decided)
 
 
 def _overrides(worker: Any, name: str) -> bool:

@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, ClassVar, Self
 
@@ -258,27 +258,26 @@ class TableMarks:
 _LAST, _FIRST = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)
 
 
-class _InfiniteDate(DateLoader):
-    """Maps PostgreSQL's infinity to Python's last or first date."""
+def _infinite(loader: Any, last: Any, first: Any) -> Any:
+    """Return a loader that maps PostgreSQL's infinity to Python's last or first value."""
 
-    def load(self, data: Any) -> date:
-        ends = {b"infinity": _LAST.date(), b"-infinity": _FIRST.date()}
-        return ends.get(bytes(data)) or super().load(data)
+    class Infinite(loader):  # type: ignore[misc]
+        def load(self, data: Any) -> Any:
+            return {b"infinity": last, b"-infinity": first}.get(bytes(data)) or super().load(data)
 
-
-class _InfiniteTime(TimestampLoader):
-    def load(self, data: Any) -> datetime:
-        ends = {b"infinity": _LAST.replace(tzinfo=None), b"-infinity": _FIRST.replace(tzinfo=None)}
-        return ends.get(bytes(data)) or super().load(data)
+    return Infinite
 
 
-class _InfiniteTimeOfZone(TimestamptzLoader):
-    def load(self, data: Any) -> datetime:
-        return {b"infinity": _LAST, b"-infinity": _FIRST}.get(bytes(data)) or super().load(data)
+_INFINITE = {
+    "date": _infinite(DateLoader, _LAST.date(), _FIRST.date()),
+    "timestamp": _infinite(
+        TimestampLoader, _LAST.replace(tzinfo=None), _FIRST.replace(tzinfo=None)
+    ),
+    "timestamptz": _infinite(TimestamptzLoader, _LAST, _FIRST),
+}
 
 
 def read_infinity(adapters: psycopg.adapt.AdaptersMap) -> None:
     """Read infinite dates and times as Python's last and first ones."""
-    adapters.register_loader("date", _InfiniteDate)
-    adapters.register_loader("timestamp", _InfiniteTime)
-    adapters.register_loader("timestamptz", _InfiniteTimeOfZone)
+    for name, loader in _INFINITE.items():
+        adapters.register_loader(name, loader)

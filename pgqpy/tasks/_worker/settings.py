@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -107,27 +107,22 @@ def settings_of(worker: Any, base: type, *, until_empty: bool) -> Settings:
     check_policy(worker.retry_policy)
     queues = sql.queue_names(worker.queues)
     check_settings(worker, _KINDS)
-    return Settings(
-        database=Database(
-            dsn=worker.dsn,
-            listen_dsn=worker.listen_dsn,
-            claimant=worker.name,
-            prepare_threshold=worker.prepare_threshold,
-        ),
-        way=way,
-        queues=queues,
-        lease=sql.duration(worker.lease, "lease"),
-        batch_size=worker.batch_size,
-        concurrency=worker.concurrency,
-        random=worker.random,
-        outages=worker.outages,
-        pushes_periodic=worker._pushes_periodic(),
-        listen=worker.listen,
-        fold_interval=worker.fold_interval,
-        poll_interval=worker.poll_interval,
-        reconnect_cap=worker.reconnect_cap,
-        until_empty=until_empty,
+    database = Database(
+        dsn=worker.dsn,
+        listen_dsn=worker.listen_dsn,
+        claimant=worker.name,
+        prepare_threshold=worker.prepare_threshold,
     )
+    decided: dict[str, Any] = {
+        "database": database,
+        "way": way,
+        "queues": queues,
+        "lease": sql.duration(worker.lease, "lease"),
+        "pushes_periodic": worker._pushes_periodic(),
+        "until_empty": until_empty,
+    }
+    names = {each.name for each in fields(Settings)} - decided.keys()
+    return Settings(**{name: getattr(worker, name) for name in names}, **decided)
 
 
 def _way_of(worker: Any, base: type) -> str:
