@@ -81,10 +81,9 @@ class Tasks:
     ) -> int:
         """Put a task into a queue; return its id.
 
-        It is available ``at`` a time, or ``delay`` seconds from now, or at once; higher priorities
-        come first. While a task with the same ``unique_key`` waits in the queue, none is pushed,
-        and its id is returned; `push_unique` has other rules, and reports which it was. Tasks with
-        the same ``order_key`` are worked on one after the other.
+        It is available ``at`` a time, or after ``delay`` seconds, or at once; higher priorities
+        come first. While a task with the same ``unique_key`` waits, none is pushed, and its id is
+        returned; see also `push_unique`. Tasks with the same ``order_key`` run one after another.
         """
         value = self._value(
             sql.PUSH,
@@ -113,11 +112,10 @@ class Tasks:
     ) -> Pushed:
         """Put a task into a queue, unless another one with its key stands for it.
 
-        One stands for it while it waits, also for its next attempt; one that a worker has may not
-        know what is new, so then a task is inserted. ``unique_while="running"`` is for those that
-        need not run again. ``unique_for`` seconds after a push there is no other one, whatever has
-        become of the task. With ``replace`` the one that waits gets this payload, headers, priority
-        and time, and no attempts: with a ``delay``, tasks wait until it is quiet.
+        That is one that waits, also for its next attempt; with ``unique_while="running"`` also one
+        that a worker has, for tasks that need not run again; for ``unique_for`` seconds after a
+        push any. With ``replace`` the one that waits gets this payload, headers, priority and time,
+        and no attempts: with a ``delay``, tasks wait until it is quiet.
         """
         ((task_id, inserted),) = self._rows(
             sql.PUSH_UNIQUE,
@@ -170,11 +168,10 @@ class Tasks:
         max_tasks: int = 1,
         random: bool = True,
     ) -> list[Task]:
-        """Claim up to ``max_tasks`` available tasks; none if there are none, or the queues are
-        paused.
+        """Claim up to ``max_tasks`` available tasks of queues that are not paused.
 
         Until the ``lease`` ends (seconds; None: the queue's setting) no other claimant gets them.
-        ``random``: begin with any of the tasks that have waited longest, so that tasks that crash
+        With ``random`` begin with any of those that have waited longest, so that tasks that crash
         workers do not block the others; else in the order in which they became available.
         """
         rows = self._rows(
@@ -196,12 +193,12 @@ class Tasks:
         random: bool = True,
         wait: Duration | None = None,
     ) -> list[Task]:
-        """Wait for tasks and claim them, like `try_claim`.
+        """Wait for tasks, for up to ``wait`` seconds (None: without end), and claim them, like
+        `try_claim`.
 
-        None if there was none for ``wait`` seconds (None: without end). The connection must be in
-        autocommit: the claim is committed, and inside a transaction no new task would become
-        visible. It is notified of tasks by LISTEN; behind a PgBouncer in transaction mode, where
-        that does not work, it polls every second.
+        The connection must be in autocommit: inside a transaction no new task would become visible.
+        It is notified of tasks by LISTEN; where that does not work (PgBouncer in transaction mode)
+        it polls every second.
         """
         names = sql.queue_names(queues)
 
@@ -211,11 +208,8 @@ class Tasks:
         return self._wait(names, take, _seconds(wait))
 
     def pop(self, queue: str, *, max_tasks: int = 1, wait: Duration | None = 0) -> list[Task]:
-        """Take up to ``max_tasks`` available tasks out of the queue, in their order.
-
-        When the transaction commits they are gone: they are done at most once. With ``wait`` it
-        waits for the first one like `claim`, for up to that many seconds (None: without end).
-        """
+        """Take up to ``max_tasks`` available tasks out of the queue, in their order: when the
+        transaction commits they are gone. ``wait`` for the first one like `claim`."""
 
         def take() -> list[Task]:
             rows = self._rows(sql.POP, queue, number, self.claimant)
@@ -228,10 +222,8 @@ class Tasks:
     # --- what becomes of claimed tasks
 
     def renew(self, tasks: Iterable[Task], lease: Duration | None = None) -> list[Task]:
-        """Begin the leases again; return the tasks that are still this claimant's, renewed.
-
-        Use their new versions and leases from then on.
-        """
+        """Begin the leases again; return the tasks that are still this claimant's, with the new
+        versions and leases."""
         known = {task.id: task for task in tasks}
         named = sql.versions(known.values())
         duration = sql.duration(lease, "lease")
@@ -239,12 +231,13 @@ class Tasks:
         return [replace(known[row[0]], version=row[1], lease=row[2]) for row in rows]
 
     def finish(self, task: Task, result: Any = None) -> None:
-        """Finish a task: it is removed when the caller's transaction commits.
+        """Finish a task: it is removed when the caller's transaction commits, and kept with its
+        ``result`` if the queue keeps finished tasks.
 
-        ``result`` is kept with it if the queue keeps finished tasks. Raises TaskConflict if another
-        claimant has the task now, or finished it: then roll back the work done for it.
+        Raises TaskConflict if another claimant has, or had, the task: then roll back your work.
         """
-        self._value(sql.FINISH, self.claimant, task.id, task.version, sql.jsonb_or_null(result))
+        encoded = sql.jsonb_or_null(result)
+        self._value(sql.FINISH, self.claimant, task.id, task.version, encoded)
 
     def finish_and_claim(
         self,
@@ -255,12 +248,10 @@ class Tasks:
         lease: Duration | None = None,
         random: bool = True,
     ) -> Task | None:
-        """`finish` a task and claim the next one, in one round trip and one commit; None if there
-        is none.
+        """`finish` a task and claim the next one, if any, in one round trip and one commit.
 
-        It is claimed from the same queue, or from ``queue``; for ``lease`` and ``random`` see
-        `try_claim`. Raises TaskConflict if another claimant has the task; then nothing is claimed,
-        either.
+        It is claimed from the same queue, or from ``queue``, like by `try_claim`. Raises
+        TaskConflict if another claimant has the task; then nothing is claimed, either.
         """
         rows = self._rows(
             sql.FINISH_AND_CLAIM,
@@ -289,33 +280,22 @@ class Tasks:
         return [task for task in known if task.id in lost]
 
     def fail(self, task: Task, error: str, *, delay: Duration = 0, final: bool = False) -> bool:
-        """Record a failure: the task is retried after ``delay`` seconds, or goes to the error
-        queue.
+        """Record a failure: the task is retried after ``delay`` seconds, or goes to the error queue
+        if this was ``final``, or the last attempt that the queue allows: then True.
 
-        True for the error queue: this was ``final``, or the last attempt that the queue allows.
         Raises TaskConflict if another claimant has the task.
         """
-        return bool(
-            self._value(
-                b"select pgq_task.fail(%s, %s, %s::int4, %s, %s::interval, %s)",
-                self.claimant,
-                task.id,
-                task.version,
-                error,
-                sql.duration(delay, "delay"),
-                final,
-            )
-        )
+        fail = b"select pgq_task.fail(%s, %s, %s::int4, %s, %s::interval, %s)"
+        decision = error, sql.duration(delay, "delay"), final
+        return bool(self._value(fail, self.claimant, task.id, task.version, *decision))
 
     def release(self, tasks: Iterable[Task], *, delay: Duration = 0) -> list[int]:
-        """Give tasks back as if they had not been claimed: the attempt does not count.
-
-        They are available again after ``delay`` seconds. Returns the ids of those that were not
-        this claimant's any more.
-        """
-        ids, versions = sql.versions(tasks)
-        delays = [sql.duration(delay, "delay")] * len(ids)
-        return [row[0] for row in self._rows(sql.RELEASE, self.claimant, ids, versions, delays)]
+        """Return tasks as if they had not been claimed, available after ``delay`` seconds; return
+        the ids of those that were not this claimant's any more."""
+        named = sql.versions(tasks)
+        delays = [sql.duration(delay, "delay")] * len(named[0])
+        rows = self._rows(sql.RELEASE, self.claimant, *named, delays)
+        return [row[0] for row in rows]
 
     # --- anything, all or nothing
 
@@ -360,12 +340,12 @@ class Tasks:
     # --- tasks that other processes work on
 
     def result(self, task_id: int, *, wait: Duration | None = None) -> Any:
-        """Return the result of a task, decoded; waits until it is finished, for up to ``wait``
-        seconds (None: without end).
+        """Wait until a task is finished, for up to ``wait`` seconds (None: without end); return its
+        result.
 
         The queue must keep finished tasks, for longer than it takes to ask. Raises TaskFailed, with
         the reason, if the task is in an error queue or was deleted; TimeoutError; InvalidTask if
-        the task is unknown, or not visible to others before this transaction commits.
+        the task is unknown, or was pushed in this open transaction.
         """
         end = None if wait is None else monotonic() + interval(wait, "wait").total_seconds()
         pause = 0.01
@@ -565,8 +545,8 @@ class Tasks:
     def queues(
         self, queue: str | None = None, *, max_count: int | None = 10_000
     ) -> list[TaskQueueInfo]:
-        """Return settings and sizes of all queues, or of one. Counts at most ``max_count`` tasks of
-        each kind and priority (None: all), so that the cost does not grow with their number."""
+        """Return settings and sizes of all queues, or of one, counting at most ``max_count`` tasks
+        of each kind and priority (None: all)."""
         ask = b"select * from pgq_task.get_queue_info(%s::text, %s::int4)"
         rows = self._dicts(ask, queue, sql.whole(max_count, "max_count"))
         return [TaskQueueInfo(**row) for row in rows]

@@ -92,7 +92,8 @@ class RowTransactions:
 
     @property
     def current(self) -> tuple[RowConnection, TaskTable]:
-        """The same, in a transaction: it would not go on in another connection."""
+        """The connection and the table in a transaction, which another connection would not
+        continue."""
         assert self._conn is not None
         assert self._table is not None
         return self._conn, self._table

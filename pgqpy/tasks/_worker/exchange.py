@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/tasks/_worker/exchange_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""What a worker's loop says to the server, on a connection of its own."""
+"""The statements of a worker's loop, on a connection of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker's loop says to the server, on a connection of its own."""
+"""The statements of a worker's loop, on a connection of its own."""
 
 from __future__ import annotations
 
