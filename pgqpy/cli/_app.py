@@ -6,8 +6,7 @@ from importlib import import_module
 
 import click
 
-from pgqpy.cli._base.command import Group, Settings
-from pgqpy.cli._base.program import Program
+from pgqpy.cli._base.command import Program, Settings
 
 #: Where the commands are, and the first lines of their help: to list them imports none.
 COMMANDS = {
@@ -40,12 +39,12 @@ COMMANDS = {
         "_status.command:status",
         "Show how queues and consumers are doing, and what is wrong.",
     ),
-    "task": ("_tasks.queue:task", "Push tasks, work on them, look at them, and repair them."),
+    "task": ("_tasks:task", "Push tasks, work on them, look at them, and repair them."),
     "ticker": ("_ticker:ticker", "Run the ticker in the foreground until SIGTERM or Ctrl-C."),
 }
 
 
-class Root(Program, Group):
+class Root(Program):
     """The root of the tree."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

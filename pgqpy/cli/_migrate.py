@@ -8,16 +8,7 @@ from pgqpy.cli._base.command import Command, dsn_option, json_option
 from pgqpy.cli._base.output import print_json, print_table, say
 
 
-@click.command(
-    cls=Command,
-    role="pgq_owner",
-    examples=(
-        "pgqpy migrate --dsn postgresql:///shop",
-        "pgqpy migrate --show",
-        "pgqpy migrate --sql > install.sql",
-        "pgqpy migrate --down base --force",
-    ),
-)
+@click.command(cls=Command, role="pgq_owner")
 @dsn_option
 @click.option("--to", "revision", metavar="REVISION", help="Upgrade to this revision only.")
 @click.option(
@@ -43,6 +34,12 @@ def migrate(
     Run it once for a new database and after each upgrade of pgqpy. Running it again, or twice at
     once, is harmless: it is one transaction under a lock. It needs a superuser, or a user with the
     right to create roles and schemas.
+
+    Examples:
+      pgqpy migrate --dsn postgresql:///shop
+      pgqpy migrate --show
+      pgqpy migrate --sql > install.sql
+      pgqpy migrate --down base --force
     """
     if bool(revision) + bool(down) + show > 1:
         raise click.UsageError("--to, --down and --show exclude each other.")

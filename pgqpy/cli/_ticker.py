@@ -11,15 +11,7 @@ from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.cli._base.command import Command, Settings
 
 
-@click.command(
-    cls=Command,
-    role="pgq_admin",
-    examples=(
-        "pgqpy ticker --dsn postgresql:///shop",
-        "pgqpy ticker --dsn postgresql:///shop --dsn postgresql:///stock",
-        "pgqpy ticker --config /etc/pgqpy/ticker.toml --http :9187",
-    ),
-)
+@click.command(cls=Command, role="pgq_admin")
 @click.option(
     "--dsn", "dsns", multiple=True, metavar="DSN", help="A database; may be given several times."
 )
@@ -47,6 +39,11 @@ def ticker(
     event tables, returns due retries to their queues, and wakes consumers. Run one for each
     database, or one for many. A second one for the same database stands by and takes over if the
     first is gone.
+
+    Examples:
+      pgqpy ticker --dsn postgresql:///shop
+      pgqpy ticker --dsn postgresql:///shop --dsn postgresql:///stock
+      pgqpy ticker --config /etc/pgqpy/ticker.toml --http :9187
     """
     from pgqpy_ticker import Config, ConfigError, run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgqpy.cli._base.target import Target
+from pgqpy.cli._base.errors import Target
 from pgqpy.errors import InvalidDsn
 
 

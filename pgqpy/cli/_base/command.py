@@ -1,16 +1,34 @@
-"""The declaration of commands: click's classes with examples and the role that they need."""
+"""The declaration of commands: click's classes, with examples, a role, and shared options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 import pgqpy.dsn
+from pgqpy._runtime.log_format import FORMATS, LEVELS
+from pgqpy.cli._base.errors import Situation, explain, explain_usage
+from pgqpy.cli._base.output import print_problem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: The exit code that a shell reports for a process ended by SIGINT.
+INTERRUPTED = 128 + signal.SIGINT
+
+#: The seconds that unwinding may take after Ctrl-C.
+PATIENCE = 1.0
 
 
 @dataclass(slots=True)
@@ -24,24 +42,18 @@ class Settings:
 
 
 class Command(click.Command):
-    """A command with examples under its help, and the database role that it needs."""
+    """A command with the database role that it needs, and with examples: the end of its help."""
 
-    def __init__(
-        self,
-        *args: Any,
-        examples: Sequence[str] = (),
-        role: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, role: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.examples = tuple(examples)
+        self.help, _, examples = inspect.cleandoc(self.help or "").partition("\n\nExamples:\n")
+        self.examples = tuple(line.strip() for line in examples.splitlines())
         self.role = role
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples; they are commands to copy, so they must not be wrapped."""
         if self.examples:
-            heading = "Example" if len(self.examples) == 1 else "Examples"
-            with formatter.section(heading):
+            with formatter.section("Examples" if self.examples[1:] else "Example"):
                 for line in self.examples:
                     formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
         super().format_epilog(ctx, formatter)
@@ -59,14 +71,93 @@ class Group(click.Group):
     group_class = type
 
 
-def dsn_option(function: Function) -> Function:
-    """Add ``--dsn``, and pass the connection string from it or from the environment."""
-    return click.option(
-        "--dsn",
-        metavar="DSN",
-        callback=_resolve,
-        help="The database; default: PGQPY_DSN, then libpq's environment.",
-    )(function)
+class Program(Group):
+    """The root of a command line: nothing below it may show a traceback to its user."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; flush here, where a closed pipe can still be answered quietly."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except KeyboardInterrupt:
+            # Handled before click, which would write an empty line.
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run, and end the process: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+        settings = Settings()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # An old locale cannot write every character that a name may hold.
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            outcome = super().main(
+                args, prog_name, complete_var, standalone_mode=False, obj=settings, **extra
+            )
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.UsageError as error:
+            print_problem(*explain_usage(error))
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        except Exception as error:
+            if settings.debug:
+                traceback.print_exc()
+            print_problem(*explain(error, Situation(settings.dsn, settings.role)))
+            sys.exit(1)
+        sys.exit(outcome if isinstance(outcome, int) else 0)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt at Ctrl-C inside the block; end the process if that hangs.
+
+    An interrupt at the wrong moment, such as the start of a COPY, leaves psycopg waiting for its
+    own lock. Ending the process is just as clean: the server rolls back uncommitted work.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        watchdog = threading.Timer(PATIENCE, os._exit, [INTERRUPTED])
+        watchdog.daemon = True
+        watchdog.start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def options(*declared: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Combine declarations of options and arguments, in their order, into one."""
+
+    def decorate(function: Function) -> Function:
+        for each in reversed(declared):
+            function = each(function)
+        return function
+
+    return decorate
+
+
+def at_most_one(**given: object) -> None:
+    """Raise UsageError if more than one of these options was given."""
+    if sum(value not in (None, False) for value in given.values()) > 1:
+        names = [f"--{name}" for name in given]
+        raise click.UsageError(f"{', '.join(names[:-1])} and {names[-1]} exclude each other.")
 
 
 def _resolve(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -79,6 +170,44 @@ def _resolve(ctx: click.Context, param: click.Parameter, value: str | None) -> s
     return dsn
 
 
+dsn_option = click.option(
+    "--dsn",
+    metavar="DSN",
+    callback=_resolve,
+    help="The database; default: PGQPY_DSN, then libpq's environment.",
+)
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON, for scripts, instead of text."
 )
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
+)
+watch_options = options(
+    click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C."),
+    click.option(
+        "--every",
+        type=click.FloatRange(min=0.1),
+        default=1,
+        show_default=True,
+        metavar="SECONDS",
+        help="With --watch: how often.",
+    ),
+)
+log_options = options(
+    click.option("--log-level", type=click.Choice(LEVELS), default="info"),
+    click.option("--log-format", type=click.Choice(FORMATS), default="auto"),
+)
+
+
+def count_option(default: int) -> Callable[[Function], Function]:
+    """Declare the limit of a list."""
+    return click.option(
+        "-n",
+        "--count",
+        # One more is asked for, to know whether there are more.
+        type=click.IntRange(1, 2**31 - 2),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help="The maximum number to show.",
+    )

@@ -9,7 +9,7 @@ from typing import LiteralString
 
 import pgqpy
 from pgqpy.admin import Admin
-from pgqpy.cli._base.interrupt import interruptible
+from pgqpy.cli._base.command import interruptible
 from pgqpy.errors import ConsumerNotRegistered, PgqError, QueueNotFound, translate_errors
 from pgqpy.models import ConsumerInfo, QueueInfo
 

@@ -6,25 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from psycopg.rows import dict_row
 
 from pgqpy._runtime.error_origin import comes_from
-from pgqpy.cli._base.command import Group, Settings, json_option
+from pgqpy.cli._base.arguments import LIST, TEXT
+from pgqpy.cli._base.command import Function, Group, Settings, json_option, options
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import TEXT
-from pgqpy.cli._base.output import print_json, print_table, say
-from pgqpy.cli._events.capture import COLUMNS
+from pgqpy.cli._base.output import print_items, print_json, print_table, say
 
 if TYPE_CHECKING:
     from pgqpy_consumers.replicate._state import Replica
     from pgqpy_consumers.replicate.compare import Comparison
     from pgqpy_consumers.replicate.manage import Manager
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: The maximum number of differences shown for a table, unless --json asks for all.
 SHOWN = 20
@@ -39,6 +36,14 @@ def tables_argument(*, required: bool) -> Callable[[Function], Function]:
     return click.argument("tables", metavar="TABLE...", type=TEXT, nargs=-1, required=required)
 
 
+compare_options = options(
+    tables_argument(required=False),
+    config_argument,
+    click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60."),
+    json_option,
+)
+
+
 @click.group(cls=Group)
 def replicate() -> None:
     """Keep tables of another database equal to this one's.
@@ -48,20 +53,11 @@ def replicate() -> None:
     """
 
 
-@replicate.command(
-    "add",
-    role="pgq_admin",
-    examples=(
-        "pgqpy replicate add public.flight public.airport replicate.toml",
-        "pgqpy replicate add flight replicate.toml --target archive.flight",
-        "pgqpy replicate add customer replicate.toml --columns name,country",
-        "pgqpy replicate add invoice_number_seq replicate.toml",
-    ),
-)
+@replicate.command("add", role="pgq_admin")
 @tables_argument(required=True)
 @config_argument
 @click.option("--target", type=TEXT, metavar="NAME", help="The table's name in the target.")
-@click.option("--columns", type=COLUMNS, metavar="LIST", help="Only these, and the key.")
+@click.option("--columns", type=LIST, help="Only these, and the key.")
 @click.option("--overwrite", is_flag=True, help="Replace what the target's table holds.")
 @click.pass_obj
 def add(
@@ -76,6 +72,12 @@ def add(
 
     A table needs a primary key, and must be there in the target with the same key. Its changes are
     captured into the queue from now on. Sequences of serial and identity columns come along.
+
+    Examples:
+      pgqpy replicate add public.flight public.airport replicate.toml
+      pgqpy replicate add flight replicate.toml --target archive.flight
+      pgqpy replicate add customer replicate.toml --columns name,country
+      pgqpy replicate add invoice_number_seq replicate.toml
     """
     if len(tables) > 1 and (target or columns):
         raise click.UsageError("--target and --columns are for one table at a time")
@@ -86,11 +88,7 @@ def add(
             say(f"{what} {added} is added; `pgqpy run replicate {path}` copies it")
 
 
-@replicate.command(
-    "remove",
-    role="pgq_admin",
-    examples=("pgqpy replicate remove public.flight replicate.toml",),
-)
+@replicate.command("remove", role="pgq_admin")
 @tables_argument(required=True)
 @config_argument
 @click.pass_obj
@@ -98,6 +96,9 @@ def remove(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
     """Remove tables or sequences: the copies stay, and follow no more.
 
     The capture ends too, if the queue has no other consumers. Add them again to start over.
+
+    Examples:
+      pgqpy replicate remove public.flight replicate.toml
     """
     with _manager(settings, path) as manager:
         for table in tables:
@@ -110,11 +111,7 @@ def remove(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
                 )
 
 
-@replicate.command(
-    "copy",
-    role="pgq_admin",
-    examples=("pgqpy replicate copy public.flight replicate.toml",),
-)
+@replicate.command("copy", role="pgq_admin")
 @tables_argument(required=True)
 @config_argument
 @click.pass_obj
@@ -122,6 +119,9 @@ def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
     """Copy tables once more, from the start.
 
     Readers of the target see the old rows until the copy is complete; then it catches up.
+
+    Examples:
+      pgqpy replicate copy public.flight replicate.toml
     """
     with _manager(settings, path) as manager:
         for table in tables:
@@ -129,14 +129,7 @@ def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
             say(f"table {table} is to be copied again")
 
 
-@replicate.command(
-    "list",
-    role="pgq_admin",
-    examples=(
-        "pgqpy replicate list replicate.toml",
-        "pgqpy replicate list replicate.toml --json",
-    ),
-)
+@replicate.command("list", role="pgq_admin")
 @config_argument
 @json_option
 @click.pass_obj
@@ -145,6 +138,10 @@ def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
 
     States: added, copying, catching_up, in_step; failed, with the reason: then the table's changes
     wait in the target until it is repaired, and applying them is retried.
+
+    Examples:
+      pgqpy replicate list replicate.toml
+      pgqpy replicate list replicate.toml --json
     """
     from pgqpy_consumers.replicate._sequences import sequences
 
@@ -156,85 +153,66 @@ def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
     if as_json:
         print_json({"tables": tables, "sequences": others})
         return
-    if not tables and not others:
-        say(f"nothing is replicated; add a table: pgqpy replicate add TABLE {path}")
-        return
-    print_table(
-        ("Source", "Target", "State", "Since", "Waiting", "Error"),
-        [
-            (
-                each["source"],
-                each["target"],
-                each["state"],
-                each["since"],
-                each["waiting"],
-                (each["error"] or "").partition("\n")[0],
-            )
-            for each in tables
-        ]
-        + [
-            (
-                f"{each['source_schema']}.{each['source_sequence']}",
-                f"{each['target_schema']}.{each['target_sequence']}",
-                "sequence",
-                None,
-                None,
-                "",
-            )
-            for each in others
-        ],
+    rows = tables + [
+        {
+            "source": f"{each['source_schema']}.{each['source_sequence']}",
+            "target": f"{each['target_schema']}.{each['target_sequence']}",
+            "state": "sequence",
+            "since": None,
+            "waiting": None,
+            "error": None,
+        }
+        for each in others
+    ]
+    print_items(
+        rows,
+        {
+            "Source": "source",
+            "Target": "target",
+            "State": "state",
+            "Since": "since",
+            "Waiting": "waiting",
+            "Error": lambda each: (each["error"] or "").partition("\n")[0],
+        },
+        empty=f"nothing is replicated; add a table: pgqpy replicate add TABLE {path}",
     )
 
 
-@replicate.command(
-    "compare",
-    role="pgq_admin",
-    examples=(
-        "pgqpy replicate compare replicate.toml",
-        "pgqpy replicate compare public.flight replicate.toml --json",
-    ),
-)
-@tables_argument(required=False)
-@config_argument
-@click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
-@json_option
+@replicate.command("compare", role="pgq_admin")
+@compare_options
 @click.pass_obj
-def compare(
-    settings: Settings, tables: tuple[str, ...], path: Path, wait: float, as_json: bool
-) -> None:
+def compare(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> None:
     """Compare tables with their copies, while both change.
 
     Without names, all of them. Each is compared at one point in time, by checksums, and the keys
     of rows that differ are shown. The exit code is 1 if there are any.
+
+    Examples:
+      pgqpy replicate compare replicate.toml
+      pgqpy replicate compare public.flight replicate.toml --json
     """
-    compared = _compare(settings, tables, path, wait, repair=False)
+    compared = _compare(settings, path, repair=False, **which)
     _print_comparisons(compared, as_json)
     if any(each.differences for each in compared):
         raise CliError("the copies differ", f"`pgqpy replicate repair ... {path}` sets them right")
 
 
-@replicate.command(
-    "repair",
-    role="pgq_admin",
-    examples=("pgqpy replicate repair public.flight replicate.toml",),
-)
-@tables_argument(required=False)
-@config_argument
-@click.option("--wait", default=60.0, metavar="SECONDS", help="For the target to follow; 60.")
-@json_option
+@replicate.command("repair", role="pgq_admin")
+@compare_options
 @click.pass_obj
-def repair(
-    settings: Settings, tables: tuple[str, ...], path: Path, wait: float, as_json: bool
-) -> None:
+def repair(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> None:
     """Compare tables, and repair the rows of the copies that differ.
 
     Without names, all of them, while both change. Only rows that differ are written.
+
+    Examples:
+      pgqpy replicate repair public.flight replicate.toml
     """
-    _print_comparisons(_compare(settings, tables, path, wait, repair=True), as_json)
+    _print_comparisons(_compare(settings, path, repair=True, **which), as_json)
 
 
 def _compare(
-    settings: Settings, tables: Sequence[str], path: Path, wait: float, *, repair: bool
+    settings: Settings, path: Path, *, tables: Sequence[str], wait: float, repair: bool
 ) -> list[Comparison]:
     from pgqpy_consumers.replicate.compare import Comparer
 

@@ -11,26 +11,16 @@ import click
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.log_format import FORMATS, LEVELS
-from pgqpy.cli._base.command import Command, Settings
+from pgqpy.cli._base.arguments import TEXT
+from pgqpy.cli._base.command import Command, Settings, log_options
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
-from pgqpy.cli._base.names import TEXT
 from pgqpy.cli._base.output import print_table
 from pgqpy.cli._consumers.batch_log import batch_log
 from pgqpy.errors import PgqError
 
 
-@click.command(
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy run --list",
-        "pgqpy run row_counter --example > row_counter.toml",
-        "pgqpy run row_counter row_counter.toml",
-        "pgqpy run shop.py:OurMails mails.toml --until-empty",
-    ),
-)
+@click.command(cls=Command, role="pgq_reader")
 @click.argument("name", metavar="NAME", type=TEXT, required=False)
 @click.argument(
     "path", metavar="CONFIG.TOML", required=False, type=click.Path(dir_okay=False, path_type=Path)
@@ -41,8 +31,7 @@ from pgqpy.errors import PgqError
 @click.option(
     "--until-empty", is_flag=True, help="Process what is there now, and end; for schedulers."
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info")
-@click.option("--log-format", type=click.Choice(FORMATS), default="auto")
+@log_options
 @click.pass_obj
 def run(
     settings: Settings,
@@ -63,6 +52,12 @@ def run(
 
     Exit codes: 0 when it was stopped or is done, 1 when it failed, 2 when the command or the
     configuration is wrong.
+
+    Examples:
+      pgqpy run --list
+      pgqpy run row_counter --example > row_counter.toml
+      pgqpy run row_counter row_counter.toml
+      pgqpy run shop.py:OurMails mails.toml --until-empty
     """
     from pgqpy_consumers import settings as files
 

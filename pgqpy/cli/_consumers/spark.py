@@ -1,15 +1,77 @@
 """``pgqpy spark``: programs that compute in Spark.
 
-Each command is a module ``spark_*``, which imports Spark only when it runs: the import is slow,
-and Spark is optional.
+Spark is imported only when a command runs: the import is slow, and Spark is optional.
 """
 
 from __future__ import annotations
 
+import logging
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
 import click
 
-from pgqpy.cli._base.command import Group
-from pgqpy.cli._consumers import spark_archive, spark_replay, spark_run
+from pgqpy._runtime.log import logger
+from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, queue_argument
+from pgqpy.cli._base.command import Group, dsn_option, json_option
+from pgqpy.cli._base.database import connect, one_queue
+from pgqpy.cli._base.errors import CliError, first_line
+from pgqpy.cli._base.load_class import load_class
+from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.errors import PgqError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pgqpy_consumers.spark import SparkConsumer
+    from pgqpy_consumers.spark._archive_log import Commit
+
+#: Repeats pgqpy_consumers.spark._archive_log, which imports Spark.
+PARTITIONS = ("day", "month", "hour", "type")
+
+master_option = click.option(
+    "--master",
+    type=TEXT,
+    metavar="URL",
+    help="Where Spark runs; default: as spark-submit says, else local[*].",
+)
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Names of partitions, separated by commas."""
+
+    name = "names"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Split them."""
+        names = tuple(name.strip() for name in value.split(","))
+        for name in names:
+            if name not in PARTITIONS or names.count(name) > 1:
+                self.fail(
+                    f"{value!r} is not some of {', '.join(PARTITIONS)}, each once", param, ctx
+                )
+        return names
+
+
+class Ids(click.ParamType[tuple[int | None, int | None]]):
+    """A range of event ids: ``17..40``, ``17..`` or ``..40``."""
+
+    name = "ids"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, int | None]:
+        """Return its two ends."""
+        first, dots, last = value.partition("..")
+        try:
+            ends = (int(first) if first else None, int(last) if last else None)
+        except ValueError:
+            dots = ""
+        if not dots:
+            self.fail(f"{value!r} is no range of ids such as 17..40, 17.. or ..40", param, ctx)
+        return ends
 
 
 @click.group(cls=Group)
@@ -17,10 +79,269 @@ def spark() -> None:
     """Compute in Spark (needs pgqpy[spark] and Java 17 or newer)."""
 
 
-for command in (
-    spark_run.run,
-    spark_archive.archive,
-    spark_archive.archive_info,
-    spark_replay.replay,
-):
-    spark.add_command(command)
+def spark_session(master: str | None) -> SparkSession:
+    """Return the session. Raises CliError if Spark is not installed, JavaMissingError without
+    Java."""
+    try:
+        from pgqpy_consumers.spark.session import program_session
+    except ImportError as error:
+        raise CliError(str(error)) from error
+    return program_session(master)
+
+
+@spark.command("run", role="pgq_reader")
+@dsn_option
+@click.option("--once", is_flag=True, help="Process what is there now, and end; for schedulers.")
+@master_option
+@click.option("--consumer", type=CONSUMER, help="The name, instead of the class's.")
+@click.option("--queue", type=QUEUE, help="The queue, instead of the class's.")
+@click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
+def run(
+    dsn: str,
+    target: str,
+    queue: str | None,
+    consumer: str | None,
+    master: str | None,
+    once: bool,
+) -> None:
+    """Run a SparkConsumer.
+
+    It runs until SIGTERM or Ctrl-C, which end it after the current batch. The class is found in a
+    file, or in a module that can be imported from here. The consumer is registered if it is not.
+
+    With --once it processes the ticks that exist when it starts, without waiting for more, and
+    ends. Then nothing is retried: the next run does that. Exit codes: 0 when it was stopped or is
+    done, 1 when it failed.
+
+    Examples:
+      pgqpy spark run delays.py:DelaysByMonth
+      pgqpy spark run shop.reports:DailyRevenue --master 'local[4]'
+      pgqpy spark run delays.py:DelaysByMonth --once
+    """
+    consumer_class = load(target)
+    from pgqpy_consumers.spark._program import log_batches
+
+    log_batches()
+    made = consumer_class(dsn, spark=spark_session(master), queue=queue, consumer=consumer)
+    try:
+        made.run(until_empty=once)
+    except Exception as error:
+        if made.failed_batch is None:
+            raise
+        batch = made.failed_batch.id
+        logger.error("batch %s failed", batch, exc_info=error)
+        # Spark's errors have pages; the log has them already.
+        raise CliError(
+            f"batch {batch} failed: {type(error).__name__}: {first_line(str(error))}",
+            "it was rolled back; the next run gets the same batch again",
+        ) from error
+
+
+def load(target: str) -> type[SparkConsumer]:
+    """Return the class that ``module:Class`` or ``path/to/file.py:Class`` names.
+
+    Raises CliError if there is none.
+    """
+    try:
+        from pgqpy_consumers.spark import SparkConsumer
+    except ImportError as error:
+        raise CliError(str(error)) from error
+    from pyspark import cloudpickle
+
+    module, found = load_class(
+        target,
+        lambda each: issubclass(each, SparkConsumer) and each is not SparkConsumer,
+        what="SparkConsumer",
+        advice="subclass pgqpy_consumers.spark's",
+    )
+    # Executors get its functions with the tasks: they may not have its file.
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return found
+
+
+@spark.command("archive", role="pgq_reader")
+@dsn_option
+@queue_argument
+@click.argument("path", type=TEXT)
+@click.option(
+    "--consumer", type=CONSUMER, default="archive", show_default=True, help="Its name in the queue."
+)
+@click.option(
+    "--partition-by",
+    type=Names(),
+    metavar="NAMES",
+    help=f"Below the queue: some of {', '.join(PARTITIONS)}, with commas. A new archive: day.",
+)
+@click.option(
+    "--collect",
+    type=click.FloatRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="MINUTES",
+    help="Let events gather for this time, or until they are a million, so that files are few.",
+)
+@click.option("--once", is_flag=True, help="Archive what is there now, and end; for schedulers.")
+@click.option("--accept-gap", is_flag=True, help="Go on after events that are gone for good.")
+@master_option
+def archive(
+    dsn: str,
+    queue: str,
+    path: str,
+    consumer: str,
+    partition_by: tuple[str, ...] | None,
+    collect: float,
+    once: bool,
+    accept_gap: bool,
+    master: str | None,
+) -> None:
+    """Write a queue's history as Parquet.
+
+    Each event is written once, even if processes are killed, into the directory PATH on any file
+    system that Spark knows, partitioned by queue and day. It begins at the oldest events of the
+    queue, continues where the archive ends, and runs until SIGTERM or Ctrl-C. The consumer keeps
+    events from rotation until they are archived. An archive can hold several queues.
+
+    Examples:
+      pgqpy spark archive orders /lake/events
+      pgqpy spark archive orders s3a://lake/events --once
+      pgqpy spark archive orders hdfs:///events --partition-by month,type
+    """
+    spark = spark_session(master)
+    from pgqpy_consumers.spark.archive import Archive
+
+    class Archiver(Archive):
+        collect_for = timedelta(minutes=collect) if collect else None
+
+        def on_commit(self, commit: Commit) -> None:
+            say(
+                f"archived {commit.events:,} events of queue {queue} up to tick"
+                f" {commit.end.tick}; files: {len(commit.files)}"
+            )
+
+    Archiver.partition_by = partition_by
+    Archiver.accept_gap = accept_gap
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    archiver = Archiver(dsn, path=path, spark=spark, queue=queue, consumer=consumer)
+    try:
+        archiver.run(until_empty=once)
+    except Exception as error:
+        if archiver.failed_batch is None or isinstance(error, PgqError):
+            raise
+        raise CliError(
+            f"batch {archiver.failed_batch.id} failed: {type(error).__name__}: {error}",
+            "nothing of it is archived; the next run gets the same batch again",
+        ) from error
+
+
+@spark.command("archive-info")
+@click.argument("path", type=TEXT)
+@json_option
+@master_option
+def archive_info(path: str, as_json: bool, master: str | None) -> None:
+    """Show what is in an archive.
+
+    For each queue: how much was written, of which ticks, and when last. Events that were deleted
+    from the archive afterwards still count.
+
+    Examples:
+      pgqpy spark archive-info s3a://lake/events
+    """
+    spark = spark_session(master)
+    from pgqpy_consumers.spark._archive_log import ArchiveLog, Directory, partitions, queues
+
+    directory = Directory(spark, path)
+    by = partitions(directory)
+    newest = [(queue, ArchiveLog(directory, queue).newest()) for queue in queues(directory)]
+    found = [
+        {
+            "queue": queue,
+            "events": last.total_events,
+            "files": last.total_files,
+            "after_tick": last.first_tick,
+            "last_tick": last.end.tick,
+            "archived": last.time,
+        }
+        for queue, last in newest
+        if last is not None
+    ]
+    if as_json:
+        print_json({"partition_by": ["queue", *by], "queues": found})
+        return
+    say(f"partitioned by queue, {', '.join(by)}")
+    if found:
+        headings = [key.replace("_", " ").capitalize() for key in found[0]]
+        print_table(headings, [list(each.values()) for each in found])
+
+
+@spark.command("replay", role="pgq_writer")
+@dsn_option
+@click.argument("path", type=TEXT)
+@queue_argument
+@click.option("--source", type=TEXT, metavar="QUEUE", help="The queue they were in, if several.")
+@click.option("--from", "from_time", type=MOMENT, help="Of this time or later.")
+@click.option("--to", "to_time", type=MOMENT, help="Of before this time.")
+@click.option("--ids", type=Ids(), metavar="A..B", help="From A up to B.")
+@click.option("--type", "types", type=TEXT, multiple=True, help="Of this type; can be repeated.")
+@click.option("--where", type=TEXT, metavar="SQL", help="A condition in Spark's SQL.")
+@click.option(
+    "--mark",
+    type=click.Choice([f"ev_extra{number}" for number in range(1, 5)]),
+    help="Put queue, id and time of the original into this column.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show how many there are, by day and type.")
+@json_option
+@master_option
+def replay(
+    dsn: str,
+    path: str,
+    queue: str,
+    source: str | None,
+    from_time: datetime | None,
+    to_time: datetime | None,
+    ids: tuple[int | None, int | None] | None,
+    types: tuple[str, ...],
+    where: str | None,
+    mark: str | None,
+    dry_run: bool,
+    as_json: bool,
+    master: str | None,
+) -> None:
+    """Insert events from an archive into a queue again.
+
+    They keep their order and extra fields, and get new ids and times. All are inserted at once,
+    or none if it is interrupted. A second run inserts them a second time.
+
+    Examples:
+      pgqpy spark replay s3a://lake/events orders_again --from 2026-11-01 --to 2026-11-08
+      pgqpy spark replay /lake/events orders --type paid --type refunded --dry-run
+      pgqpy spark replay /lake/events orders --ids 1200..1300 --mark ev_extra4
+    """
+    with connect(dsn) as conn:
+        one_queue(conn, queue)
+    spark = spark_session(master)
+    from pgqpy_consumers.spark.replay import Replay, Selection
+
+    first, last = ids or (None, None)
+    selection = Selection(
+        queue=source,
+        from_time=from_time,
+        to_time=to_time,
+        first_id=first,
+        last_id=last,
+        types=types,
+        where=where,
+    )
+    again = Replay(spark, path, selection)
+    counts = again.counts()
+    events = sum(each.events for each in counts)
+    if not dry_run and events:
+        again.send(dsn, queue, mark=mark)
+    if as_json:
+        print_json({"source": again.queue, "sent": not dry_run, "events": events, "counts": counts})
+    elif dry_run:
+        print_table(
+            ("Day", "Type", "Events"), [(each.day, each.type, each.events) for each in counts]
+        )
+        say(f"{events:,} events of queue {again.queue} would be sent into queue {queue}")
+    else:
+        say(f"sent {events:,} events of queue {again.queue} into queue {queue}")

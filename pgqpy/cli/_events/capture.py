@@ -10,27 +10,12 @@ from psycopg.errors import InvalidName
 from psycopg.rows import dict_row
 
 import pgqpy
+from pgqpy.cli._base.arguments import LIST, QUEUE, TEXT, queue_argument
 from pgqpy.cli._base.command import Group, dsn_option, json_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import QUEUE, TEXT
-from pgqpy.cli._base.output import print_json, print_table, say
-
-
-class Columns(click.ParamType[list[str]]):
-    """Names separated by commas."""
-
-    name = "columns"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[str]:
-        """Split the names; the server checks them."""
-        text = TEXT.convert(value, param, ctx)
-        return [name.strip() for name in text.split(",")]
-
-
-COLUMNS = Columns()
+from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._base.wording import plural
 
 
 @click.group(cls=Group)
@@ -38,28 +23,19 @@ def capture() -> None:
     """Turn the changes of tables into events."""
 
 
-@capture.command(
-    "add",
-    role="pgq_writer",
-    examples=(
-        "pgqpy capture add public.flight flights",
-        "pgqpy capture add flight flights --operations insert,update --exclude notes",
-        "pgqpy capture add flight delays --condition 'new.delay > 60' --old-values changed",
-        "pgqpy capture add flight flights --format logutriga --replace",
-    ),
-)
+@capture.command("add", role="pgq_writer")
 @dsn_option
 @click.argument("table", type=TEXT)
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @click.option(
     "--operations",
     type=TEXT,
     metavar="LIST",
     help="Which of insert,update,delete,truncate; all of them unless given.",
 )
-@click.option("--columns", type=COLUMNS, metavar="LIST", help="Only these, and the key.")
-@click.option("--exclude", type=COLUMNS, metavar="LIST", help="All columns but these.")
-@click.option("--key", type=COLUMNS, metavar="LIST", help="The key, if not the primary key.")
+@click.option("--columns", type=LIST, help="Only these, and the key.")
+@click.option("--exclude", type=LIST, help="All columns but these.")
+@click.option("--key", type=LIST, help="The key, if not the primary key.")
 @click.option(
     "--old-values",
     type=click.Choice(["none", "row", "changed"]),
@@ -68,7 +44,6 @@ def capture() -> None:
 @click.option("--condition", type=TEXT, metavar="SQL", help="Only rows for which this is true.")
 @click.option(
     "--format",
-    "event_format",
     type=click.Choice(["row_json", "jsontriga", "logutriga"]),
     help="PostgreSQL's own JSON, or exactly what PgQ's triggers write.",
 )
@@ -78,38 +53,22 @@ def capture() -> None:
     help="A changed key is a delete and an insert, or an error.",
 )
 @click.option("--replace", is_flag=True, help="Replace the capture of this table into this queue.")
-def add(
-    dsn: str,
-    table: str,
-    queue: str,
-    operations: str | None,
-    columns: list[str] | None,
-    exclude: list[str] | None,
-    key: list[str] | None,
-    old_values: str | None,
-    condition: str | None,
-    event_format: str | None,
-    key_changes: str | None,
-    replace: bool,
-) -> None:
+def add(dsn: str, table: str, queue: str, replace: bool, **chosen: Any) -> None:
     """Make the changes of a table events in a queue.
 
     Events are written in the same transaction: an event exists if and only if its change does. A
     statement's events are written at once, by a trigger that runs as the table's owner: the role
     that changes the table needs no right on the queue. Partitions are captured with their table.
+
+    Examples:
+      pgqpy capture add public.flight flights
+      pgqpy capture add flight flights --operations insert,update --exclude notes
+      pgqpy capture add flight delays --condition 'new.delay > 60' --old-values changed
+      pgqpy capture add flight flights --format logutriga --replace
     """
-    options = {
-        "operations": operations,
-        "columns": columns,
-        "exclude": exclude,
-        "key": key,
-        "old_values": old_values,
-        "condition": condition,
-        "format": event_format,
-        "key_changes": key_changes,
-        "replace": replace or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if replace:
+        given["replace"] = True
     statement = sql.SQL("select pgq.capture_table(%(table)s::regclass, %(queue)s{})").format(
         sql.SQL("").join(
             sql.SQL(", {} => {}").format(sql.Identifier(name), sql.Placeholder(name))
@@ -122,11 +81,7 @@ def add(
     say(f"changes of table {table} are events in queue {queue} from now on")
 
 
-@capture.command(
-    "remove",
-    role="pgq_writer",
-    examples=("pgqpy capture remove public.flight", "pgqpy capture remove flight delays"),
-)
+@capture.command("remove", role="pgq_writer")
 @dsn_option
 @click.argument("table", type=TEXT)
 @click.argument("queue", type=QUEUE, required=False)
@@ -135,6 +90,10 @@ def remove(dsn: str, table: str, queue: str | None) -> None:
 
     From one queue, or from all queues if none is named. The events captured so far stay in the
     queue.
+
+    Examples:
+      pgqpy capture remove public.flight
+      pgqpy capture remove flight delays
     """
     with connect(dsn, names_of_users=True) as conn:
         _require_table(conn, table)
@@ -142,11 +101,7 @@ def remove(dsn: str, table: str, queue: str | None) -> None:
     say(f"table {table} is not captured any more" + (f" into queue {queue}" if queue else ""))
 
 
-@capture.command(
-    "list",
-    role="pgq_reader",
-    examples=("pgqpy capture list", "pgqpy capture list public.flight --json"),
-)
+@capture.command("list", role="pgq_reader")
 @dsn_option
 @click.argument("table", type=TEXT, required=False)
 @json_option
@@ -154,6 +109,10 @@ def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
     """List the tables that are captured, and how.
 
     The keys of the JSON objects are the columns of pgq.capture_info().
+
+    Examples:
+      pgqpy capture list
+      pgqpy capture list public.flight --json
     """
     with connect(dsn, names_of_users=True) as conn, conn.cursor(row_factory=dict_row) as cursor:
         if table is not None:
@@ -161,32 +120,22 @@ def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
         captures = cursor.execute(
             "select * from pgq.capture_info(%s::regclass)", [table]
         ).fetchall()
-    if as_json:
-        print_json(captures)
-    elif not captures:
-        say("no table is captured; capture one: pgqpy capture add TABLE QUEUE")
-    else:
-        print_table(
-            ("Table", "Queue", "Operations", "Key", "Format", "State"),
-            [
-                (
-                    each["table_name"],
-                    each["queue_name"],
-                    ", ".join(each["operations"]),
-                    ", ".join(each["key"]),
-                    each["format"],
-                    _state(each),
-                )
-                for each in captures
-            ],
-        )
+    print_items(
+        captures,
+        {
+            "Table": "table_name",
+            "Queue": "queue_name",
+            "Operations": lambda each: ", ".join(each["operations"]),
+            "Key": lambda each: ", ".join(each["key"]),
+            "Format": "format",
+            "State": _state,
+        },
+        empty="no table is captured; capture one: pgqpy capture add TABLE QUEUE",
+        as_json=as_json,
+    )
 
 
-@capture.command(
-    "partitions",
-    role="pgq_writer",
-    examples=("pgqpy capture partitions", "pgqpy capture partitions public.flight"),
-)
+@capture.command("partitions", role="pgq_writer")
 @dsn_option
 @click.argument("table", type=TEXT, required=False)
 def partitions(dsn: str, table: str | None) -> None:
@@ -194,12 +143,16 @@ def partitions(dsn: str, table: str | None) -> None:
 
     Only rows written directly to such a partition were missed; rows written through its table are
     captured anyway.
+
+    Examples:
+      pgqpy capture partitions
+      pgqpy capture partitions public.flight
     """
     with connect(dsn, names_of_users=True) as conn:
         if table is not None:
             _require_table(conn, table)
         [row] = conn.execute("select pgq.capture_new_partitions(%s::regclass)", [table])
-    say(f"captured {row[0]} new partition{'' if row[0] == 1 else 's'}")
+    say(f"captured {plural(row[0], 'new partition')}")
 
 
 def _state(capture_info: dict[str, Any]) -> str:

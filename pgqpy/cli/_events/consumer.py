@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
-from typing import LiteralString
+from functools import wraps
+from typing import Any, LiteralString
 
 import click
+from psycopg.rows import class_row
 
 import pgqpy
 from pgqpy._runtime.error_origin import comes_from
 from pgqpy.admin import Admin
-from pgqpy.cli._base.command import Group, dsn_option, json_option
+from pgqpy.cli._base.arguments import CONSUMER, MOMENT, any_queue_argument, queue_argument
+from pgqpy.cli._base.command import Group, at_most_one, dsn_option, json_option, options
 from pgqpy.cli._base.database import connect, one_consumer, one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import CONSUMER, QUEUE
-from pgqpy.cli._base.output import print_json, print_table, say
-from pgqpy.cli._base.position import Position, position_options
+from pgqpy.cli._base.output import print_items, say
 from pgqpy.errors import ForeignTick, TickNotFound, translate_errors
 from pgqpy.models import ConsumerInfo
 
-#: A worker of a CoopConsumer is registered as main.worker, with the main consumer's sub_id.
-_MAIN: LiteralString = """
+# Rotation may have removed the events behind older ticks; positions start at the horizon.
+TICKS: LiteralString = """
+select t.tick_id as id, t.tick_time as time
+  from pgq.queue q
+  join pgq.tick t on t.tick_queue = q.queue_id and t.tick_id >= q.queue_horizon_tick
+ where q.queue_name = %(queue)s
+"""
+OLDEST: LiteralString = TICKS + " order by t.tick_id limit 1"
+NEWEST: LiteralString = TICKS + " order by t.tick_id desc limit 1"
+LAST_BEFORE: LiteralString = TICKS + " and t.tick_time <= %(time)s order by t.tick_id desc limit 1"
+
+# A worker of a CoopConsumer is registered as main.worker, with the main consumer's sub_id.
+MAIN: LiteralString = """
 select main.co_name
   from pgq.queue q
   join pgq.consumer c on c.co_name = %s
@@ -32,41 +46,108 @@ select main.co_name
    and starts_with(c.co_name, main.co_name || '.')
 """
 
+REMEMBERED = b"""
+select coalesce(prg_tick, prg_event_prev_tick),
+       case when prg_tick is null then prg_event_prev_tick_time else prg_tick_time end,
+       prg_tick_snapshot::text, prg_tick_event_seq
+  from pgq_ext.progress
+ where consumer_id = %s and subconsumer_id = %s
+   and coalesce(prg_tick, prg_event_prev_tick) is not null
+"""
+UNDELIVERED = b"""
+select prg_batch, prg_prev_tick, prg_prev_tick_time, prg_prev_tick_snapshot::text,
+       prg_prev_tick_event_seq, prg_tick, prg_tick_time
+  from pgq_ext.progress
+ where consumer_id = %s and subconsumer_id = %s and prg_retries is not null
+"""
+REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
+REWIND = b"select pgq.rewind_consumer(%s, %s, %s, %s, %s::text::txid_snapshot, %s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A tick's number and time."""
+
+    id: int
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The position that the options give; the end if there are none."""
+
+    tick: int | None = None
+    time: datetime | None = None
+    start: bool = False
+    end: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether any option was used."""
+        return self != Position()
+
+    def resolve(self, conn: pgqpy.Connection, queue: str) -> int:
+        """Return the current tick of this position in a queue."""
+        if self.tick is not None:
+            return self.tick
+        statement = OLDEST if self.start else LAST_BEFORE if self.time else NEWEST
+        with conn.cursor(row_factory=class_row(Tick)) as cursor:
+            found = cursor.execute(statement, {"queue": queue, "time": self.time}).fetchone()
+            if found is not None:
+                return found.id
+            oldest = cursor.execute(OLDEST, {"queue": queue}).fetchone()
+        if oldest is None:
+            raise CliError(f"queue {queue} has no tick yet", "keep `pgqpy ticker` running")
+        raise CliError(
+            f"queue {queue} has no tick from before {self.time:%Y-%m-%d %H:%M:%S%z} any more; "
+            f"its oldest, {oldest.id}, is of {oldest.time.astimezone():%Y-%m-%d %H:%M:%S%z}",
+            "--start goes there",
+        )
+
+
+def position_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Declare the options of a `Position`, which is passed as ``position``."""
+
+    @options(
+        click.option("--tick", type=click.IntRange(min=0), metavar="N", help="A tick by number."),
+        click.option("--time", type=MOMENT, help="The last tick before a time (ISO 8601)."),
+        click.option("--start", is_flag=True, help="The oldest tick that still has its events."),
+        click.option("--end", is_flag=True, help="The newest tick: only events to come."),
+    )
+    @wraps(function)
+    def call(
+        *, tick: int | None, time: datetime | None, start: bool, end: bool, **others: Any
+    ) -> None:
+        at_most_one(tick=tick, time=time, start=start, end=end)
+        function(position=Position(tick, time, start, end), **others)
+
+    return call
+
 
 @click.group(cls=Group)
 def consumer() -> None:
     """Register and unregister consumers, list them, move them."""
 
 
-@consumer.command(
-    "register",
-    role="pgq_reader",
-    examples=(
-        "pgqpy consumer register flights delay_counter",
-        "pgqpy consumer register flights delay_counter --start",
-    ),
-)
+consumer_argument = click.argument("consumer", type=CONSUMER)
+
+
+@consumer.command("register", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("consumer", type=CONSUMER)
+@queue_argument
+@consumer_argument
 @position_options
-def register(
-    dsn: str,
-    queue: str,
-    consumer: str,
-    tick: int | None,
-    time: datetime | None,
-    start: bool,
-    end: bool,
-) -> None:
+def register(dsn: str, queue: str, consumer: str, position: Position) -> None:
     """Register a consumer on a queue.
 
     From now on the queue keeps events until the consumer has read them. It starts behind the newest
     tick, or behind the tick that an option names. A registered consumer keeps its position; `seek`
     moves it.
+
+    Examples:
+      pgqpy consumer register flights delay_counter
+      pgqpy consumer register flights delay_counter --start
     """
-    position = Position(tick, time, start, end)
-    position.check()
     with connect(dsn) as conn, conn.transaction():
         admin = Admin(conn)
         created = admin.register_consumer(queue, consumer)
@@ -83,19 +164,18 @@ def register(
         say(f"consumer {consumer} is registered on queue {queue} already")
 
 
-@consumer.command(
-    "unregister",
-    role="pgq_reader",
-    examples=("pgqpy consumer unregister flights delay_counter",),
-)
+@consumer.command("unregister", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("consumer", type=CONSUMER)
+@queue_argument
+@consumer_argument
 def unregister(dsn: str, queue: str, consumer: str) -> None:
     """Unregister a consumer from a queue.
 
     The queue forgets its position and its retries. Events that it has not read yet are lost for
     it. Workers that share its events are unregistered with it.
+
+    Examples:
+      pgqpy consumer unregister flights delay_counter
     """
     with connect(dsn) as conn:
         info = one_consumer(conn, queue, consumer)
@@ -109,13 +189,9 @@ def unregister(dsn: str, queue: str, consumer: str) -> None:
     say(f"unregistered consumer {consumer} from queue {queue}")
 
 
-@consumer.command(
-    "list",
-    role="pgq_reader",
-    examples=("pgqpy consumer list", "pgqpy consumer list flights --json"),
-)
+@consumer.command("list", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE, required=False)
+@any_queue_argument
 @json_option
 def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
     """List the consumers, of all queues or of one.
@@ -123,73 +199,58 @@ def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
     Shown are their positions, lags and numbers of pending events. Workers that share a consumer's
     position follow it as CONSUMER.WORKER, with their current batch. The keys of the JSON objects
     are the columns of pgq.get_consumer_info().
+
+    Examples:
+      pgqpy consumer list
+      pgqpy consumer list flights --json
     """
     with connect(dsn) as conn:
         consumers = Admin(conn).get_consumer_info(queue)
         if queue is not None and not consumers:
             one_queue(conn, queue)
-    if as_json:
-        print_json(consumers)
-    elif not consumers:
-        say("no consumers yet; make one: pgqpy consumer register QUEUE NAME")
-    else:
-        print_consumers(consumers)
+    print_consumers(consumers, as_json=as_json)
+
+
+def print_consumers(consumers: Sequence[ConsumerInfo], *, as_json: bool = False) -> None:
+    """Print consumers."""
+    print_items(
+        consumers,
+        {
+            "Queue": "queue_name",
+            "Consumer": "consumer_name",
+            "Pending": "pending_events",
+            "Lag": "lag",
+            "Last seen": "last_seen",
+            "Tick": "last_tick",
+            "Batch": "current_batch",
+        },
+        empty="no consumers yet; make one: pgqpy consumer register QUEUE NAME",
+        as_json=as_json,
+    )
 
 
 def main_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> str | None:
     """Return the consumer whose position a worker shares; None if it is no worker."""
-    row = conn.execute(_MAIN, [consumer, queue]).fetchone()
+    row = conn.execute(MAIN, [consumer, queue]).fetchone()
     return None if row is None else str(row[0])
 
 
-def print_consumers(consumers: list[ConsumerInfo]) -> None:
-    """Print consumers as a table."""
-    print_table(
-        ("Queue", "Consumer", "Pending", "Lag", "Last seen", "Tick", "Batch"),
-        [
-            (
-                info.queue_name,
-                info.consumer_name,
-                info.pending_events,
-                info.lag,
-                info.last_seen,
-                info.last_tick,
-                info.current_batch,
-            )
-            for info in consumers
-        ],
-    )
-
-
-@consumer.command(
-    "seek",
-    role="pgq_admin",
-    examples=(
-        "pgqpy consumer seek flights delay_counter --tick 1200",
-        "pgqpy consumer seek flights delay_counter --time 2026-11-21T08:30",
-        "pgqpy consumer seek flights delay_counter --end",
-    ),
-)
+@consumer.command("seek", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("consumer", type=CONSUMER)
+@queue_argument
+@consumer_argument
 @position_options
-def seek(
-    dsn: str,
-    queue: str,
-    consumer: str,
-    tick: int | None,
-    time: datetime | None,
-    start: bool,
-    end: bool,
-) -> None:
+def seek(dsn: str, queue: str, consumer: str, position: Position) -> None:
     """Move a consumer to another place in its queue.
 
     Back, to read events again, or ahead, to skip some: its next batch starts behind the named tick.
     An open batch is dropped. Stop the consumer first: otherwise finishing that batch fails.
+
+    Examples:
+      pgqpy consumer seek flights delay_counter --tick 1200
+      pgqpy consumer seek flights delay_counter --time 2026-11-21T08:30
+      pgqpy consumer seek flights delay_counter --end
     """
-    position = Position(tick, time, start, end)
-    position.check()
     if not position.given:
         raise click.UsageError("Give --tick, --time, --start or --end.")
     with connect(dsn) as conn, conn.transaction():
@@ -205,14 +266,10 @@ def seek(
     say(f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to {to}")
 
 
-@consumer.command(
-    "rewind",
-    role="pgq_admin",
-    examples=("pgqpy consumer rewind flights copy --target-dsn postgresql:///reports",),
-)
+@consumer.command("rewind", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("consumer", type=CONSUMER)
+@queue_argument
+@consumer_argument
 @click.option(
     "--target-dsn", required=True, metavar="DSN", help="The database with the consumer's effects."
 )
@@ -222,6 +279,9 @@ def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
     For a consumer that writes to another database, after that was restored from an older backup:
     the consumer reads again the events that the target lacks, if the queue still has them. Stop the
     consumer first.
+
+    Examples:
+      pgqpy consumer rewind flights copy --target-dsn postgresql:///reports
     """
     with connect(dsn) as conn:
         one_consumer(conn, queue, consumer)
@@ -248,21 +308,3 @@ def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
         f"moved consumer {consumer} on queue {queue} from tick {before.last_tick} to"
         f" {remembered[0]}, where its target stands"
     )
-
-
-REMEMBERED = b"""
-select coalesce(prg_tick, prg_event_prev_tick),
-       case when prg_tick is null then prg_event_prev_tick_time else prg_tick_time end,
-       prg_tick_snapshot::text, prg_tick_event_seq
-  from pgq_ext.progress
- where consumer_id = %s and subconsumer_id = %s
-   and coalesce(prg_tick, prg_event_prev_tick) is not null
-"""
-UNDELIVERED = b"""
-select prg_batch, prg_prev_tick, prg_prev_tick_time, prg_prev_tick_snapshot::text,
-       prg_prev_tick_event_seq, prg_tick, prg_tick_time
-  from pgq_ext.progress
- where consumer_id = %s and subconsumer_id = %s and prg_retries is not null
-"""
-REOPEN = b"select pgq.reopen_batch(%s, %s, %s, %s, %s, %s, %s)"
-REWIND = b"select pgq.rewind_consumer(%s, %s, %s, %s, %s::text::txid_snapshot, %s)"

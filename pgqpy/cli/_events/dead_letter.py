@@ -11,14 +11,30 @@ import click
 
 import pgqpy
 from pgqpy._dead_letter import DeadLetterFilter, DeadLetterInfo
-from pgqpy.cli._base.command import Function, Group, dsn_option, json_option
+from pgqpy.cli._base.arguments import CONSUMER, INTERVAL, QUEUE, TEXT
+from pgqpy.cli._base.command import Group, count_option, dsn_option, json_option, options
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import CONSUMER, QUEUE, TEXT
-from pgqpy.cli._base.output import print_json_line, print_pairs, print_table, say
-from pgqpy.cli._base.wording import printable
-from pgqpy.cli._events.event_input import ASSIGNED, FIELDS
+from pgqpy.cli._base.output import print_items, print_json_line, print_pairs, print_traceback, say
+from pgqpy.cli._base.wording import plural
+from pgqpy.cli._events.event_file import event_keys
 from pgqpy.dead_letters import DeadLetters
+
+filter_options = options(
+    click.option("--queue", type=QUEUE, help="Of this queue."),
+    click.option("--consumer", type=CONSUMER, help="Given up by this consumer."),
+    click.option("--type", "event_type", type=TEXT, metavar="TYPE", help="Events of this type."),
+    click.option("--reason", type=TEXT, help="With this in the reason."),
+    click.option(
+        "--older-than", type=INTERVAL, help="Given up longer ago than that: '30 days', '2h'."
+    ),
+)
+#: Ids, a filter, or explicitly all.
+choice_options = options(
+    click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1)),
+    filter_options,
+    click.option("--all", "every", is_flag=True, help="All there are."),
+)
 
 
 @click.group("dead-letter", cls=Group)
@@ -26,60 +42,21 @@ def dead_letter() -> None:
     """Look at events that consumers have given up, and replay them."""
 
 
-def _filter_options(function: Function) -> Function:
-    for option in reversed(
-        (
-            click.option("--queue", type=QUEUE, help="Of this queue."),
-            click.option("--consumer", type=CONSUMER, help="Given up by this consumer."),
-            click.option(
-                "--type", "event_type", type=TEXT, metavar="TYPE", help="Events of this type."
-            ),
-            click.option("--reason", type=TEXT, metavar="TEXT", help="With this in the reason."),
-            click.option(
-                "--older-than",
-                type=TEXT,
-                metavar="INTERVAL",
-                help="Given up longer ago than that: '30 days', '2h'.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-def _choice(function: Function) -> Function:
-    """Add the arguments and options that choose dead letters: ids, a filter, or explicitly all."""
-    every = click.option("--all", "every", is_flag=True, help="All there are.")
-    ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
-    return ids(_filter_options(every(function)))
-
-
-@dead_letter.command(
-    "list",
-    role="pgq_reader",
-    examples=(
-        "pgqpy dead-letter list",
-        "pgqpy dead-letter list --queue orders --reason timeout -n 100",
-        "pgqpy dead-letter list --json | jq -r .reason | sort | uniq -c",
-    ),
-)
+@dead_letter.command("list", role="pgq_reader")
 @dsn_option
-@_filter_options
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="The maximum number to show.",
-)
+@filter_options
+@count_option(20)
 @json_option
 def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
     """List dead letters, the newest first.
 
     With --json each is an object on a line of its own, with the keys id, time, queue, consumer,
     batch_id, attempts, reason, traceback and event; the event has the keys of `event peek`.
+
+    Examples:
+      pgqpy dead-letter list
+      pgqpy dead-letter list --queue orders --reason timeout -n 100
+      pgqpy dead-letter list --json | jq -r .reason | sort | uniq -c
     """
     wanted = DeadLetterFilter(**which)
     with connect(dsn) as conn:
@@ -87,41 +64,27 @@ def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
         if not letters:
             _named(conn, which)
         total = len(letters) if len(letters) < count else DeadLetters(conn).count(wanted)
-    if as_json:
-        for each in letters:
-            print_json_line(_keys(each))
-        return
-    if not letters:
-        say("no such dead letters" if any(map(bool, which.values())) else "no dead letters")
-        return
     now = datetime.now(UTC)
-    print_table(
-        ("Id", "Age", "Queue", "Consumer", "Attempts", "Reason"),
-        [
-            (
-                str(each.id),
-                max(now - each.time, timedelta()),
-                each.queue,
-                each.consumer,
-                each.attempts,
-                each.reason,
-            )
-            for each in letters
-        ],
+    print_items(
+        [_keys(each) for each in letters],
+        {
+            "Id": lambda each: str(each["id"]),
+            "Age": lambda each: max(now - each["time"], timedelta()),
+            "Queue": "queue",
+            "Consumer": "consumer",
+            "Attempts": "attempts",
+            "Reason": "reason",
+        },
+        empty="no such dead letters" if any(map(bool, which.values())) else "no dead letters",
+        as_json=as_json,
+        lines=True,
         cut=True,
     )
-    if total > len(letters):
+    if total > len(letters) and not as_json:
         say(f"and {total - len(letters):,} more")
 
 
-@dead_letter.command(
-    "show",
-    role="pgq_reader",
-    examples=(
-        "pgqpy dead-letter show 17",
-        "pgqpy dead-letter show 17 --json | jq -c .event | pgqpy event insert orders --file -",
-    ),
-)
+@dead_letter.command("show", role="pgq_reader")
 @dsn_option
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=1))
 @json_option
@@ -129,6 +92,10 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
     """Show dead letters in full, with event and traceback.
 
     `pgqpy dead-letter list` has the ids. With --json each is an object on a line of its own.
+
+    Examples:
+      pgqpy dead-letter show 17
+      pgqpy dead-letter show 17 --json | jq -c .event | pgqpy event insert orders --file -
     """
     with connect(dsn) as conn:
         letters = _these(conn, ids)
@@ -138,7 +105,7 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
             continue
         if number:
             click.echo()
-        event = _event_keys(each)
+        event = event_keys(each.event)
         print_pairs(
             ("dead letter", str(each.id)),
             ("given up at", each.time),
@@ -153,50 +120,41 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
                 if value is not None and name != "retry"
             ),
         )
-        if each.traceback:
-            click.echo()
-            for line in each.traceback.splitlines():
-                click.echo(printable(line))
+        print_traceback(each.traceback)
 
 
-@dead_letter.command(
-    "replay",
-    role="pgq_admin",
-    examples=(
-        "pgqpy dead-letter replay 17 18",
-        "pgqpy dead-letter replay --queue orders --consumer mailer --reason timeout",
-    ),
-)
+@dead_letter.command("replay", role="pgq_admin")
 @dsn_option
-@_choice
+@choice_options
 def replay(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
     """Let consumers retry events that they have given up.
 
     Each goes only to the consumer that gave it up, as if for the first time, when the ticker next
     returns retries to the queue. To make a new event of one, for all consumers, use `show --json`
     and `event insert`.
+
+    Examples:
+      pgqpy dead-letter replay 17 18
+      pgqpy dead-letter replay --queue orders --consumer mailer --reason timeout
     """
     number = _do(dsn, ids, every, which, DeadLetters.replay)
-    say(f"replayed {number:,} event{'' if number == 1 else 's'}")
+    say(f"replayed {plural(number, 'event')}")
 
 
-@dead_letter.command(
-    "purge",
-    role="pgq_admin",
-    examples=(
-        "pgqpy dead-letter purge 17",
-        "pgqpy dead-letter purge --older-than '90 days'",
-    ),
-)
+@dead_letter.command("purge", role="pgq_admin")
 @dsn_option
-@_choice
+@choice_options
 def purge(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
     """Delete dead letters. This cannot be undone.
 
     Choose them by ids, by options, or with --all. `list` takes the same options.
+
+    Examples:
+      pgqpy dead-letter purge 17
+      pgqpy dead-letter purge --older-than '90 days'
     """
     number = _do(dsn, ids, every, which, DeadLetters.purge)
-    say(f"purged {number:,} dead letter{'' if number == 1 else 's'}")
+    say(f"purged {plural(number, 'dead letter')}")
 
 
 def _do(
@@ -236,9 +194,4 @@ def _these(conn: pgqpy.Connection, ids: tuple[int, ...]) -> list[DeadLetterInfo]
 
 
 def _keys(letter: DeadLetterInfo) -> dict[str, Any]:
-    return asdict(letter) | {"event": _event_keys(letter)}
-
-
-def _event_keys(letter: DeadLetterInfo) -> dict[str, Any]:
-    names = {"retry": "retry_count"}
-    return {name: getattr(letter.event, names.get(name, name)) for name in (*ASSIGNED, *FIELDS)}
+    return asdict(letter) | {"event": event_keys(letter.event)}

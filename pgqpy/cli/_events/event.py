@@ -3,25 +3,61 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from itertools import chain, islice
+from typing import Any, LiteralString
 
 import click
+import psycopg
+from psycopg import sql
+from psycopg.rows import args_row, dict_row, scalar_row
 
-from pgqpy.cli._base.command import Function, Group, dsn_option, json_option
-from pgqpy.cli._base.database import connect
+import pgqpy
+from pgqpy.cli._base.arguments import TEXT, due_options, queue_argument
+from pgqpy.cli._base.command import (
+    Group,
+    at_most_one,
+    count_option,
+    dsn_option,
+    json_option,
+    options,
+)
+from pgqpy.cli._base.database import connect, no_such_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import QUEUE, TEXT
-from pgqpy.cli._base.output import print_json_line, print_table, say
-from pgqpy.cli._base.position import Moment
-from pgqpy.cli._base.wording import shown
-from pgqpy.cli._events.delayed import cancel, delayed, resolved
-from pgqpy.cli._events.event_file import EventFile
-from pgqpy.cli._events.event_input import ASSIGNED, FIELDS, Format
-from pgqpy.cli._events.event_load import load
-from pgqpy.cli._events.peek import newest, of_ticks
-from pgqpy.event import Event
+from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._base.wording import plural, shown
+from pgqpy.cli._events.event_file import FIELDS, FORMATS, event_keys, open_events
+from pgqpy.event import Event, NewEvent
 from pgqpy.producer import Producer
+
+NOT_TEXT = "a payload is text; send binary data in base64"
+
+COLUMNS: LiteralString = """
+select ev_id, ev_time, ev_txid, coalesce(ev_retry, 0), ev_type, ev_data,
+       ev_extra1, ev_extra2, ev_extra3, ev_extra4
+"""
+
+# The tick to start from: the newest with that many events behind it. A transaction older than
+# that tick's snapshot cannot hold newer events.
+OLDEST_TXID: LiteralString = """
+select split_part(t.tick_snapshot::text, ':', 1)::bigint
+  from pgq.tick t
+ where t.tick_queue = %(queue_id)s
+   and t.tick_event_seq <=
+       (select max(n.tick_event_seq) from pgq.tick n where n.tick_queue = %(queue_id)s) - %(back)s
+ order by t.tick_id desc
+ limit 1
+"""
+NEWEST: LiteralString = (
+    COLUMNS + " from {events} where ev_txid >= %(txid)s order by ev_id desc limit %(count)s"
+)
+
+DELAYED: LiteralString = """
+select due, ev_id as id, ev_type as type, ev_data as data,
+       ev_extra1 as extra1, ev_extra2 as extra2, ev_extra3 as extra3, ev_extra4 as extra4
+  from pgq.get_delayed_events(%s, %s)
+"""
 
 
 @click.group(cls=Group)
@@ -29,36 +65,12 @@ def event() -> None:
     """Insert events, and look at them without consuming them."""
 
 
-event.add_command(cancel)
-event.add_command(delayed)
-
-EXTRAS = ("extra1", "extra2", "extra3", "extra4")
-
-
-def _extra_options(function: Function) -> Function:
-    for name in reversed(EXTRAS):
-        function = click.option(f"--{name}", type=TEXT, metavar="TEXT", help=f"ev_{name}")(function)
-    return function
-
-
-@event.command(
-    "insert",
-    role="pgq_writer",
-    examples=(
-        """pgqpy event insert flights delayed '{"carrier": "UA", "minutes": 12}'""",
-        "git log -1 | pgqpy event insert builds commit -",
-        "pgqpy event insert flights --file events.jsonl",
-        "pgqpy event insert flights flight --file flights.csv --whole-row",
-        "pgqpy event insert flights remind UA12 --in '2 hours'",
-        "pgqpy event insert orders paid 1047 --key 'order 1047'",
-        "tail -F app.log | pgqpy event insert log line --file - --format lines --batch 1",
-    ),
-)
+@event.command("insert", role="pgq_writer")
 @dsn_option
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @click.argument("event_type", metavar="[TYPE]", type=TEXT, required=False)
 @click.argument("data", metavar="[DATA]", type=TEXT, required=False)
-@_extra_options
+@options(*(click.option(f"--{name}", type=TEXT, help=f"ev_{name}") for name in FIELDS[2:]))
 @click.option(
     "--file",
     "path",
@@ -68,7 +80,7 @@ def _extra_options(function: Function) -> Function:
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice([each.value for each in Format]),
+    type=click.Choice(FORMATS),
     help="The file's format, if its name (.csv, .jsonl) does not tell; jsonl for -.",
 )
 @click.option(
@@ -82,14 +94,10 @@ def _extra_options(function: Function) -> Function:
     metavar="N",
     help="Commit after every N events; without it the whole file is one transaction.",
 )
-@click.option(
-    "--at", type=Moment(), metavar="TIME", help="Deliver at this time; local if without offset."
-)
-@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Deliver after this interval.")
+@due_options
 @click.option(
     "--key",
     type=TEXT,
-    metavar="TEXT",
     help="Only if no event with this key was inserted within the queue's key_window.",
 )
 def insert(
@@ -104,7 +112,7 @@ def insert(
     at: datetime | None,
     delay: str | None,
     key: str | None,
-    **extras: str | None,
+    **extras: Any,
 ) -> None:
     """Insert one event from the arguments, or the events of a file.
 
@@ -113,11 +121,19 @@ def insert(
     have none. With --format lines each line is the data of an event of type TYPE. A file is
     inserted completely or, if there is any error in it, not at all.
 
-    With --at or --in events are delivered later; until then `pgqpy event delayed` shows them, and
-    `pgqpy event cancel` cancels them.
+    With --at or --delay events are delivered later; until then `pgqpy event delayed` shows them,
+    and `pgqpy event cancel` cancels them.
+
+    Examples:
+      pgqpy event insert flights delayed '{"carrier": "UA", "minutes": 12}'
+      git log -1 | pgqpy event insert builds commit -
+      pgqpy event insert flights --file events.jsonl
+      pgqpy event insert flights flight --file flights.csv --whole-row
+      pgqpy event insert flights remind UA12 --delay '2 hours'
+      pgqpy event insert orders paid 1047 --key 'order 1047'
+      tail -F app.log | pgqpy event insert log line --file - --format lines --batch 1
     """
-    if at is not None and delay is not None:
-        raise click.UsageError("Give --at or --in, not both.")
+    at_most_one(at=at, delay=delay)
     if path is None:
         if event_type is None or data is None:
             raise click.UsageError("Give TYPE and DATA, or --file.")
@@ -126,17 +142,9 @@ def insert(
         if data == "-":
             data = _standard_input()
         with connect(dsn) as conn:
-            at = resolved(conn, at, delay)
+            at = _due(conn, at, delay)
             event_id = Producer(queue).insert_event(
-                conn,
-                event_type,
-                data,
-                extra1=extras["extra1"],
-                extra2=extras["extra2"],
-                extra3=extras["extra3"],
-                extra4=extras["extra4"],
-                at=at,
-                key=key,
+                conn, event_type, data, at=at, key=key, **extras
             )
         later = "" if at is None else f", to be delivered at {shown(at)}"
         if key is None:
@@ -149,17 +157,11 @@ def insert(
             "DATA, --key and --extra1 to --extra4 are for one event, not for --file."
         )
     with (
-        EventFile.open(path, Format(file_format) if file_format else Format.of(path)) as file,
+        open_events(path, file_format, event_type=event_type, whole_row=whole_row) as events,
         connect(dsn) as conn,
     ):
-        count = load(
-            conn,
-            queue,
-            file.events(event_type=event_type, whole_row=whole_row),
-            batch=batch,
-            at=resolved(conn, at, delay),
-        )
-    say(f"inserted {count:,} event{'' if count == 1 else 's'} into {queue}")
+        count = _insert_all(conn, queue, events, batch, _due(conn, at, delay))
+    say(f"inserted {plural(count, 'event')} into {queue}")
 
 
 def _standard_input() -> str:
@@ -172,74 +174,181 @@ def _standard_input() -> str:
     return text
 
 
-NOT_TEXT = "a payload is text; send binary data in base64"
+def _due(conn: pgqpy.Connection, at: datetime | None, delay: str | None) -> datetime | None:
+    """Return the time of delivery: a given time, or now plus an interval as PostgreSQL reads it."""
+    if delay is None:
+        return at
+    try:
+        row = conn.execute("select clock_timestamp() + %s::interval", [delay]).fetchone()
+    except psycopg.DataError as error:
+        raise CliError(
+            f"{delay!r} is no delay: {error.diag.message_primary or 'no date is so far away'}",
+            "write it as PostgreSQL does: '90 seconds', '2h', '1 day'",
+        ) from None
+    assert row is not None
+    (time,) = row
+    assert isinstance(time, datetime)
+    return time
 
 
-@event.command(
-    "peek",
-    role="pgq_reader",
-    examples=(
-        "pgqpy event peek flights",
-        "pgqpy event peek flights -n 3 --json",
-        "pgqpy event peek flights --from-tick 1200 --to-tick 1201",
-        "pgqpy event peek flights -n 1000 --json | pgqpy event insert copy --file -",
-    ),
-)
+def _insert_all(
+    conn: pgqpy.Connection,
+    queue: str,
+    events: Iterator[NewEvent],
+    batch: int | None,
+    at: datetime | None,
+) -> int:
+    """Insert the events and return their number.
+
+    Without ``batch`` an error rolls all of them back; with it, the error says how many were
+    committed before.
+    """
+    producer = Producer(queue)
+    if batch is None:
+        return producer.insert_events(conn, events, at=at)
+    inserted = 0
+    try:
+        for first in events:
+            some = chain([first], islice(events, batch - 1))
+            inserted += producer.insert_events(conn, some, at=at)
+    except Exception as error:
+        error.add_note(f"{inserted:,} events were inserted before")
+        raise
+    return inserted
+
+
+@event.command("peek", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="The maximum number of events to show.",
-)
+@queue_argument
+@count_option(10)
 @click.option("--from-tick", type=click.IntRange(min=0), metavar="N", help="Only after this tick.")
 @click.option("--to-tick", type=click.IntRange(min=0), metavar="N", help="Only up to this tick.")
 @json_option
 def peek(
-    dsn: str,
-    queue: str,
-    count: int,
-    from_tick: int | None,
-    to_tick: int | None,
-    as_json: bool,
+    dsn: str, queue: str, count: int, from_tick: int | None, to_tick: int | None, as_json: bool
 ) -> None:
     """Show the newest events of a queue, or those between two ticks. Consumes nothing.
 
     The newest events are shown as soon as they are committed, ticked or not. With --json each
     event is an object on a line of its own, with the keys id, time, txid, retry, type, data,
     extra1 to extra4; `insert --file` takes such lines.
+
+    Examples:
+      pgqpy event peek flights
+      pgqpy event peek flights -n 3 --json
+      pgqpy event peek flights --from-tick 1200 --to-tick 1201
+      pgqpy event peek flights -n 1000 --json | pgqpy event insert copy --file -
     """
     if (from_tick is None) != (to_tick is None):
         raise click.UsageError("--from-tick and --to-tick go together.")
     with connect(dsn) as conn:
         if from_tick is None or to_tick is None:
-            events = newest(conn, queue, count)
+            events = _newest(conn, queue, count)
         else:
-            events = of_ticks(conn, queue, from_tick, to_tick, count)
-    if as_json:
-        for each in events:
-            print_json_line(_keys(each))
-    elif not events:
-        say(f"queue {queue} has no events there")
-    else:
-        _print(events)
-
-
-def _keys(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in (*ASSIGNED, *FIELDS)}
-
-
-def _print(events: list[Event]) -> None:
-    used = [name for name in EXTRAS if any(getattr(event, name) for event in events)]
-    print_table(
-        ("Id", "Time", "Type", "Data", *(name.capitalize() for name in used)),
-        [
-            (str(each.id), each.time, each.type, each.data, *(getattr(each, n) for n in used))
-            for each in events
-        ],
+            events = _of_ticks(conn, queue, from_tick, to_tick, count)
+    found = [event_keys(each) for each in events]
+    columns: dict[str, Any] = {
+        "Id": lambda each: str(each["id"]),
+        "Time": "time",
+        "Type": "type",
+        "Data": "data",
+    }
+    used = [name for name in FIELDS[2:] if any(each[name] for each in found)]
+    print_items(
+        found,
+        columns | {name.capitalize(): name for name in used},
+        empty=f"queue {queue} has no events there",
+        as_json=as_json,
+        lines=True,
         cut=True,
     )
+
+
+def _newest(conn: pgqpy.Connection, queue: str, count: int) -> list[Event]:
+    """Return the newest events, oldest first, including those that no tick covers yet.
+
+    It goes back as many ticks as needed: ids of rolled-back transactions are missing, so one
+    guess may not be enough.
+    """
+    with (
+        conn.cursor(row_factory=scalar_row) as scalar,
+        conn.cursor(row_factory=args_row(Event)) as cursor,
+    ):
+        queue_id = scalar.execute(
+            "select queue_id from pgq.queue where queue_name = %s", [queue]
+        ).fetchone()
+        if queue_id is None:
+            raise no_such_queue(queue)
+        statement = sql.SQL(NEWEST).format(events=sql.Identifier("pgq", f"event_{queue_id}"))
+        back = count
+        while True:
+            place = {"queue_id": queue_id, "back": back}
+            txid = scalar.execute(OLDEST_TXID, place).fetchone()
+            found = cursor.execute(statement, {"txid": txid or 0, "count": count}).fetchall()
+            if txid is None or len(found) == count:
+                return found[::-1]
+            back *= 8
+
+
+def _of_ticks(conn: pgqpy.Connection, queue: str, first: int, last: int, count: int) -> list[Event]:
+    """Return the first events between two ticks, in the form that a consumer gets."""
+    with conn.cursor(row_factory=scalar_row) as scalar:
+        text = scalar.execute(
+            "select pgq.tick_range_sql(%s, %s, %s)", [queue, first, last]
+        ).fetchone()
+    assert text is not None
+    with conn.cursor(row_factory=args_row(Event)) as cursor:
+        # The text is a query built by pgqpy, complete with its literals.
+        statement = sql.SQL(COLUMNS + "from ({}) e order by ev_id limit {}")
+        return cursor.execute(statement.format(sql.SQL(text), count)).fetchall()
+
+
+@event.command("delayed", role="pgq_reader")
+@dsn_option
+@queue_argument
+@count_option(10)
+@json_option
+def delayed(dsn: str, queue: str, count: int, as_json: bool) -> None:
+    """Show the delayed events, the next ones first.
+
+    Retries of consumers are not shown. With --json each is an object on a line of its own,
+    with the keys due, id, type, data, extra1 to extra4.
+
+    Examples:
+      pgqpy event delayed flights
+      pgqpy event delayed flights -n 1000 --json
+    """
+    with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
+        events = cursor.execute(DELAYED, [queue, count]).fetchall()
+    print_items(
+        events,
+        {"Due": "due", "Id": lambda each: str(each["id"]), "Type": "type", "Data": "data"},
+        empty=f"queue {queue} has no delayed events",
+        as_json=as_json,
+        lines=True,
+        cut=True,
+    )
+
+
+@event.command("cancel", role="pgq_writer")
+@dsn_option
+@queue_argument
+@click.argument("event_ids", metavar="EVENT...", type=int, nargs=-1, required=True)
+def cancel(dsn: str, queue: str, event_ids: tuple[int, ...]) -> None:
+    """Cancel delayed events by their ids.
+
+    All of them or none: it is an error if one was delivered, cancelled, or never existed.
+
+    Examples:
+      pgqpy event cancel flights 1047
+      pgqpy event cancel flights 1047 1048 1050
+    """
+    with connect(dsn) as conn, conn.transaction():
+        producer = Producer(queue)
+        gone = [each for each in event_ids if not producer.cancel_event(conn, each)]
+        if gone:
+            raise CliError(
+                f"not waiting in queue {queue}: {', '.join(map(str, gone))}; nothing was cancelled",
+                f"see what waits: pgqpy event delayed {queue}",
+            )
+    say(f"cancelled {plural(len(event_ids), 'event')} of {queue}")

@@ -6,11 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from pgqpy.cli._base.arguments import TEXT, Name, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Group, dsn_option, json_option
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import QUEUE, TEXT, Name
-from pgqpy.cli._base.output import print_json, print_pairs, print_table, say
+from pgqpy.cli._base.output import print_items, print_json, print_pairs, say
+from pgqpy.cli._base.wording import plural
 from pgqpy.group_admin import GroupAdmin
 
 GROUP = Name(
@@ -19,6 +20,7 @@ GROUP = Name(
         info.group_name for info in GroupAdmin(admin.conn).get_group_info(typed.get("queue"))
     ),
 )
+group_argument = click.argument("group", type=GROUP)
 
 
 @click.group(cls=Group)
@@ -29,17 +31,9 @@ def group() -> None:
     """
 
 
-@group.command(
-    "create",
-    role="pgq_reader",
-    examples=(
-        "pgqpy group create orders shipments --key ev_extra1",
-        "pgqpy group create orders shipments --key \"ev_data::jsonb ->> 'customer'\"",
-        "pgqpy group create changes copies --key pkey --partitions 16",
-    ),
-)
+@group.command("create", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
+@queue_argument
 @click.argument("group", type=TEXT)
 @click.option("--key", required=True, type=TEXT, help="SQL over the event's columns, or pkey.")
 @click.option("--partitions", default=8, show_default=True, help="How many can work at once.")
@@ -48,6 +42,11 @@ def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
 
     It gets the events behind the newest tick. The key is an immutable SQL expression over ev_type,
     ev_data and ev_extra1 to ev_extra4; pkey is the primary key of captured rows.
+
+    Examples:
+      pgqpy group create orders shipments --key ev_extra1
+      pgqpy group create orders shipments --key "ev_data::jsonb ->> 'customer'"
+      pgqpy group create changes copies --key pkey --partitions 16
     """
     with connect(dsn) as conn:
         created = GroupAdmin(conn).create_group(queue, group, key=key, partitions=partitions)
@@ -57,54 +56,53 @@ def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
         say(f"group {group} on queue {queue} exists already")
 
 
-@group.command(
-    "list", role="pgq_reader", examples=("pgqpy group list", "pgqpy group list orders --json")
-)
+@group.command("list", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE, required=False)
+@any_queue_argument
 @json_option
 def list_groups(dsn: str, queue: str | None, as_json: bool) -> None:
     """List the groups, of all queues or of one.
 
     Lag and pending events are those of the slowest partition.
+
+    Examples:
+      pgqpy group list
+      pgqpy group list orders --json
     """
     with connect(dsn) as conn:
         groups = GroupAdmin(conn).get_group_info(queue)
         if queue is not None and not groups:
             one_queue(conn, queue)
-    if as_json:
-        print_json(groups)
-    elif not groups:
-        say("no groups yet; make one: pgqpy group create QUEUE NAME --key KEY")
-    else:
-        print_table(
-            ("Queue", "Group", "Key", "Partitions", "Workers", "Pending", "Lag", "Parked"),
-            [
-                (
-                    info.queue_name,
-                    info.group_name,
-                    info.key,
-                    info.partitions,
-                    info.workers,
-                    info.pending_events,
-                    info.lag,
-                    info.parked_events,
-                )
-                for info in groups
-            ],
-        )
+    print_items(
+        groups,
+        {
+            "Queue": "queue_name",
+            "Group": "group_name",
+            "Key": "key",
+            "Partitions": "partitions",
+            "Workers": "workers",
+            "Pending": "pending_events",
+            "Lag": "lag",
+            "Parked": "parked_events",
+        },
+        empty="no groups yet; make one: pgqpy group create QUEUE NAME --key KEY",
+        as_json=as_json,
+    )
 
 
-@group.command("show", role="pgq_reader", examples=("pgqpy group show orders shipments",))
+@group.command("show", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("group", type=GROUP)
+@queue_argument
+@group_argument
 @json_option
 def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
     """Show a group's partitions and their workers.
 
     Also shows their positions and parked keys. The keys of the JSON objects are the columns of
     pgq.get_group_partitions().
+
+    Examples:
+      pgqpy group show orders shipments
     """
     with connect(dsn) as conn:
         admin = GroupAdmin(conn)
@@ -126,35 +124,38 @@ def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
             f"will have {info.resize_to} partitions as soon as all have reached tick"
             f" {info.resize_tick}"
         )
-    print_table(
-        ("Part", "Worker", "Seen", "Pending", "Lag", "Tick", "Batch", "Keys", "Parked"),
-        [
-            (
-                part.partition,
-                part.worker,
-                part.last_seen,
-                part.pending_events,
-                part.lag,
-                part.last_tick,
-                part.current_batch,
-                part.parked_keys,
-                f"{part.parked_events}, full" if part.is_full else part.parked_events,
-            )
-            for part in partitions
-        ],
+    print_items(
+        partitions,
+        {
+            "Part": "partition",
+            "Worker": "worker",
+            "Seen": "last_seen",
+            "Pending": "pending_events",
+            "Lag": "lag",
+            "Tick": "last_tick",
+            "Batch": "current_batch",
+            "Keys": "parked_keys",
+            "Parked": lambda part: (
+                f"{part.parked_events}, full" if part.is_full else part.parked_events
+            ),
+        },
+        empty="",
     )
 
 
-@group.command("resize", role="pgq_reader", examples=("pgqpy group resize orders shipments 16",))
+@group.command("resize", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("group", type=GROUP)
+@queue_argument
+@group_argument
 @click.argument("partitions", type=int)
 def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
     """Change the number of a group's partitions.
 
     Its workers take all partitions to one tick; then the keys are divided anew, and work goes on.
     Setting the present number cancels a resize that has not happened yet.
+
+    Examples:
+      pgqpy group resize orders shipments 16
     """
     with connect(dsn) as conn:
         tick = GroupAdmin(conn).resize_group(queue, group, partitions)
@@ -167,12 +168,10 @@ def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
         )
 
 
-@group.command(
-    "set", role="pgq_reader", examples=("pgqpy group set orders shipments park_limit 50000",)
-)
+@group.command("set", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("group", type=GROUP)
+@queue_argument
+@group_argument
 @click.argument("parameter", type=click.Choice(["lease", "park_limit"]))
 @click.argument("value", type=TEXT)
 def set_config(dsn: str, queue: str, group: str, parameter: str, value: str) -> None:
@@ -180,61 +179,53 @@ def set_config(dsn: str, queue: str, group: str, parameter: str, value: str) -> 
 
     A worker that is silent for a lease loses its partitions; workers read a new lease when they
     start. A partition with more than park_limit parked events takes no more batches.
+
+    Examples:
+      pgqpy group set orders shipments park_limit 50000
     """
     with connect(dsn) as conn:
         GroupAdmin(conn).set_group_config(queue, group, parameter, value)
     say(f"set {parameter} of group {group} on queue {queue} to {value}")
 
 
-@group.command("parked", role="pgq_reader", examples=("pgqpy group parked orders shipments",))
+@group.command("parked", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("group", type=GROUP)
+@queue_argument
+@group_argument
 @json_option
 def parked(dsn: str, queue: str, group: str, as_json: bool) -> None:
     """List the parked keys.
 
     The first event of each key has failed, and all later ones wait behind it. They are retried
     in order, at the time shown, or on demand: `unpark`.
+
+    Examples:
+      pgqpy group parked orders shipments
     """
     with connect(dsn) as conn:
         keys = GroupAdmin(conn).get_parked_keys(queue, group)
-    if as_json:
-        print_json(keys)
-    elif not keys:
-        say(f"nothing is parked in group {group} on queue {queue}")
-    else:
-        now = datetime.now(UTC)
-        print_table(
-            ("Key", "Events", "Attempts", "Parked", "Again", "Error"),
-            [
-                (
-                    key.key,
-                    key.events,
-                    key.attempts,
-                    max(now - key.parked_since, timedelta()),
-                    "by hand"
-                    if key.next_attempt is None
-                    else max(key.next_attempt - now, timedelta()),
-                    key.error,
-                )
-                for key in keys
-            ],
-        )
+    now = datetime.now(UTC)
+    print_items(
+        keys,
+        {
+            "Key": "key",
+            "Events": "events",
+            "Attempts": "attempts",
+            "Parked": lambda key: max(now - key.parked_since, timedelta()),
+            "Again": lambda key: (
+                "by hand" if key.next_attempt is None else max(key.next_attempt - now, timedelta())
+            ),
+            "Error": "error",
+        },
+        empty=f"nothing is parked in group {group} on queue {queue}",
+        as_json=as_json,
+    )
 
 
-@group.command(
-    "unpark",
-    role="pgq_reader",
-    examples=(
-        "pgqpy group unpark orders shipments 'customer 17'",
-        "pgqpy group unpark orders shipments --all",
-        "pgqpy group unpark orders shipments 'customer 17' --give-up",
-    ),
-)
+@group.command("unpark", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("group", type=GROUP)
+@queue_argument
+@group_argument
 @click.argument("key", type=TEXT, required=False)
 @click.option("--all", "every", is_flag=True, help="All parked keys.")
 @click.option("--give-up", is_flag=True, help="First make the key's first event a dead letter.")
@@ -242,6 +233,11 @@ def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_
     """Retry the events of a parked key now, in their order.
 
     The worker of its partition does it. Events that fail are parked again.
+
+    Examples:
+      pgqpy group unpark orders shipments 'customer 17'
+      pgqpy group unpark orders shipments --all
+      pgqpy group unpark orders shipments 'customer 17' --give-up
     """
     if (key is None) is not every:
         raise click.UsageError("Give a key, or --all.")
@@ -259,25 +255,24 @@ def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_
     if given_up:
         say(f"the first event of key {key} is a dead letter, the others are tried again now")
     elif every:
-        say(
-            "1 key is tried again now"
-            if unparked == 1
-            else f"{unparked:,} keys are tried again now"
-        )
+        say(f"{plural(unparked, 'key')} {'is' if unparked == 1 else 'are'} tried again now")
     else:
         say(f"key {key} is tried again now")
 
 
-@group.command("drop", role="pgq_reader", examples=("pgqpy group drop orders shipments",))
+@group.command("drop", role="pgq_reader")
 @dsn_option
-@click.argument("queue", type=QUEUE)
-@click.argument("group", type=GROUP)
+@queue_argument
+@group_argument
 @click.option("--force", is_flag=True, help="Also if it has parked events, which are lost then.")
 def drop(dsn: str, queue: str, group: str, force: bool) -> None:
     """Drop a group with the positions of its partitions.
 
     Events that it has not read yet are lost for it. Stop its workers first: a worker that starts
     creates the group again.
+
+    Examples:
+      pgqpy group drop orders shipments
     """
     with connect(dsn) as conn:
         GroupAdmin(conn).drop_group(queue, group, force=force)

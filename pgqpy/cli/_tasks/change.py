@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 import pgqpy
-from pgqpy.cli._base.command import Command, dsn_option
+from pgqpy.cli._base.arguments import JSON, PRIORITY, TASK_ID, TASK_QUEUE, TEXT, due_options
+from pgqpy.cli._base.command import at_most_one, dsn_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import PRIORITY, TASK_ID, TASK_QUEUE, TEXT
 from pgqpy.cli._base.output import say
-from pgqpy.cli._base.position import Moment
 from pgqpy.cli._base.wording import plural
 from pgqpy.cli._tasks.choice import Choice, choice_options, choose, claimed_option
-from pgqpy.cli._tasks.push import JSON
+from pgqpy.cli._tasks.group import no_such_task, task
+from pgqpy.errors import TaskConflict
 from pgqpy.tasks import Tasks
 from pgqpy.tasks import _statements as sql
 
@@ -49,16 +49,7 @@ def _do(
     )
 
 
-@click.command(
-    "retry",
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy task retry 17",
-        "pgqpy task retry --queue mails.failed --error timeout --dry-run",
-        "pgqpy task retry --queue mails.failed --all",
-    ),
-)
+@task.command("retry", role="pgq_reader")
 @dsn_option
 @choice_options
 def retry(dsn: str, dry_run: bool, **which: Any) -> None:
@@ -66,6 +57,11 @@ def retry(dsn: str, dry_run: bool, **which: Any) -> None:
 
     They are available there at once, with no attempts, and with their old headers and unique key.
     If another task has that key now, they stay.
+
+    Examples:
+      pgqpy task retry 17
+      pgqpy task retry --queue mails.failed --error timeout --dry-run
+      pgqpy task retry --queue mails.failed --all
     """
     _do(
         dsn,
@@ -78,15 +74,7 @@ def retry(dsn: str, dry_run: bool, **which: Any) -> None:
     )
 
 
-@click.command(
-    "move",
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy task move slow 17 18",
-        'pgqpy task move slow --queue mails --payload \'{"size": "large"}\' --dry-run',
-    ),
-)
+@task.command("move", role="pgq_reader")
 @dsn_option
 @click.argument("target", metavar="TO", type=TASK_QUEUE)
 @choice_options
@@ -96,16 +84,15 @@ def move(dsn: str, target: str, dry_run: bool, claimed: bool, **which: Any) -> N
 
     They begin there with no attempts; scheduled or stopped tasks stay so, the others are available
     at once.
+
+    Examples:
+      pgqpy task move slow 17 18
+      pgqpy task move slow --queue mails --payload '{"size": "large"}' --dry-run
     """
     _change(dsn, "moved", {"queue": target}, dry_run=dry_run, claimed=claimed, **which)
 
 
-@click.command(
-    "stop",
-    cls=Command,
-    role="pgq_reader",
-    examples=("pgqpy task stop 17", "pgqpy task stop --queue mails --attempts 5"),
-)
+@task.command("stop", role="pgq_reader")
 @dsn_option
 @choice_options
 @claimed_option
@@ -114,25 +101,19 @@ def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
 
     They stay in their queue. `pgqpy task pause` does it for a whole queue, including tasks that are
     pushed later.
+
+    Examples:
+      pgqpy task stop 17
+      pgqpy task stop --queue mails --attempts 5
     """
     _change(dsn, "stopped", {"stop": True}, dry_run=dry_run, claimed=claimed, **which)
 
 
-@click.command(
-    "start",
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy task start 17",
-        "pgqpy task start --queue mails --status stopped --in '1 hour'",
-        "pgqpy task start --queue reports --status scheduled --set-priority 9",
-    ),
-)
+@task.command("start", role="pgq_reader")
 @dsn_option
 @choice_options
 @claimed_option
-@click.option("--at", type=Moment(), metavar="TIME", help="Not now, but at this time.")
-@click.option("--in", "delay", type=TEXT, metavar="INTERVAL", help="Not now, but after this time.")
+@due_options
 @click.option(
     "--set-priority",
     type=PRIORITY,
@@ -152,25 +133,20 @@ def start(
 
     For tasks that are stopped or scheduled, or wait for a retry. With --claimed it takes tasks
     from their workers, which cannot finish them then.
+
+    Examples:
+      pgqpy task start 17
+      pgqpy task start --queue mails --status stopped --delay '1 hour'
+      pgqpy task start --queue reports --status scheduled --set-priority 9
     """
-    if at is not None and delay is not None:
-        raise click.UsageError("Give --at or --in, not both.")
+    at_most_one(at=at, delay=delay)
     change: dict[str, Any] = {"delay": delay or "0"} if at is None else {"at": at.isoformat()}
     if set_priority is not None:
         change["priority"] = set_priority
     _change(dsn, "started", change, dry_run=dry_run, claimed=claimed, **which)
 
 
-@click.command(
-    "remove",
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy task remove 17",
-        "pgqpy task remove --queue mails.failed --older-than '90 days' --dry-run",
-        "pgqpy task remove --queue mails --all",
-    ),
-)
+@task.command("remove", role="pgq_reader")
 @dsn_option
 @choice_options
 @claimed_option
@@ -179,6 +155,11 @@ def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
 
     Choose them by ids, or by --queue with options or --all. `list` takes the same options, and
     --dry-run prints how many they find.
+
+    Examples:
+      pgqpy task remove 17
+      pgqpy task remove --queue mails.failed --older-than '90 days' --dry-run
+      pgqpy task remove --queue mails --all
     """
     _do(
         dsn,
@@ -190,30 +171,25 @@ def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
     )
 
 
-@click.command(
-    "finish",
-    cls=Command,
-    role="pgq_reader",
-    examples=("pgqpy task finish 17", """pgqpy task finish 17 --result '"by hand"'"""),
-)
+@task.command("finish", role="pgq_reader")
 @dsn_option
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TASK_ID)
-@click.option("--result", type=JSON, metavar="JSON", help="Kept with it, if the queue does that.")
+@click.option("--result", type=JSON, help="Kept with it, if the queue does that.")
 def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
     """Finish tasks that were done by other means.
 
     They must not be claimed. Tasks behind them by their order key become available, and the history
     shows them as finished, with the result.
+
+    Examples:
+      pgqpy task finish 17
+      pgqpy task finish 17 --result '"by hand"'
     """
     with connect(dsn) as conn, conn.transaction():
         for choice in choose(conn, ids=ids):
             for info in Tasks(conn).list(choice.queue, choice.filter, max_tasks=None):
-                conn.execute(sql.FINISH, [_user(conn), info.id, info.version, result])
+                conn.execute(sql.FINISH, [conn.info.user, info.id, info.version, result])
     say(f"finished {plural(len(set(ids)), 'task')}")
-
-
-def _user(conn: pgqpy.Connection) -> str:
-    return conn.info.user
 
 
 def _change(
@@ -229,4 +205,51 @@ def _change(
     )
 
 
-COMMANDS = (finish, retry, move, stop, start, remove)
+@task.command("cancel", role="pgq_reader")
+@dsn_option
+@choice_options
+@click.option(
+    "--reason", type=TEXT, default="cancelled", metavar="TEXT", help="Why; workers are told it."
+)
+def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: Any) -> None:
+    """Cancel tasks, including claimed ones.
+
+    Tasks that are not claimed are deleted. Jobs of a TaskApp are told within a second: asyncio jobs
+    are interrupted, others at their next progress report or check; then the task goes to the error
+    queue. Other workers are not told: `remove --claimed` takes a task from them.
+
+    Examples:
+      pgqpy task cancel 17
+      pgqpy task cancel 17 18 --reason 'wrong customer'
+      pgqpy task cancel --queue reports --payload '{"customer": 7}' --dry-run
+    """
+    with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
+        choices = choose(conn, ids=ids, claimed=True, **which)
+        found = [
+            info.id
+            for choice in choices
+            for info in Tasks(conn).list(choice.queue, choice.filter, max_tasks=None)
+        ]
+        deleted = [_cancel(conn, task_id, reason, named=bool(ids)) for task_id in found]
+    asked = deleted.count(False)
+    say(f"{plural(deleted.count(True), 'task')} " + ("would be deleted" if dry_run else "deleted"))
+    if asked:
+        say(
+            f"{plural(asked, 'task')} "
+            + (
+                "would be cancelled by the worker"
+                if dry_run
+                else "will be cancelled by the worker: see `pgqpy task progress`"
+            )
+        )
+
+
+def _cancel(conn: pgqpy.Connection, task_id: int, reason: str, *, named: bool) -> bool | None:
+    """Return whether it is gone, or else still claimed; None if it has ended meanwhile."""
+    try:
+        with conn.transaction():
+            return Tasks(conn).cancel(task_id, reason)
+    except TaskConflict:
+        if named:
+            raise no_such_task(task_id) from None
+        return None

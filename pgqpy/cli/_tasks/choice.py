@@ -5,57 +5,57 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import click
 
 import pgqpy
-from pgqpy.cli._base.command import Function
+from pgqpy.cli._base.arguments import INTERVAL, JSON, PRIORITY, TASK_ID, TEXT
+from pgqpy.cli._base.command import dry_run_option, options
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import COUNT, PRIORITY, TASK_ID, TEXT
-from pgqpy.cli._base.wording import brief
-from pgqpy.cli._tasks.push import JSON
+from pgqpy.cli._tasks.group import no_such_task
 from pgqpy.tasks import Tasks
 
 STATUSES = ("available", "claimed", "scheduled", "held", "stopped")
 
+payload_option = click.option("--payload", type=JSON, help="With a payload that contains this.")
 
-def filter_options(function: Function) -> Function:
-    """Add the conditions of pgq_task.list_tasks(), passed on by their names."""
-    for option in reversed(
-        (
-            click.option(
-                "--status",
-                type=click.Choice(STATUSES),
-                multiple=True,
-                help="In this state; may be given several times.",
-            ),
-            click.option(
-                "--payload", type=JSON, metavar="JSON", help="With a payload that contains this."
-            ),
-            click.option("--headers", type=JSON, metavar="JSON", help="With these headers."),
-            click.option("--error", type=TEXT, metavar="TEXT", help="With this in the error."),
-            click.option("--claimant", type=TEXT, metavar="NAME", help="Claimed by this worker."),
-            click.option(
-                "--attempts",
-                type=COUNT,
-                metavar="N",
-                help="Tried so often or more.",
-            ),
-            click.option("--priority", type=PRIORITY, metavar="N", help="With this priority."),
-            click.option("--key", type=TEXT, metavar="TEXT", help="With this unique key."),
-            click.option("--order-key", type=TEXT, metavar="TEXT", help="With this order key."),
-            click.option(
-                "--older-than",
-                type=TEXT,
-                metavar="INTERVAL",
-                help="Pushed longer ago than that: '30 days', '2h'.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
+#: The conditions of pgq_task.list_tasks(), passed on by their names.
+filter_options = options(
+    click.option(
+        "--status",
+        type=click.Choice(STATUSES),
+        multiple=True,
+        help="In this state; may be given several times.",
+    ),
+    payload_option,
+    click.option("--headers", type=JSON, help="With these headers."),
+    click.option("--error", type=TEXT, help="With this in the error."),
+    click.option("--claimant", type=TEXT, metavar="NAME", help="Claimed by this worker."),
+    click.option(
+        "--attempts",
+        type=click.IntRange(1, 2**31 - 1),
+        metavar="N",
+        help="With this number of attempts, or more.",
+    ),
+    click.option("--priority", type=PRIORITY, metavar="N", help="With this priority."),
+    click.option("--key", type=TEXT, help="With this unique key."),
+    click.option("--order-key", type=TEXT, help="With this order key."),
+    click.option(
+        "--older-than", type=INTERVAL, help="Pushed longer ago than that: '30 days', '2h'."
+    ),
+)
+#: The tasks to change: ids, or a queue with a filter, or all of it.
+choice_options = options(
+    click.argument("ids", metavar="[ID]...", nargs=-1, type=TASK_ID),
+    click.option("--queue", type=TEXT, metavar="QUEUE", help="Of this queue."),
+    filter_options,
+    click.option("--all", "every", is_flag=True, help="All tasks of the queue."),
+    dry_run_option,
+)
+claimed_option = click.option(
+    "--claimed", is_flag=True, help="Also claimed ones: their workers lose them."
+)
 
 
 def read_filter(conn: pgqpy.Connection, which: dict[str, Any]) -> dict[str, Any]:
@@ -74,29 +74,6 @@ def read_filter(conn: pgqpy.Connection, which: dict[str, Any]) -> dict[str, Any]
         ).fetchall()
         given["created_before"] = time
     return given
-
-
-def choice_options(function: Function) -> Function:
-    """Add the choice of the tasks to change: ids, or a queue with a filter, or all of it."""
-    for option in (
-        click.option(
-            "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
-        ),
-        click.option("--all", "every", is_flag=True, help="All tasks of the queue."),
-    ):
-        function = option(function)
-    function = filter_options(function)
-    for option in (
-        click.option("--queue", type=TEXT, metavar="QUEUE", help="Of this queue."),
-        click.argument("ids", metavar="[ID]...", nargs=-1, type=TASK_ID),
-    ):
-        function = option(function)
-    return function
-
-
-claimed_option = click.option(
-    "--claimed", is_flag=True, help="Also claimed ones: their workers lose them."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +122,3 @@ def _by_ids(conn: pgqpy.Connection, ids: tuple[int, ...], *, claimed: bool) -> l
             )
         queues[info.queue].append(task_id)
     return [Choice(name, {"ids": some}, tuple(some)) for name, some in queues.items()]
-
-
-def no_such_task(task_id: int) -> CliError:
-    return CliError(
-        f"there is no task {task_id} (any more)",
-        "`pgqpy task list` shows those there are, `pgqpy task history` the finished ones",
-    )
-
-
-def distance(time: datetime | None, now: datetime) -> str | None:
-    """Return the distance to a time: ``in 3 s``, ``5 min ago``."""
-    if time is None:
-        return None
-    return f"in {brief(time - now)}" if time > now else f"{brief(now - time)} ago"

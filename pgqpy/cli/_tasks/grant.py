@@ -5,110 +5,98 @@ from __future__ import annotations
 import click
 from psycopg.rows import dict_row
 
-from pgqpy.cli._base.command import Command, dsn_option, json_option
+from pgqpy.cli._base.arguments import TEXT, any_task_queue_argument, task_queue_argument
+from pgqpy.cli._base.command import dsn_option, json_option, options
 from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.names import TASK_QUEUE, TEXT
-from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._tasks.group import task
 
 ACTIONS = ("insert", "claim", "change", "delete", "read")
-
-
-@click.command(
-    "restrict",
-    cls=Command,
-    role="pgq_admin",
-    examples=("pgqpy task restrict payments", "pgqpy task restrict payments --off"),
+grant_arguments = options(
+    task_queue_argument,
+    click.argument("role", type=TEXT),
+    click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS)),
 )
+
+
+@task.command("restrict", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=TASK_QUEUE)
+@task_queue_argument
 @click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
 def restrict(dsn: str, queue: str, off: bool) -> None:
     """Restrict the tasks of a queue to roles with a grant.
 
     Other queues are open: members of pgq_writer push, members of pgq_reader do the rest. Members of
     pgq_admin may do everything everywhere.
+
+    Examples:
+      pgqpy task restrict payments
+      pgqpy task restrict payments --off
     """
     with connect(dsn) as conn:
         conn.execute("select pgq_task.restrict_queue(%s, %s)", [queue, not off])
     say(f"task queue {queue} is {'open' if off else 'restricted'}")
 
 
-@click.command(
-    "grant",
-    cls=Command,
-    role="pgq_admin",
-    examples=(
-        "pgqpy task grant payments shop insert",
-        "pgqpy task grant payments cashier claim read",
-    ),
-)
+@task.command("grant", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=TASK_QUEUE)
-@click.argument("role", type=TEXT)
-@click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
+@grant_arguments
 def grant(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
     """Grant a role actions on the tasks of a restricted queue.
 
     To call the functions at all, the role must also be a member of pgq_writer (insert) or of
     pgq_reader (the rest).
+
+    Examples:
+      pgqpy task grant payments shop insert
+      pgqpy task grant payments cashier claim read
     """
     with connect(dsn) as conn:
         conn.execute("select pgq_task.grant_queue(%s, %s, %s)", [queue, list(actions), role])
     say(f"granted {', '.join(actions)} on task queue {queue} to {role}")
 
 
-@click.command(
-    "revoke",
-    cls=Command,
-    role="pgq_admin",
-    examples=("pgqpy task revoke payments shop insert",),
-)
+@task.command("revoke", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=TASK_QUEUE)
-@click.argument("role", type=TEXT)
-@click.argument("actions", nargs=-1, required=True, type=click.Choice(ACTIONS))
+@grant_arguments
 def revoke(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
     """Revoke grants of a role.
 
     Rights that it has as a member of another role are not changed. `pgqpy task grants` lists the
     grants.
+
+    Examples:
+      pgqpy task revoke payments shop insert
     """
     with connect(dsn) as conn:
         conn.execute("select pgq_task.revoke_queue(%s, %s, %s)", [queue, list(actions), role])
     say(f"revoked {', '.join(actions)} on task queue {queue} from {role}")
 
 
-@click.command(
-    "grants",
-    cls=Command,
-    role="pgq_admin",
-    examples=("pgqpy task grants", "pgqpy task grants payments --json"),
-)
+@task.command("grants", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=TASK_QUEUE, required=False)
+@any_task_queue_argument
 @json_option
 def grants(dsn: str, queue: str | None, as_json: bool) -> None:
     """Show the grants on the tasks of restricted queues.
 
     The keys of the JSON objects are the columns of pgq_task.get_queue_grants(). On a queue that is
     not restricted, grants have no effect.
+
+    Examples:
+      pgqpy task grants
+      pgqpy task grants payments --json
     """
     with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute("select * from pgq_task.get_queue_grants(%s)", [queue]).fetchall()
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        say(
-            "no task queue is restricted" if queue is None else f"task queue {queue} is open to all"
-        )
-    else:
-        print_table(
-            ("Queue", "Restricted", "Role", "May"),
-            [
-                (row["queue_name"], row["restricted"], row["role"], ", ".join(row["actions"] or ()))
-                for row in rows
-            ],
-        )
-
-
-COMMANDS = (restrict, grant, revoke, grants)
+    print_items(
+        rows,
+        {
+            "Queue": "queue_name",
+            "Restricted": "restricted",
+            "Role": "role",
+            "May": lambda row: ", ".join(row["actions"] or ()),
+        },
+        empty=f"task queue {queue} is open to all" if queue else "no task queue is restricted",
+        as_json=as_json,
+    )

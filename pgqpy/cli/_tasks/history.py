@@ -1,4 +1,4 @@
-"""Kept finished tasks: look at them, and push them again."""
+"""Finished tasks that queues keep: look at them, and push them again."""
 
 from __future__ import annotations
 
@@ -7,64 +7,40 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from psycopg.rows import dict_row
 
-from pgqpy.cli._base.command import Command, Function, dsn_option, json_option
+from pgqpy.cli._base.arguments import MOMENT, TASK_ID, TASK_QUEUE, task_queue_argument
+from pgqpy.cli._base.command import (
+    count_option,
+    dry_run_option,
+    dsn_option,
+    json_option,
+    options,
+)
 from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.names import TASK_ID, TASK_QUEUE
-from pgqpy.cli._base.output import print_json_line, print_table, say
-from pgqpy.cli._base.position import Moment
+from pgqpy.cli._base.output import print_items, say
 from pgqpy.cli._base.wording import plural
-from pgqpy.cli._tasks.choice import distance
-from pgqpy.cli._tasks.listing import count_option
-from pgqpy.cli._tasks.push import JSON
+from pgqpy.cli._tasks.choice import payload_option
+from pgqpy.cli._tasks.group import compact, distance, task
+from pgqpy.tasks import Tasks
 
-FINISHED = b"""
-select %(queue)s as queue, id, priority, created, finished, outcome, claimant, attempts,
-       last_attempt, result, error, payload, headers, unique_key, order_key
-  from pgq_task.finished_tasks(%(queue)s, %(count)s, %(ids)s::bigint[], %(since)s::timestamptz,
-                               %(before)s::timestamptz, %(payload)s::jsonb, %(outcome)s)
-"""
-REPLAY = b"""
-select pgq_task.replay(%(queue)s, %(target)s, %(ids)s::bigint[], %(since)s::timestamptz,
-                       %(before)s::timestamptz, %(payload)s::jsonb, %(outcome)s)
-"""
-
-
-def _which(function: Function) -> Function:
-    for option in reversed(
-        (
-            click.argument("queue", type=TASK_QUEUE),
-            click.argument("ids", metavar="[ID]...", nargs=-1, type=TASK_ID),
-            click.option("--since", type=Moment(), metavar="TIME", help="Finished then or later."),
-            click.option("--before", type=Moment(), metavar="TIME", help="Finished before."),
-            click.option(
-                "--payload", type=JSON, metavar="JSON", help="With a payload that contains this."
-            ),
-            click.option(
-                "--outcome",
-                type=click.Choice(["finished", "popped", "deleted"]),
-                help="Done by a worker, popped, or deleted.",
-            ),
-        )
-    ):
-        function = option(function)
-    return function
-
-
-@click.command(
-    "history",
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy task history mails",
-        'pgqpy task history mails --since 2026-11-21 --payload \'{"to": "ann"}\'',
-        "pgqpy task history mails 17 --json | jq .result",
+which_options = options(
+    task_queue_argument,
+    click.argument("ids", metavar="[ID]...", nargs=-1, type=TASK_ID),
+    click.option("--since", type=MOMENT, help="Finished then or later."),
+    click.option("--before", type=MOMENT, help="Finished before."),
+    payload_option,
+    click.option(
+        "--outcome",
+        type=click.Choice(["finished", "popped", "deleted"]),
+        help="Done by a worker, popped, or deleted.",
     ),
 )
+
+
+@task.command("history", role="pgq_reader")
 @dsn_option
-@_which
-@count_option
+@which_options
+@count_option(20)
 @json_option
 def history(
     dsn: str, queue: str, ids: tuple[int, ...], count: int, as_json: bool, **which: Any
@@ -73,50 +49,38 @@ def history(
 
     The parameter keep says how long they are kept: see `pgqpy task config`. With --json each is an
     object on a line of its own, with the columns of pgq_task.finished_tasks().
+
+    Examples:
+      pgqpy task history mails
+      pgqpy task history mails --since 2026-11-21 --payload '{"to": "ann"}'
+      pgqpy task history mails 17 --json | jq .result
     """
-    with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        arguments = {"queue": queue, "count": count, "ids": list(ids) or None, **which}
-        rows = cursor.execute(FINISHED, arguments).fetchall()
-    if as_json:
-        for row in rows:
-            print_json_line(row)
-        return
-    if not rows:
-        say(f"task queue {queue} has kept no such finished tasks")
-        return
+    with connect(dsn) as conn:
+        tasks = Tasks(conn).finished(queue, max_tasks=count, **_filter(ids, which))
     now = datetime.now(UTC)
-    print_table(
-        ("Id", "When", "Outcome", "Attempts", "Result", "Payload"),
-        [
-            (
-                str(row["id"]),
-                distance(row["finished"], now),
-                row["outcome"],
-                row["attempts"],
-                None if row["result"] is None else json.dumps(row["result"], ensure_ascii=False),
-                json.dumps(row["payload"], ensure_ascii=False),
-            )
-            for row in rows
-        ],
+    print_items(
+        tasks,
+        {
+            "Id": lambda each: str(each.id),
+            "When": lambda each: distance(each.finished, now),
+            "Outcome": "outcome",
+            "Attempts": "attempts",
+            "Result": lambda each: None if each.result is None else compact(each.result),
+            "Payload": lambda each: compact(each.payload),
+        },
+        empty=f"task queue {queue} has kept no such finished tasks",
+        as_json=as_json,
+        lines=True,
         cut=True,
     )
 
 
-@click.command(
-    "replay",
-    cls=Command,
-    role="pgq_admin",
-    examples=(
-        "pgqpy task replay mails 17",
-        "pgqpy task replay mails --since 2026-11-21T08:00 --dry-run",
-        "pgqpy task replay mails --all --to mails-again",
-    ),
-)
+@task.command("replay", role="pgq_admin")
 @dsn_option
-@_which
+@which_options
 @click.option("--all", "every", is_flag=True, help="All that are kept.")
 @click.option("--to", "target", type=TASK_QUEUE, help="Push them into this queue instead.")
-@click.option("--dry-run", is_flag=True, help="Only say how many it would be.")
+@dry_run_option
 def replay(
     dsn: str,
     queue: str,
@@ -130,11 +94,26 @@ def replay(
 
     They have the payload, the priority and the keys of the originals; their headers name these.
     `history` takes the same options.
+
+    Examples:
+      pgqpy task replay mails 17
+      pgqpy task replay mails --since 2026-11-21T08:00 --dry-run
+      pgqpy task replay mails --all --to mails-again
     """
     if every == (bool(ids) or any(value is not None for value in which.values())):
         raise click.UsageError("Give ids, or options that say which, or --all.")
     with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
-        arguments = {"queue": queue, "target": target, "ids": list(ids) or None, **which}
-        number = len(conn.execute(REPLAY, arguments).fetchall())
+        number = len(Tasks(conn).replay(queue, target=target, **_filter(ids, which)))
     text = plural(number, "task")
     say(f"{text} would be pushed" if dry_run else f"pushed {text} into {target or queue}")
+
+
+def _filter(ids: tuple[int, ...], which: dict[str, Any]) -> dict[str, Any]:
+    payload = which["payload"]
+    return {
+        "ids": ids or None,
+        "finished_from": which["since"],
+        "finished_before": which["before"],
+        "payload": None if payload is None else json.loads(payload),
+        "outcome": which["outcome"],
+    }

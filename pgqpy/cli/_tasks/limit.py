@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
-from pgqpy.cli._base.command import Command, dsn_option, json_option
+from pgqpy.cli._base.arguments import INTERVAL, any_task_queue_argument, task_queue_argument
+from pgqpy.cli._base.command import dsn_option, json_option
 from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.names import TASK_QUEUE, TEXT
-from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._base.output import print_items, say
 from pgqpy.cli._base.wording import duration
+from pgqpy.cli._tasks.group import task
 from pgqpy.tasks import TaskLimits, Tasks
+from pgqpy.tasks import _statements as sql
 
 #: The parameters of pgq_task.set_limits(), in words.
 LIMITS = {
@@ -21,16 +23,12 @@ LIMITS = {
     "rate": "in {period}",
     "rate_per_key": "in {period} per key",
 }
-SET = b"""
-select pgq_task.set_limits(%(queue)s, %(max_running)s::int4, %(max_running_per_key)s::int4,
-                           %(rate)s::int4, %(rate_per_key)s::int4, %(rate_period)s::interval)
-"""
 
 
 class Limit(click.ParamType[int]):
     """A number of tasks; ``none`` is 0."""
 
-    name = "limit"
+    name = "n"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Refuse numbers below one."""
@@ -45,34 +43,19 @@ class Limit(click.ParamType[int]):
         return number
 
 
-@click.command(
-    "limit",
-    cls=Command,
-    role="pgq_admin",
-    examples=(
-        "pgqpy task limit mails --running 20",
-        "pgqpy task limit api --rate-per-key 100 --period '1 minute'",
-        "pgqpy task limit mails --running none",
-        "pgqpy task limit mails --off",
-    ),
-)
+@task.command("limit", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=TASK_QUEUE)
-@click.option(
-    "--running", "max_running", type=Limit(), metavar="N", help="Tasks claimed at a time."
-)
+@task_queue_argument
+@click.option("--running", "max_running", type=Limit(), help="Tasks claimed at a time.")
 @click.option(
     "--running-per-key",
     "max_running_per_key",
     type=Limit(),
-    metavar="N",
     help="Tasks claimed at a time with the same limit_key in their headers.",
 )
-@click.option("--rate", type=Limit(), metavar="N", help="Tasks claimed in any period.")
-@click.option("--rate-per-key", type=Limit(), metavar="N", help="The same per limit_key.")
-@click.option(
-    "--period", "rate_period", type=TEXT, metavar="INTERVAL", help="Its length; 1 minute."
-)
+@click.option("--rate", type=Limit(), help="Tasks claimed in any period.")
+@click.option("--rate-per-key", type=Limit(), help="The same per limit_key.")
+@click.option("--period", "rate_period", type=INTERVAL, help="Its length; 1 minute.")
 @click.option("--off", is_flag=True, help="Take all limits away.")
 def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int | None) -> None:
     """Limit how many tasks of a queue all workers claim together.
@@ -80,6 +63,12 @@ def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int
     Limits that are not named stay as they are; none removes a limit. The change holds at once:
     tasks that waited for the old limits are claimed as soon as the new ones allow it. `pgqpy task
     pause` stops a queue.
+
+    Examples:
+      pgqpy task limit mails --running 20
+      pgqpy task limit api --rate-per-key 100 --period '1 minute'
+      pgqpy task limit mails --running none
+      pgqpy task limit mails --off
     """
     changes = {name: value for name, value in given.items() if value is not None}
     if off == bool(changes or rate_period):
@@ -96,7 +85,7 @@ def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int
         elif rate_period and wanted["rate"] is None and wanted["rate_per_key"] is None:
             raise click.UsageError("--period is for --rate and --rate-per-key.")
         period = rate_period or (known[0].rate_period if known else timedelta(minutes=1))
-        conn.execute(SET, {"queue": queue, "rate_period": period, **wanted})
+        conn.execute(sql.SET_LIMITS, [queue, *wanted.values(), period])
         now = tasks.limits(queue)
     if now:
         say(f"task queue {queue}: at most {', '.join(_said(now[0]))}")
@@ -113,50 +102,40 @@ def _said(limits: TaskLimits) -> list[str]:
     ]
 
 
-@click.command(
-    "limits",
-    cls=Command,
-    role="pgq_admin",
-    examples=("pgqpy task limits", "pgqpy task limits mails --json"),
-)
+@task.command("limits", role="pgq_admin")
 @dsn_option
-@click.argument("queue", type=TASK_QUEUE, required=False)
+@any_task_queue_argument
 @json_option
 def limits(dsn: str, queue: str | None, as_json: bool) -> None:
     """Show the limits of queues, and their use.
 
     Running and rate are of the whole queue, the columns per key of tasks with the same limit_key in
     their headers. Tasks that wait for a limit are held, or scheduled for their turn.
+
+    Examples:
+      pgqpy task limits
+      pgqpy task limits mails --json
     """
     with connect(dsn) as conn:
         found = Tasks(conn).limits(queue)
-    if as_json:
-        print_json(found)
-    elif not found:
-        whose = "no task queue has" if queue is None else f"task queue {queue} has no"
-        say(f"{whose} limits; set some: pgqpy task limit {queue or 'QUEUE'} --running 20")
-    else:
-        print_table(
-            ("Queue", "Running", "Per key", "Rate", "Per key"),
-            [
-                (
-                    each.queue,
-                    _used(each.running, each.max_running),
-                    each.max_running_per_key,
-                    _rate(each.rate and _used(each.recent, each.rate), each.rate_period),
-                    _rate(each.rate_per_key, each.rate_period),
-                )
-                for each in found
-            ],
-        )
+    whose = "no task queue has" if queue is None else f"task queue {queue} has no"
+    print_items(
+        found,
+        {
+            "Queue": "queue",
+            "Running": lambda each: _used(each.running, each.max_running),
+            "Per key": "max_running_per_key",
+            "Rate": lambda each: _rate(each.rate and _used(each.recent, each.rate), each),
+            "Rate per key": lambda each: _rate(each.rate_per_key, each),
+        },
+        empty=f"{whose} limits; set some: pgqpy task limit {queue or 'QUEUE'} --running 20",
+        as_json=as_json,
+    )
 
 
 def _used(number: int | None, most: int | None) -> str | int | None:
     return number if most is None else f"{number:,} of {most:,}"
 
 
-def _rate(number: str | int | None, period: timedelta) -> str | None:
-    return f"{number} in {duration(period)}" if isinstance(number, str | int) else None
-
-
-COMMANDS = (limit, limits)
+def _rate(number: str | int | None, limits: TaskLimits) -> str | None:
+    return f"{number} in {duration(limits.rate_period)}" if number else None

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
 
-import pgqpy
+from pgqpy.cli._base.arguments import TEXT
 from pgqpy.cli._base.command import Group, dsn_option, json_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.names import TEXT
-from pgqpy.cli._base.output import print_json, print_table, say
-from pgqpy.cli._tasks.choice import distance
+from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._tasks.group import distance, task
 from pgqpy.errors import InvalidTask
 from pgqpy.tasks import PeriodicInfo, Tasks
 
 
-@click.group("periodic", cls=Group)
+@task.group("periodic", cls=Group)
 def periodic() -> None:
     """Look at schedules, pause them, and push a run now.
 
@@ -26,11 +27,7 @@ def periodic() -> None:
     """
 
 
-@periodic.command(
-    "list",
-    role="pgq_reader",
-    examples=("pgqpy task periodic list", "pgqpy task periodic list --json | jq '.[].next'"),
-)
+@periodic.command("list", role="pgq_reader")
 @dsn_option
 @json_option
 def list_periodic(dsn: str, as_json: bool) -> None:
@@ -38,30 +35,27 @@ def list_periodic(dsn: str, as_json: bool) -> None:
 
     Last is the last run that was pushed or skipped. Workers push a run within a second of its time:
     if next is past, no worker is running, or all are busy.
+
+    Examples:
+      pgqpy task periodic list
+      pgqpy task periodic list --json | jq '.[].next'
     """
     with connect(dsn) as conn:
-        found = [(each, _next(each)) for each in Tasks(conn).periodic()]
-    if as_json:
-        print_json([asdict(each) | {"next": due} for each, due in found])
-        return
-    if not found:
-        say("nothing is pushed by itself; see @app.periodic in docs/tasks-jobs.md")
-        return
+        found = [asdict(each) | {"next": _next(each)} for each in Tasks(conn).periodic()]
     now = datetime.now(UTC)
-    print_table(
-        ("Name", "Queue", "Cron", "Time zone", "Last", "Next", "Missed"),
-        [
-            (
-                each.name,
-                each.queue,
-                each.cron,
-                each.time_zone,
-                distance(each.last_due, now),
-                "paused" if each.paused else distance(due, now),
-                each.missed,
-            )
-            for each, due in found
-        ],
+    print_items(
+        found,
+        {
+            "Name": "name",
+            "Queue": "queue",
+            "Cron": "cron",
+            "Time zone": "time_zone",
+            "Last": lambda each: distance(each["last_due"], now),
+            "Next": lambda each: "paused" if each["paused"] else distance(each["next"], now),
+            "Missed": "missed",
+        },
+        empty="there are no schedules; see @app.periodic in docs/tasks-jobs.md",
+        as_json=as_json,
     )
 
 
@@ -77,64 +71,81 @@ def _next(task: PeriodicInfo) -> datetime | None:
         return None
 
 
-def _known(conn: pgqpy.Connection, name: str) -> Tasks:
-    """Return the tasks of a database that has this schedule. Raises CliError."""
-    tasks = Tasks(conn)
-    if all(each.name != name for each in tasks.periodic()):
-        raise CliError(
-            f"there is no schedule {name}", "`pgqpy task periodic list` shows those there are"
-        )
-    return tasks
+@contextmanager
+def _schedule(dsn: str, name: str) -> Iterator[Tasks]:
+    """Connect to a database that has this schedule. Raises CliError if it has not."""
+    with connect(dsn) as conn:
+        tasks = Tasks(conn)
+        if all(each.name != name for each in tasks.periodic()):
+            raise CliError(
+                f"there is no schedule {name}", "`pgqpy task periodic list` shows those there are"
+            )
+        yield tasks
 
 
-@periodic.command("run", role="pgq_writer", examples=("pgqpy task periodic run clean_up",))
+name_argument = click.argument("name", type=TEXT)
+
+
+@periodic.command("run", role="pgq_writer")
 @dsn_option
-@click.argument("name", type=TEXT)
+@name_argument
 def run(dsn: str, name: str) -> None:
     """Push a run now, in addition to the due ones.
 
     It has the same payload, priority and keys; a paused schedule is pushed, too.
+
+    Examples:
+      pgqpy task periodic run clean_up
     """
-    with connect(dsn) as conn:
-        task_id = _known(conn, name).run_periodic(name)
+    with _schedule(dsn, name) as tasks:
+        task_id = tasks.run_periodic(name)
     say(f"pushed a run of {name}: {task_id}")
 
 
-@periodic.command("pause", role="pgq_admin", examples=("pgqpy task periodic pause clean_up",))
+@periodic.command("pause", role="pgq_admin")
 @dsn_option
-@click.argument("name", type=TEXT)
+@name_argument
 def pause(dsn: str, name: str) -> None:
     """Push no runs until `pgqpy task periodic resume`.
 
     Runs that were pushed are worked on as usual. The pause survives restarts of workers.
+
+    Examples:
+      pgqpy task periodic pause clean_up
     """
-    with connect(dsn) as conn:
-        _known(conn, name).pause_periodic(name)
+    with _schedule(dsn, name) as tasks:
+        tasks.pause_periodic(name)
     say(f"paused {name}")
 
 
-@periodic.command("resume", role="pgq_admin", examples=("pgqpy task periodic resume clean_up",))
+@periodic.command("resume", role="pgq_admin")
 @dsn_option
-@click.argument("name", type=TEXT)
+@name_argument
 def resume(dsn: str, name: str) -> None:
     """Push runs again, after `pgqpy task periodic pause`.
 
     Runs that were due during the pause are not made up for.
+
+    Examples:
+      pgqpy task periodic resume clean_up
     """
-    with connect(dsn) as conn:
-        _known(conn, name).resume_periodic(name)
+    with _schedule(dsn, name) as tasks:
+        tasks.resume_periodic(name)
     say(f"resumed {name}")
 
 
-@periodic.command("drop", role="pgq_admin", examples=("pgqpy task periodic drop clean_up",))
+@periodic.command("drop", role="pgq_admin")
 @dsn_option
-@click.argument("name", type=TEXT)
+@name_argument
 def drop(dsn: str, name: str) -> None:
     """Delete a schedule; tasks that were pushed stay.
 
     Use it for jobs that were removed from their program: a worker whose program still has the
     schedule creates it again when it starts.
+
+    Examples:
+      pgqpy task periodic drop clean_up
     """
-    with connect(dsn) as conn:
-        _known(conn, name).drop_periodic(name)
+    with _schedule(dsn, name) as tasks:
+        tasks.drop_periodic(name)
     say(f"dropped {name}")

@@ -9,27 +9,17 @@ from typing import Any
 
 import click
 
-from pgqpy._runtime import log_format
 from pgqpy._runtime.log import logger
-from pgqpy._runtime.log_format import FORMATS, LEVELS
-from pgqpy.cli._base.command import Command, dsn_option
+from pgqpy._runtime.log_format import setup
+from pgqpy.cli._base.arguments import TASK_QUEUE, TEXT
+from pgqpy.cli._base.command import dsn_option, interruptible, log_options
 from pgqpy.cli._base.errors import CliError, first_line
-from pgqpy.cli._base.interrupt import interruptible
 from pgqpy.cli._base.load_class import load_module
-from pgqpy.cli._base.names import TASK_QUEUE, TEXT
+from pgqpy.cli._tasks.group import task
 from pgqpy.errors import PgqError
 
 
-@click.command(
-    "work",
-    cls=Command,
-    role="pgq_reader",
-    examples=(
-        "pgqpy task work shop.mails:Mailer",
-        "pgqpy task work shop.tasks:app mails reports --concurrency 8",
-        "pgqpy task work mails.py:send mails --until-empty",
-    ),
-)
+@task.command("work", role="pgq_reader")
 @dsn_option
 @click.argument("target", type=TEXT)
 @click.argument("queues", metavar="[QUEUE]...", nargs=-1, type=TASK_QUEUE)
@@ -41,15 +31,14 @@ from pgqpy.errors import PgqError
 @click.option(
     "--until-empty", is_flag=True, help="Work on what is available, and end; for schedulers."
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info")
-@click.option("--log-format", "form", type=click.Choice(FORMATS), default="auto")
+@log_options
 def work(
     dsn: str,
     target: str,
     queues: tuple[str, ...],
     until_empty: bool,
     log_level: str,
-    form: str,
+    log_format: str,
     **settings: Any,
 ) -> None:
     """Work on tasks with TARGET until SIGTERM or Ctrl-C.
@@ -57,10 +46,15 @@ def work(
     TARGET is MODULE:NAME or FILE.py:NAME: a subclass of TaskWorker or AsyncTaskWorker, a TaskApp
     with its jobs, or a function that is called with each task. The queues are those of the class or
     of the jobs, unless some are named here. A second Ctrl-C does not wait for the current task.
+
+    Examples:
+      pgqpy task work shop.mails:Mailer
+      pgqpy task work shop.tasks:app mails reports --concurrency 8
+      pgqpy task work mails.py:send mails --until-empty
     """
     worker = make_worker(target, dsn, list(queues) or None, settings)
     before = logger.handlers[:], logger.level, logger.propagate
-    log_format.setup(logger.name, log_level, form)
+    setup(logger.name, log_level, log_format)
     try:
         # Threads cannot be interrupted: the second Ctrl-C ends the process with them.
         with interruptible():

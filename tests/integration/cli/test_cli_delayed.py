@@ -15,10 +15,10 @@ from tests.integration.delayed.test_delayed_events import move, waiting
 def test_an_event_for_later_is_shown_and_cancelled_by_the_id_that_was_printed(
     cli: Cli, conn: Connection, queue: str
 ) -> None:
-    said = cli.ok("event", "insert", queue, "t", "later", "--in", "2 hours", "--extra1", "x")
+    said = cli.ok("event", "insert", queue, "t", "later", "--delay", "2 hours", "--extra1", "x")
     assert "to be delivered at" in said
     number = said.split(":")[-1].strip()
-    cli.ok("event", "insert", queue, "t", "sooner", "--in", "1h")
+    cli.ok("event", "insert", queue, "t", "sooner", "--delay", "1h")
     first, second = cli.json_lines("event", "delayed", queue)
     assert list(first) == ["due", "id", "type", "data", "extra1", "extra2", "extra3", "extra4"]
     assert (first["data"], second["data"], second["extra1"]) == ("sooner", "later", "x")
@@ -30,7 +30,7 @@ def test_an_event_for_later_is_shown_and_cancelled_by_the_id_that_was_printed(
 
 
 def test_events_are_cancelled_all_or_none(cli: Cli, conn: Connection, queue: str) -> None:
-    cli.ok("event", "insert", queue, "t", "d", "--in", "1h")
+    cli.ok("event", "insert", queue, "t", "d", "--delay", "1h")
     [event] = cli.json_lines("event", "delayed", queue)
     said = cli.fails("event", "cancel", queue, str(event["id"]), "999")
     assert "999; nothing was cancelled" in said
@@ -46,7 +46,7 @@ def test_a_time_without_offset_is_local_and_a_file_has_one_for_all(
     file = tmp_path / "events.jsonl"
     file.write_text('{"type": "t", "data": "a"}\n{"type": "t", "data": "b"}\n')
     cli.ok("event", "insert", queue, "--file", str(file), "--at", "2020-01-01T00:00+01:00")
-    cli.ok("event", "insert", queue, "--file", str(file), "--in", "1h", "--batch", "1")
+    cli.ok("event", "insert", queue, "--file", str(file), "--delay", "1h", "--batch", "1")
     assert move(conn) == 2
     assert waiting(conn, queue) == ["a", "b"]
     cli.ok("event", "insert", queue, "t", "year", "--at", "2999-01-01")
@@ -67,12 +67,12 @@ def test_options_that_make_no_sense_are_explained(cli: Cli, queue: str, tmp_path
     file.touch()
     insert = ("event", "insert", queue)
     for options in (
-        ("t", "d", "--at", "2030-01-01", "--in", "1h"),
+        ("t", "d", "--at", "2030-01-01", "--delay", "1h"),
         ("t", "d", "--at", "tomorrow"),
         ("--file", str(file), "--key", "k"),
     ):
         cli.fails(*insert, *options, exit_code=2)
-    assert "'90 seconds'" in cli.fails(*insert, "t", "d", "--in", "soon")
+    assert "'90 seconds'" in cli.fails(*insert, "t", "d", "--delay", "soon")
     assert cli.fails("event", "cancel", queue, exit_code=2)
 
 
@@ -81,7 +81,7 @@ def test_what_waits_is_counted_by_status_and_show(cli: Cli, conn: Connection, qu
     shown = cli.json("queue", "show", queue)
     assert (shown["delayed_events"], shown["next_due"]) == (0, None)
     for delay in ("2 hours", "1 hour"):
-        cli.ok("event", "insert", queue, "t", "d", "--in", delay)
+        cli.ok("event", "insert", queue, "t", "d", "--delay", delay)
     shown = cli.json("queue", "show", queue)
     assert (shown["delayed_events"], bool(shown["next_due"])) == (2, True)
     assert "next one due" in cli.ok("queue", "show", queue)
@@ -92,6 +92,6 @@ def test_what_waits_is_counted_by_status_and_show(cli: Cli, conn: Connection, qu
 
 
 def test_a_queue_with_delayed_events_is_dropped_with_force_only(cli: Cli, queue: str) -> None:
-    cli.ok("event", "insert", queue, "t", "d", "--in", "1h")
+    cli.ok("event", "insert", queue, "t", "d", "--delay", "1h")
     assert "1 delayed event" in cli.fails("queue", "drop", queue)
     cli.ok("queue", "drop", queue, "--force")

@@ -71,7 +71,7 @@ def test_what_makes_no_sense_for_a_queue_is_refused_with_what_does(cli: Cli, mai
 def test_sizes_are_listed_by_status(cli: Cli, conn: Connection, mails: str) -> None:
     pushed(cli, mails, "1", "--order-key", "a")
     pushed(cli, mails, "2", "--order-key", "a")
-    pushed(cli, mails, "3", "--in", "1 hour")
+    pushed(cli, mails, "3", "--delay", "1 hour")
     pushed(cli, mails, "4")
     ops.claim(conn, mails)
     (queue,) = cli.json("task", "queues")
@@ -140,9 +140,9 @@ def test_a_key_pushes_once(cli: Cli, mails: str) -> None:
         (["hello"], 2, "this is not JSON"),
         (["NaN"], 2, "JSON has no NaN"),
         (["1", "--at", "infinity"], 2, "infinity"),
-        (["1", "--in", "infinity"], 1, "infin"),
-        (["1", "--in", "-1 hour"], 1, "is negative"),
-        (["1", "--at", "2030-01-01", "--in", "1h"], 2, "not both"),
+        (["1", "--delay", "infinity"], 1, "infin"),
+        (["1", "--delay", "-1 hour"], 1, "is negative"),
+        (["1", "--at", "2030-01-01", "--delay", "1h"], 2, "exclude each other"),
         (["1", "--headers", "[]"], 2, "no JSON object"),
         (["1", "--priority", "40000"], 2, "is not in the range"),
         (["1", "--file", "-"], 2, "not for --file"),
@@ -159,7 +159,7 @@ def test_what_cannot_be_pushed_says_why(
 
 def test_lists_are_filtered(cli: Cli, conn: Connection, mails: str) -> None:
     ann = pushed(cli, mails, '{"to": "ann", "n": 1}', "--key", "first")
-    bob = pushed(cli, mails, '{"to": "bob"}', "--in", "1 hour")
+    bob = pushed(cli, mails, '{"to": "bob"}', "--delay", "1 hour")
     eve = pushed(cli, mails, '{"to": "eve"}', "--priority", "9")
 
     def ids(*options: str) -> list[int]:
@@ -218,7 +218,7 @@ def test_tasks_are_stopped_and_started_by_id_or_by_filter(
     assert ops.claim(conn, mails) == []
     cli.ok("task", "start", "--queue", mails, "--payload", '{"n": 2}', "--set-priority", "5")
     assert [task for task, _ in ops.claim(conn, mails)] == [two]
-    cli.ok("task", "start", str(one), "--in", "1 hour")
+    cli.ok("task", "start", str(one), "--delay", "1 hour")
     assert ops.statuses(conn)[one] == "scheduled"
 
 
@@ -372,7 +372,7 @@ def test_limits_that_make_no_sense_say_why(
 
 @pytest.mark.usefixtures("mails")
 def test_schedules_are_listed_run_paused_and_dropped(cli: Cli, conn: Connection) -> None:
-    assert cli.ok("task", "periodic", "list").startswith("nothing is pushed by itself")
+    assert cli.ok("task", "periodic", "list").startswith("there are no schedules")
     conn.execute(
         "select pgq_task.set_periodic('clean up', 'mails', '30 2 * * *', 'Europe/Berlin', '7'),"
         "       pgq_task.set_periodic('odd', 'mails', 'nonsense', 'UTC', '7')"
@@ -409,7 +409,7 @@ def attend(conn: Connection, task: int, *said: object) -> None:
 
 
 def test_how_far_tasks_are_is_shown(cli: Cli, conn: Connection, mails: str) -> None:
-    assert "has said how far" in cli.ok("task", "progress")
+    assert "has reported" in cli.ok("task", "progress")
     one, two = pushed(cli, mails, "1"), pushed(cli, mails, "2")
     ops.claim(conn, mails, number=2)
     attend(conn, one, 40, 100, "pages\x1b[31m")

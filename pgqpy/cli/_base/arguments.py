@@ -1,0 +1,190 @@
+"""Types of arguments and options; a shell completes names from the database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+import psycopg
+from click.shell_completion import CompletionItem
+
+import pgqpy
+from pgqpy.admin import Admin
+from pgqpy.cli._base.command import options
+from pgqpy.cli._base.database import refuse_planted
+
+#: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
+COMPLETION_TIMEOUT = 2
+
+#: A payload is JSON, and the quotes are easily forgotten.
+JSON_HINT = """payloads are JSON: '{"to": "ann"}', 12, or '"a text"' with its quotes"""
+
+Names = Callable[[Admin, dict[str, str]], Iterable[str]]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether it has no undecodable bytes, which a shell passes on unchanged."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Text(click.ParamType[str]):
+    """Any text that can be sent; the server checks the rest."""
+
+    def __init__(self, name: str = "text") -> None:
+        self.name = name
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse texts that PostgreSQL cannot store."""
+        if "\0" in value:
+            self.fail("it holds a NUL character, which PostgreSQL cannot store", param, ctx)
+        if not is_unicode(value):
+            self.fail("it is no text: its bytes are not UTF-8", param, ctx)
+        return value
+
+
+class Name(Text):
+    """The name of something in the database."""
+
+    def __init__(self, what: str, names: Names) -> None:
+        super().__init__(what)
+        self._names = names
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return the existing names with this prefix; none if the server does not answer in
+        time."""
+        settings = ctx.find_root().params
+        try:
+            with pgqpy.connect(
+                ctx.params.get("dsn") or settings.get("dsn"),
+                autocommit=True,
+                connect_timeout=COMPLETION_TIMEOUT,
+            ) as conn:
+                refuse_planted(conn)
+                names = sorted(set(self._names(Admin(conn), ctx.params)))
+        except (psycopg.Error, pgqpy.PgqError):
+            return []
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class Json(click.ParamType[str]):
+    """A JSON document, unchanged: numbers keep their digits. ``-`` passes."""
+
+    name = "json"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse text that is not JSON."""
+        try:
+            return value if value == "-" else json_text(value)
+        except ValueError as error:
+            self.fail(f"{error}; {JSON_HINT}", param, ctx)
+
+
+def json_text(text: str) -> str:
+    """Return the text, if it is one JSON document. Raises ValueError."""
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"this is not JSON: {error.msg} at column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("this JSON is nested too deeply") from None
+    if not is_unicode(text):
+        raise ValueError("this is no text: its bytes are not UTF-8")
+    return text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"JSON has no {name}")
+
+
+class Moment(click.ParamType[datetime]):
+    """A time in ISO 8601; without an offset it is local."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Parse it; `datetime`s pass."""
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+            return moment.astimezone()
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time such as 2026-11-21T08:30 or 2026-11-21", param, ctx)
+
+
+class List(click.ParamType[list[str]]):
+    """Names separated by commas."""
+
+    name = "list"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[str]:
+        """Split the names; the server checks them."""
+        return [name.strip() for name in TEXT.convert(value, param, ctx).split(",")]
+
+
+class Setting(Text):
+    """A parameter and its value; the word null is SQL's null."""
+
+    def __init__(self) -> None:
+        super().__init__("parameter=value")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Split them."""
+        parameter, equals, text = super().convert(value, param, ctx).partition("=")
+        if not equals:
+            raise click.UsageError(f"'{value}' is not PARAMETER=VALUE.")
+        return parameter.strip(), parameter_value(text.strip())
+
+
+def parameter_value(text: str) -> str | None:
+    """Return a parameter's value as typed; the word null is SQL's null."""
+    return None if text.lower() == "null" else text
+
+
+def _task_queues(admin: Admin, _: dict[str, str]) -> Iterable[str]:
+    from pgqpy.tasks import Tasks
+
+    return [queue.queue_name for queue in Tasks(admin.conn).queues(max_count=1)]
+
+
+TEXT = Text()
+INTERVAL = Text("interval")
+JSON = Json()
+LIST = List()
+MOMENT = Moment()
+#: Ids chosen by users are negative: `pgqpy task show -- -7`.
+TASK_ID = click.IntRange(-(2**63), 2**63 - 1)
+PRIORITY = click.IntRange(-(2**15), 2**15 - 1)
+QUEUE = Name("queue", lambda admin, _: (q.queue_name for q in admin.get_queue_info()))
+TASK_QUEUE = Name("queue", _task_queues)
+CONSUMER = Name(
+    "consumer",
+    lambda admin, typed: (c.consumer_name for c in admin.get_consumer_info(typed.get("queue"))),
+)
+
+queue_argument = click.argument("queue", type=QUEUE)
+any_queue_argument = click.argument("queue", type=QUEUE, required=False)
+task_queue_argument = click.argument("queue", type=TASK_QUEUE)
+any_task_queue_argument = click.argument("queue", type=TASK_QUEUE, required=False)
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    type=Setting(),
+    help="Configure it; may be given several times. The command config shows the parameters.",
+)
+due_options = options(
+    click.option("--at", type=MOMENT, help="Not now, but then; local time if without offset."),
+    click.option("--delay", type=INTERVAL, help="Not now, but after this interval."),
+)

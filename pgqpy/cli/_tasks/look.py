@@ -1,0 +1,183 @@
+"""Looking at tasks without claiming them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pgqpy.cli._base.arguments import TASK_ID, any_task_queue_argument
+from pgqpy.cli._base.command import count_option, dsn_option, json_option, watch_options
+from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.output import (
+    make_table,
+    print_items,
+    print_json_line,
+    print_pairs,
+    print_traceback,
+    say,
+)
+from pgqpy.cli._base.output import show as show_again
+from pgqpy.cli._tasks.choice import filter_options, read_filter
+from pgqpy.cli._tasks.group import compact, distance, no_such_task, task
+from pgqpy.tasks import TaskProgress, Tasks
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+@task.command("list", role="pgq_reader")
+@dsn_option
+@any_task_queue_argument
+@filter_options
+@count_option(20)
+@json_option
+def list_tasks(dsn: str, queue: str | None, count: int, as_json: bool, **which: Any) -> None:
+    """List tasks, in the order in which they are claimed.
+
+    With --json each is an object on a line of its own, with the columns of pgq_task.tasks. When is
+    the time at which it became or becomes available, and for claimed tasks the end of the lease.
+
+    Examples:
+      pgqpy task list
+      pgqpy task list mails --status available --status scheduled -n 100
+      pgqpy task list mails.failed --error timeout --older-than '1 day'
+      pgqpy task list mails --payload '{"to": "ann"}' --json | jq .id
+    """
+    with connect(dsn) as conn:
+        given = read_filter(conn, which)
+        tasks = Tasks(conn).list(queue, given, max_tasks=count + 1)
+    more, tasks = len(tasks) > count, tasks[:count]
+    now = datetime.now(UTC)
+    columns: dict[str, Any] = {"Id": lambda each: str(each.id)}
+    if queue is None:
+        columns["Queue"] = "queue"
+    columns |= {
+        "Status": "status",
+        "When": lambda each: distance(each.at, now),
+        "Attempts": "attempts",
+        "Payload": lambda each: compact(each.payload),
+    }
+    if any(each.error for each in tasks):
+        columns["Error"] = lambda each: (each.error or "").partition("\n")[0]
+    empty = "no such tasks" if given else "no tasks"
+    print_items(tasks, columns, empty=empty, as_json=as_json, lines=True, cut=True)
+    if more and not as_json:
+        say("and more: -n shows them")
+
+
+@task.command("show", role="pgq_reader")
+@dsn_option
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TASK_ID)
+@json_option
+def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
+    """Show tasks in full, with payload, headers and the last error.
+
+    `pgqpy task list` has the ids. With --json each is an object on a line of its own.
+
+    Examples:
+      pgqpy task show 17
+      pgqpy task show 17 18 --json | jq .payload
+    """
+    with connect(dsn) as conn:
+        tasks = Tasks(conn).list(filter={"ids": ids}, max_tasks=None)
+        work = {each.id: each for each in Tasks(conn).progress(ids=ids)}
+    found = {each.id: each for each in tasks}
+    for number, task_id in enumerate(dict.fromkeys(ids)):
+        if task_id not in found:
+            raise no_such_task(task_id)
+        each = found[task_id]
+        if as_json:
+            print_json_line(each)
+            continue
+        if number:
+            click.echo()
+        reason, _, traceback = (each.error or "").partition("\n")
+        print_pairs(
+            ("task", str(each.id)),
+            ("version", each.version),
+            ("queue", each.queue),
+            ("priority", each.priority),
+            ("pushed at", each.created),
+            ("status", each.status),
+            ("lease ends" if each.status == "claimed" else "available", each.at),
+            ("claimed by", each.claimant),
+            ("attempts", each.attempts),
+            ("last attempt", each.last_attempt),
+            *(_at_work(work[task_id]) if task_id in work else ()),
+            ("unique key", each.unique_key),
+            ("order key", each.order_key),
+            ("headers", None if each.headers is None else compact(each.headers)),
+            ("payload", compact(each.payload)),
+            ("error", reason or None),
+        )
+        print_traceback(traceback)
+
+
+def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
+    if far := how_far(progress):
+        yield "progress", " ".join(filter(None, (far, progress.note)))
+    if progress.cancelled:
+        yield "cancelled", progress.cancelled
+
+
+@task.command("progress", role="pgq_reader")
+@dsn_option
+@any_task_queue_argument
+@watch_options
+@json_option
+def progress(dsn: str, queue: str | None, watch: bool, every: float, as_json: bool) -> None:
+    """Show the progress of claimed tasks.
+
+    Only tasks that report it: see current_job().progress(). Reported is the time of the last
+    report. Cancelled tasks are shown, too, with the reason, until they end.
+
+    Examples:
+      pgqpy task progress
+      pgqpy task progress reports --watch
+    """
+    with connect(dsn) as conn:
+        tasks = Tasks(conn)
+        show_again(
+            lambda: tasks.progress(queue),
+            _draw_progress,
+            every=every if watch else None,
+            as_json=as_json,
+        )
+
+
+def _draw_progress(found: Sequence[TaskProgress]) -> RenderableType:
+    if not found:
+        return "no claimed task has reported its progress"
+    now = datetime.now(UTC)
+    return make_table(
+        ("Id", "Queue", "Worker", "Done", "Note", "Reported", "Cancelled"),
+        [
+            (
+                str(each.id),
+                each.queue,
+                each.claimant,
+                how_far(each),
+                each.note,
+                distance(each.at, now),
+                each.cancelled,
+            )
+            for each in found
+        ],
+    )
+
+
+def how_far(progress: TaskProgress) -> str | None:
+    """Return ``40 of 100 (40 %)``; None if there was no report."""
+    if progress.done is None:
+        return None
+    if not progress.total:
+        return _number(progress.done)
+    share = min(progress.done / progress.total, 1)
+    return f"{_number(progress.done)} of {_number(progress.total)} ({int(share * 100)} %)"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
