@@ -27,6 +27,7 @@ QUICK = CHECKOUT / ".bench" / "quick"
     type=int,
     help="Major version of PostgreSQL. [default: 15, whose PgQ is in Debian, or else 18]",
 )
+@click.option("--page", is_flag=True, help="Measure nothing: write the page with new docstrings.")
 @click.option("--minutes", type=float, help="How long to measure what takes its time.")
 @click.option(
     "--pgque-sql",
@@ -47,6 +48,7 @@ def main(
     names: tuple[str, ...],
     quick: bool,
     version: int | None,
+    page: bool,
     minutes: float | None,
     pgque_sql: Path | None,
     pgmq_sql: Path | None,
@@ -59,6 +61,9 @@ def main(
     )
     if output is None and quick:
         output = QUICK
+    if page:
+        write_page([], output or DOCS)
+        return
     results = output / "results" if output else RESULTS
     for name in names or NAMES:
         result = run(name, options)

@@ -5,7 +5,9 @@ A run replaces the sections of its benchmarks; the others stay as they are.
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,35 +24,54 @@ INTRO = Path(__file__).parent / "intro.md"
 # The page includes these pictures; all others are only in the folder of the run.
 PICTURES = {"insert-1", "capture-2", "latency-1", "peers-1", "held_xmin-1", "task_work-1"}
 
-FIGURE_ROW = re.compile(
-    r"^\| (?P<number>\w+) \|(?P<rest>.*\| (?:yes|\*\*no\*\*) \|)$", re.MULTILINE
-)
+# The measured part of a section, after the benchmark's docstring, begins with one of these.
+MEASURED = re.compile(r"^(?=\*\*.+\*\*$|`python -m benchmarks )", re.MULTILINE)
+FIGURE_ROW = re.compile(r"^\| \[(?P<number>\w+)\]\(#(?P<name>\w+)\) \|.*$", re.MULTILINE)
 
 
 def write_page(measured: Sequence[Result], docs: Path = DOCS) -> None:
     page = docs / "benchmarks.md"
-    sections = sections_of(page.read_text()) if page.exists() else {}
+    text = page.read_text() if page.exists() else ""
+    sections, rows = sections_of(text), rows_of(text)
     for result in measured:
         sections[result.name] = "\n".join(section(result, docs / "benchmarks"))
-    sections = {name: sections[name] for name in NAMES if name in sections}
+        rows[result.name] = list(figure_rows(result))
     docs.mkdir(parents=True, exist_ok=True)
-    text = "\n".join([GENERATED, INTRO.read_text(), *overview(sections), *sections.values()])
-    page.write_text(re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n")
+    parts = [GENERATED, INTRO.read_text(), *overview(rows)]
+    parts += [
+        f"## {name}\n\n{about(name)}\n\n{sections[name]}" for name in NAMES if name in sections
+    ]
+    page.write_text(re.sub(r"\n{3,}", "\n\n", "\n".join(parts)).rstrip() + "\n")
 
 
 def sections_of(page: str) -> dict[str, str]:
-    """The sections of a page by the names of their benchmarks."""
-    parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:]
-    return {part[3 : part.index("\n")]: part for part in parts}
+    """Return the measured parts of a page's sections by the names of the benchmarks."""
+    parts = re.split(r"^## ", page, flags=re.MULTILINE)[2:]
+    return {part[: part.index("\n")]: MEASURED.split(part, maxsplit=1)[1] for part in parts}
 
 
-def overview(sections: dict[str, str]) -> Iterator[str]:
+def rows_of(page: str) -> dict[str, list[str]]:
+    """Return the rows of a page's overview by the names of the benchmarks."""
+    rows: dict[str, list[str]] = {}
+    for row in FIGURE_ROW.finditer(page):
+        rows.setdefault(row["name"], []).append(row[0])
+    return rows
+
+
+def figure_rows(result: Result) -> Iterator[str]:
+    return lines_of(
+        (f"[{f.number}](#{result.name})", f.what, target_of(f), value_of(f), met(f))
+        for f in result.figures
+    )
+
+
+def overview(rows: dict[str, list[str]]) -> Iterator[str]:
     """The figures to reach, with the measured values."""
     measured: dict[str, list[str]] = {}
-    for name, text in sections.items():
-        for row in FIGURE_ROW.finditer(text):
-            line = f"| [{row['number']}](#{name}) |{row['rest']}"
-            measured.setdefault(group_of(row["number"]), []).append(line)
+    for name in NAMES:
+        for row in rows.get(name, ()):
+            if figure := FIGURE_ROW.match(row):
+                measured.setdefault(group_of(figure["number"]), []).append(row)
     yield "\n## The figures to reach\n"
     yield from table(("#", "what", "target", "measured", "met"), (), left=4)
     for group, (what, target) in FIGURES.items():
@@ -59,21 +80,27 @@ def overview(sections: dict[str, str]) -> Iterator[str]:
     yield ""
 
 
+def about(name: str) -> str:
+    """Return the docstring of a benchmark, wrapped for the page."""
+    source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    docstring = ast.get_docstring(ast.parse(source)) or ""
+    return "\n\n".join(wrapped(paragraph) for paragraph in docstring.split("\n\n"))
+
+
+def wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
 def section(result: Result, plots: Path) -> Iterator[str]:
-    title, _, about = result.about.partition("\n")
-    yield f"## {result.name}\n"
-    yield f"{title}\n{about}\n"
+    """The measured part of a section."""
     if result.quick:
         yield "**A quick run: its figures say nothing.**\n"
     for place, part in enumerate(result.parts, 1):
         yield from part_of(part, plots / f"{result.name}-{place}.svg")
-    if result.figures:
-        rows = [(f.number, f.what, target_of(f), value_of(f), met(f)) for f in result.figures]
-        yield from table(("figure", "what", "target", "measured", "met"), rows, left=2)
-        yield ""
-        yield from (f"- {figure.number}: {figure.note}" for figure in result.figures if figure.note)
+    yield from (wrapped(f"- {each.number}: {each.note}") for each in result.figures if each.note)
     yield ""
-    yield from conditions(result)
+    yield conditions(result)
+    yield ""
 
 
 def part_of(part: Part, file: Path) -> Iterator[str]:
@@ -85,19 +112,17 @@ def part_of(part: Part, file: Path) -> Iterator[str]:
         yield f"![{text.title}](benchmarks/{file.name})\n"
 
 
-def conditions(result: Result) -> Iterator[str]:
+def conditions(result: Result) -> str:
     machine = result.machine
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    yield (
+    settings = "; ".join(f"{name}: {value}" for name, value in result.settings.items())
+    return wrapped(
         f"`python -m benchmarks {result.name}`, {result.date[:10]}, commit {result.commit},"
         f" {result.seconds / 60:.1f} minutes."
         f" {machine['cores']} cores ({machine['processor']}), {machine['memory_gb']} GB,"
-        f" load before {number(machine['load_before'])}.\n"
+        f" load before {number(machine['load_before'])}. Versions: {versions}."
+        + (f" Settings: {settings}." if settings else "")
     )
-    yield f"Versions: {versions}.\n"
-    if result.settings:
-        settings = "; ".join(f"{name}: {value}" for name, value in result.settings.items())
-        yield f"Settings: {settings}.\n"
 
 
 def target_of(figure: Figure) -> str:
