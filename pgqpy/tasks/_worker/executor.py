@@ -63,6 +63,8 @@ class Executor:
         self._waker = waker
         self._idle: list[BatchConnection] = []
         self._asking = Lock()
+        alone = settings.batch_size == settings.concurrency == 1
+        self._news = _NEWS_OF_ONE if alone else _NEWS
         #: Outcomes that the server must be told.
         self.ended: deque[Completion] = deque()
         #: The number of tasks that `process_batch` gets at once.
@@ -103,8 +105,10 @@ class Executor:
     def _begin(self, claims: list[Claim]) -> list[Claim]:
         """Return the tasks to be done. Not those whose leases have ended before they begin, for
         instance after an outage, that were cancelled, or that have lost too many workers."""
-        self._hear_of_cancelled(claims)
         now = monotonic()
+        if not self._is_news(claims, now):
+            self._hear_of_cancelled(claims)
+            now = monotonic()
         begun = []
         for claim in claims:
             if claim.cancelled or claim.end <= now:
@@ -115,21 +119,16 @@ class Executor:
                 begun.append(claim)
         return begun
 
+    def _is_news(self, claims: list[Claim], now: float) -> bool:
+        """Whether it is known which tasks were cancelled: a claim tells that, too."""
+        return min([claim.asked for claim in claims]) >= now - self._news
+
     def _hear_of_cancelled(self, claims: list[Claim]) -> None:
-        """Ask which tasks were cancelled, unless that was done just now."""
-
-        alone = self._settings.batch_size == self._settings.concurrency == 1
-        age = _NEWS_OF_ONE if alone else _NEWS
-
-        def is_news() -> bool:
-            return min(claim.asked for claim in claims) >= monotonic() - age
-
-        if is_news():
-            return
+        """Ask which tasks were cancelled, unless another thread has just asked."""
         with holding(self._asking):
-            if is_news():
-                return
             asked = monotonic()
+            if self._is_news(claims, asked):
+                return
             claims_by_id = self._leases.claims()
             try:
                 conn = self._connection()

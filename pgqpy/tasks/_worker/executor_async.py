@@ -60,6 +60,8 @@ class AsyncExecutor:
         self._waker = waker
         self._idle: list[AsyncBatchConnection] = []
         self._asking = Lock()
+        alone = settings.batch_size == settings.concurrency == 1
+        self._news = _NEWS_OF_ONE if alone else _NEWS
         #: Outcomes that the server must be told.
         self.ended: deque[Completion] = deque()
         #: The number of tasks that `process_batch` gets at once.
@@ -100,8 +102,10 @@ class AsyncExecutor:
     async def _begin(self, claims: list[Claim]) -> list[Claim]:
         """Return the tasks to be done. Not those whose leases have ended before they begin, for
         instance after an outage, that were cancelled, or that have lost too many workers."""
-        await self._hear_of_cancelled(claims)
         now = monotonic()
+        if not self._is_news(claims, now):
+            await self._hear_of_cancelled(claims)
+            now = monotonic()
         begun = []
         for claim in claims:
             if claim.cancelled or claim.end <= now:
@@ -112,21 +116,16 @@ class AsyncExecutor:
                 begun.append(claim)
         return begun
 
+    def _is_news(self, claims: list[Claim], now: float) -> bool:
+        """Whether it is known which tasks were cancelled: a claim tells that, too."""
+        return min([claim.asked for claim in claims]) >= now - self._news
+
     async def _hear_of_cancelled(self, claims: list[Claim]) -> None:
-        """Ask which tasks were cancelled, unless that was done just now."""
-
-        alone = self._settings.batch_size == self._settings.concurrency == 1
-        age = _NEWS_OF_ONE if alone else _NEWS
-
-        def is_news() -> bool:
-            return min(claim.asked for claim in claims) >= monotonic() - age
-
-        if is_news():
-            return
+        """Ask which tasks were cancelled, unless another thread has just asked."""
         async with async_holding(self._asking):
-            if is_news():
-                return
             asked = monotonic()
+            if self._is_news(claims, asked):
+                return
             claims_by_id = self._leases.claims()
             try:
                 conn = await self._connection()

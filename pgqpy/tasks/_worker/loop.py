@@ -99,9 +99,9 @@ class Loop:
         if able and now >= self._exchange.push_at:
             self._exchange.push_due()
         answers = self._heard and self._claimer.answers(now)
-        ended = len(self._executor.ended)
-        looks = able and (answers or self._claimer.looks(now, len(self._slots), ended))
-        room = self._room() if looks else 0
+        running, ended = len(self._slots), len(self._executor.ended)
+        looks = able and (answers or self._claimer.looks(now, running, ended))
+        room = self._claimer.room(running, ended) if looks else 0
         if room or self._completion_is_due(now):
             self._complete_and_claim(room)
             if room and answers:

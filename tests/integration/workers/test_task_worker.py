@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +14,8 @@ import pytest
 
 import pgqpy
 from pgqpy import DeadLetter, FixedDelay, Retry, errors
-from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskWorker
+from pgqpy.tasks import AsyncTaskWorker, Move, Task, Tasks, TaskStats, TaskWorker
+from pgqpy.tasks._worker import completer, executor
 from pgqpy.tasks._worker.exchange import Exchange
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_task_worker import STEAL, Batches, Writer, effects, left, running
@@ -58,6 +60,46 @@ def test_a_worker_with_batches_of_one_asks_once_for_each_task(
     assert left(conn) == []
     assert asked["_finish_and_claim"] == 20
     assert asked["ask"] < 25
+
+
+def test_a_worker_with_batches_of_one_asks_for_no_cancellations_besides(
+    dsn: str, conn: Connection, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim finds no cancelled task; processes that share a processor begin it a little late."""
+
+    class Late(TaskWorker):
+        def on_completed(self, stats: TaskStats) -> None:
+            time.sleep(0.005)
+
+    def counted(conn: pgqpy.Connection, calls: list[Any]) -> list[list[Any]]:
+        asked.append(calls)
+        return send(conn, calls)
+
+    asked: list[object] = []
+    send = completer.send
+    monkeypatch.setattr(executor, "send", counted)
+    tasks.push_many("work", range(50))
+    Late(dsn, "work", lambda task: None, batch_size=1).run(until_empty=True)
+    # On a very busy machine some begin later than that.
+    assert len(asked) < 15
+
+
+@pytest.mark.parametrize(("batch_size", "wait"), [(1, 0.1), (2, 0.02)])
+def test_a_task_cancelled_between_its_claim_and_its_begin_does_not_start(
+    dsn: str, conn: Connection, tasks: Tasks, batch_size: int, wait: float
+) -> None:
+    class Late(TaskWorker):
+        def on_completed(self, stats: TaskStats) -> None:
+            for (task,) in conn.execute("select id from pgq_task.task where lease is not null"):
+                tasks.cancel(task)
+            time.sleep(wait)
+
+    seen: list[int] = []
+    tasks.push_many("work", range(4))
+    worker = Late(dsn, "work", lambda task: seen.append(task.payload), batch_size=batch_size)
+    worker.random = False
+    worker.run(until_empty=True)
+    assert seen == [0]
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
