@@ -35,11 +35,13 @@ class Worker(pgqpy.CoopConsumer):
     batch_size = TICK_EVERY
     barrier: Barrier
     events = 0
+    begun = False
 
-    def _join(self, conn: pgqpy.Connection) -> bool:
-        new = super()._join(conn)
-        self.barrier.wait()
-        return new
+    def wants_batch(self, conn: pgqpy.Connection) -> bool:
+        if not self.begun:
+            self.begun = True
+            self.barrier.wait()
+        return True
 
     def process_event(self, conn: pgqpy.Connection, event: pgqpy.Event) -> None:
         time.sleep(HANDLER)

@@ -60,11 +60,13 @@ class Worker(pgqpy.GroupConsumer):
     consumer = "g"
     poll_interval = 0.05
     go: Barrier
+    begun = False
 
-    def _join(self, conn: pgqpy.Connection) -> bool:
-        new = super()._join(conn)
-        self.go.wait()
-        return new
+    def wants_batch(self, conn: pgqpy.Connection) -> bool:
+        if not self.begun:
+            self.begun = True
+            self.go.wait()
+        return True
 
 
 class Sleeper(Worker):
@@ -77,11 +79,13 @@ class AsyncSleeper(pgqpy.AsyncGroupConsumer):
     consumer = "g"
     poll_interval = 0.05
     go: Barrier
+    begun = False
 
-    async def _join(self, conn: pgqpy.AsyncConnection) -> bool:
-        new = await super()._join(conn)
-        await asyncio.to_thread(self.go.wait)
-        return new
+    async def wants_batch(self, conn: pgqpy.AsyncConnection) -> bool:
+        if not self.begun:
+            self.begun = True
+            await asyncio.to_thread(self.go.wait)
+        return True
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: pgqpy.Event) -> None:
         await asyncio.sleep(HANDLER)

@@ -10,9 +10,8 @@ Producing, consuming and administering, each for sync and for asyncio::
 from psycopg import IsolationLevel
 
 from pgqpy import errors
-from pgqpy._dead_letter import DeadLetterFilter, DeadLetterInfo
-from pgqpy.admin import Admin
-from pgqpy.admin_async import AsyncAdmin
+from pgqpy.admin import Admin, GroupAdmin
+from pgqpy.admin_async import AsyncAdmin, AsyncGroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.consumer import (
@@ -37,9 +36,15 @@ from pgqpy.dead_letters import DeadLetters
 from pgqpy.dead_letters_async import AsyncDeadLetters
 from pgqpy.errors import PgqError
 from pgqpy.event import Event, NewEvent
-from pgqpy.group_admin import GroupAdmin
-from pgqpy.group_admin_async import AsyncGroupAdmin
-from pgqpy.models import BatchInfo, BatchStats, ConsumerInfo, NextBatch, QueueInfo
+from pgqpy.models import (
+    BatchInfo,
+    BatchStats,
+    ConsumerInfo,
+    DeadLetterFilter,
+    DeadLetterInfo,
+    NextBatch,
+    QueueInfo,
+)
 from pgqpy.producer import Producer
 from pgqpy.producer_async import AsyncProducer
 from pgqpy.retry import DeadLetter, ExponentialBackoff, FixedDelay, Retry, RetryPolicy

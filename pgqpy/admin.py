@@ -1,7 +1,7 @@
 # WARNING: generated from pgqpy/admin_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
-"""Administration: one method for each SQL function."""
+"""Administration of queues, consumers and groups: one method for each SQL function."""
 
 from __future__ import annotations
 
@@ -12,19 +12,39 @@ from psycopg.rows import dict_row
 
 from pgqpy._wire.statements import call, checked
 from pgqpy.connection import Connection
-from pgqpy.errors import BatchNotFound, QueueNotFound, translate_errors
-from pgqpy.models import BatchInfo, ConsumerInfo, NextBatch, QueueInfo
+from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound, translate_errors
+from pgqpy.models import (
+    BatchInfo,
+    ConsumerInfo,
+    GroupInfo,
+    GroupPartition,
+    NextBatch,
+    ParkedKey,
+    QueueInfo,
+)
 
 
-class Admin:
+class _Calls:
+    """Calls of SQL functions on a connection of the caller's."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+
+    def _value(self, function: str, *arguments: Any) -> Any:
+        return next(iter((self._rows(function, *arguments))[0].values()))
+
+    def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
+        with translate_errors(), self.conn.cursor(row_factory=dict_row) as cursor:
+            cursor.execute(call(function, len(arguments)), checked(arguments))
+            return cursor.fetchall()
+
+
+class Admin(_Calls):
     """PgQ's functions on a connection of the caller's, in the caller's transaction.
 
     Each method calls the SQL function of its name (see the SQL reference) and raises a
     `pgqpy.errors.PgqError` for what that refuses, for instance QueueNotFound.
     """
-
-    def __init__(self, conn: Connection) -> None:
-        self.conn = conn
 
     def version(self) -> str:
         """The version of the installed schema."""
@@ -161,19 +181,99 @@ class Admin:
         """Put due retries back into their queues; return their number."""
         return int(self._value("maint_retry_events"))
 
-    # --- helpers
-
     def _next(self, function: str, *arguments: Any) -> NextBatch | None:
         row = (self._rows(function, *arguments))[0]
         return None if row["batch_id"] is None else NextBatch.from_row(row)
 
-    def _value(self, function: str, *arguments: Any) -> Any:
-        return next(iter((self._rows(function, *arguments))[0].values()))
 
-    def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
-        with translate_errors(), self.conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(call(function, len(arguments)), checked(arguments))
-            return cursor.fetchall()
+class GroupAdmin(_Calls):
+    """Consumer groups, on the caller's connection and in its transaction.
+
+    Raises a `pgqpy.errors.PgqError` for what the SQL functions refuse, for instance GroupNotFound.
+    """
+
+    def create_group(
+        self,
+        queue: str,
+        group_name: str,
+        *,
+        key: str,
+        partitions: int = 8,
+        lease: timedelta = timedelta(seconds=15),
+        park_limit: int = 10_000,
+        at_tick: int | None = None,
+    ) -> bool:
+        """Create a group behind the newest tick, or ``at_tick``; False if it exists already.
+
+        ``key`` is described at `GroupConsumer`. Raises InvalidParameter if it cannot be a key, and
+        GroupConflict if the group has another.
+        """
+        return bool(
+            self._value(
+                "create_group",
+                queue,
+                group_name,
+                partitions,
+                key,
+                lease,
+                park_limit,
+                at_tick,
+            )
+        )
+
+    def drop_group(self, queue: str, group_name: str, *, force: bool = False) -> None:
+        """Drop a group with its positions; with ``force`` its parked events too.
+
+        Raises KeysParked if it has parked events and ``force`` is not set.
+        """
+        self._value("drop_group", queue, group_name, force)
+
+    def set_group_config(self, queue: str, group_name: str, param: str, value: object) -> None:
+        """Change ``lease`` or ``park_limit`` of a group."""
+        self._value("set_group_config", queue, group_name, param, str(value))
+
+    def resize_group(self, queue: str, group_name: str, partitions: int) -> int | None:
+        """Change the number of partitions; return the tick that all must reach first, None if done.
+
+        Its workers take the partitions there. Setting the present number cancels a resize that has
+        not happened yet.
+        """
+        tick: int | None = self._value("resize_group", queue, group_name, partitions)
+        return tick
+
+    def get_group_info(
+        self, queue: str | None = None, group_name: str | None = None
+    ) -> list[GroupInfo]:
+        """Return all groups, those of a queue, or one. Raises GroupNotFound if it does not
+        exist."""
+        rows = self._rows("get_group_info", queue, group_name)
+        if group_name is not None and queue is not None and not rows:
+            raise GroupNotFound(
+                f"there is no consumer group {group_name!r} on queue {queue!r}",
+                hint="Create it with create_group, or run a worker.",
+            )
+        return [GroupInfo.from_row(row) for row in rows]
+
+    def get_group_partitions(self, queue: str, group_name: str) -> list[GroupPartition]:
+        """Return the partitions of a group, by number."""
+        rows = self._rows("get_group_partitions", queue, group_name)
+        return [GroupPartition.from_row(row) for row in rows]
+
+    def get_parked_keys(self, queue: str, group_name: str) -> list[ParkedKey]:
+        """Return the parked keys of a group, the longest parked first."""
+        rows = self._rows("get_parked_keys", queue, group_name)
+        return [ParkedKey.from_row(row) for row in rows]
+
+    def unpark_key(self, queue: str, group_name: str, key: str | None = None) -> int:
+        """Retry a parked key, or all, now, in order; return the number of keys."""
+        return int(self._value("unpark_key", queue, group_name, key))
+
+    def give_up_parked(self, queue: str, group_name: str, key: str, *, most: int | None = 1) -> int:
+        """Make the first events of a parked key dead letters, None: of all; return their number.
+
+        The rest of the key is retried now.
+        """
+        return int(self._value("give_up_parked", queue, group_name, key, most))
 
 
 def _given(*arguments: Any) -> tuple[Any, ...]:

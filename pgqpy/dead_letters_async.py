@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from psycopg.rows import dict_row
 
-from pgqpy._dead_letter import COUNT, FIND, PURGE, REPLAY, DeadLetterFilter, DeadLetterInfo
+from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import translate_errors
+from pgqpy.models import DeadLetterFilter, DeadLetterInfo
+
+_WHERE = """
+ where (%(ids)s::bigint[] is null or dl_id = any(%(ids)s::bigint[]))
+   and (%(queue)s::text is null or dl_queue = %(queue)s)
+   and (%(consumer)s::text is null or dl_consumer = %(consumer)s)
+   and (%(event_type)s::text is null or ev_type = %(event_type)s)
+   and (%(reason)s::text is null or position(lower(%(reason)s) in lower(dl_reason)) > 0)
+   and (%(older_than)s::interval is null or dl_time < now() - %(older_than)s::interval)
+"""
+_COLUMNS = """
+select dl_id, dl_time, dl_queue, dl_consumer, dl_batch, dl_attempts, dl_reason, dl_traceback,
+       ev_id, ev_time, ev_txid, coalesce(ev_retry, 0) as ev_retry, ev_type, ev_data,
+       ev_extra1, ev_extra2, ev_extra3, ev_extra4
+  from pgq.dead_letter
+"""
+
+_COUNT = f"select count(*) as value from pgq.dead_letter {_WHERE}".encode()
+_FIND = f"{_COLUMNS} {_WHERE} order by dl_id desc limit %(limit)s".encode()
+_REPLAY, _PURGE = (
+    f"select pgq.{name}(array(select dl_id from pgq.dead_letter {_WHERE})) as value".encode()
+    for name in ("replay_dead_letters", "purge_dead_letters")
+)
 
 
 class AsyncDeadLetters:
@@ -22,13 +46,13 @@ class AsyncDeadLetters:
 
     async def count(self, which: DeadLetterFilter) -> int:
         """Return their number."""
-        return int((await self._rows(COUNT, which))[0]["value"])
+        return int((await self._rows(_COUNT, which))[0]["value"])
 
     async def find(
         self, which: DeadLetterFilter, *, limit: int | None = None
     ) -> list[DeadLetterInfo]:
         """Return dead letters, the newest first, at most ``limit``."""
-        return [DeadLetterInfo.from_row(row) for row in await self._rows(FIND, which, limit=limit)]
+        return [DeadLetterInfo.from_row(row) for row in await self._rows(_FIND, which, limit=limit)]
 
     async def replay(self, which: DeadLetterFilter) -> int:
         """Retry the events; return their number.
@@ -37,16 +61,19 @@ class AsyncDeadLetters:
         time, like a retry that is due now. Raises ConsumerNotRegistered if that consumer does not
         exist any more; then none is replayed.
         """
-        return int((await self._rows(REPLAY, which))[0]["value"])
+        return int((await self._rows(_REPLAY, which))[0]["value"])
 
     async def purge(self, which: DeadLetterFilter) -> int:
         """Delete them; return their number."""
-        return int((await self._rows(PURGE, which))[0]["value"])
+        return int((await self._rows(_PURGE, which))[0]["value"])
 
     async def _rows(
         self, statement: bytes, which: DeadLetterFilter, **more: Any
     ) -> list[dict[str, Any]]:
+        given = asdict(which)
+        checked(given.values())
+        ids = None if which.ids is None else list(which.ids)
         with translate_errors():
             async with self.conn.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(statement, which.parameters() | more)
+                await cursor.execute(statement, given | {"ids": ids} | more)
                 return await cursor.fetchall()

@@ -5,10 +5,12 @@ Fields have the names of PgQ's result columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Self
+
+from pgqpy.event import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +177,45 @@ class BatchStats:
     seconds: float
     lag: timedelta
     dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterFilter:
+    """A filter for dead letters: all given conditions must apply.
+
+    ``reason`` is a part of the reason, in upper or lower case; ``older_than`` the minimum time
+    since they were given up, as an interval or as PostgreSQL writes one (``"30 days"``).
+    """
+
+    ids: Collection[int] | None = None
+    queue: str | None = None
+    consumer: str | None = None
+    event_type: str | None = None
+    reason: str | None = None
+    older_than: timedelta | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterInfo:
+    """A dead letter.
+
+    ``consumer`` gave ``event`` up at ``time``, in batch ``batch_id``, after ``attempts`` attempts,
+    for ``reason``; ``traceback`` is None if it was given up on purpose.
+    """
+
+    id: int
+    time: datetime
+    queue: str
+    consumer: str
+    batch_id: int
+    attempts: int
+    reason: str
+    traceback: str | None
+    event: Event
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Make it from the columns of pgq.dead_letter."""
+        values = list(row.values())
+        *names, _ = (field.name for field in fields(cls))
+        return cls(**dict(zip(names, values, strict=False)), event=Event(*values[len(names) :]))

@@ -14,12 +14,12 @@ from psycopg.copy import LibpqWriter
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pgqpy._delivery import PIECE, Delivery
+from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.statements import call, checked, copy_in, event_arrays, padded, texts
 from pgqpy.connection import Connection
-from pgqpy.consumer._delivery import PIECE, Delivery
-from pgqpy.consumer._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
 
 

@@ -11,12 +11,12 @@ from psycopg.copy import AsyncLibpqWriter
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from pgqpy._delivery import PIECE, Delivery
+from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.statements import call, checked, copy_in, event_arrays, padded, texts
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._delivery import PIECE, Delivery
-from pgqpy.consumer._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy.errors import InvalidPayload, PayloadTooLarge, translate_errors
 
 

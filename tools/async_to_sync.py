@@ -31,6 +31,7 @@ FIX = ["check", "--select=I,UP028,SIM117,C416", "--fix", "--unsafe-fixes", "--qu
 WORDS = {
     "AsyncExitStack": "ExitStack",
     "enter_async_context": "enter_context",
+    "AbstractAsyncContextManager": "AbstractContextManager",
     "asynccontextmanager": "contextmanager",
     "__aiter__": "__iter__",
     "__anext__": "__next__",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -115,3 +118,8 @@ class Heartbeat:
         conn, self._conn = self._conn, None
         if conn is not None:
             conn.close()
+
+
+def unique_name() -> str:
+    """Return a name for a worker: machine, process, and a random part."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

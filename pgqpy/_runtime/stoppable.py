@@ -11,6 +11,10 @@ from contextlib import contextmanager, nullcontext
 from pgqpy._runtime.acompat import Waker, on_stop_signals
 
 
+class Stopped(BaseException):
+    """Leave what is under way, as if it had not begun: `stop` was called."""
+
+
 class Stoppable:
     """Base of classes with a `run`, which `stop` or a signal ends."""
 

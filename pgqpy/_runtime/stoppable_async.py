@@ -8,6 +8,10 @@ from contextlib import asynccontextmanager, nullcontext
 from pgqpy._runtime.acompat import AsyncWaker, async_on_stop_signals
 
 
+class Stopped(BaseException):
+    """Leave what is under way, as if it had not begun: `stop` was called."""
+
+
 class AsyncStoppable:
     """Base of classes with a `run`, which `stop` or a signal ends."""
 

@@ -1,7 +1,6 @@
 """Consumers: classes to subclass, each for sync code and for asyncio."""
 
 from pgqpy._runtime.checks import check_names
-from pgqpy._runtime.session import Session
 from pgqpy.consumer.base import Consumer
 from pgqpy.consumer.base_async import AsyncConsumer
 from pgqpy.consumer.batch import Batch
@@ -12,10 +11,8 @@ from pgqpy.consumer.group import GroupConsumer
 from pgqpy.consumer.group_async import AsyncGroupConsumer
 from pgqpy.consumer.group_batch import GroupBatch
 from pgqpy.consumer.group_batch_async import AsyncGroupBatch
-from pgqpy.consumer.remote import RemoteConsumer
-from pgqpy.consumer.remote_async import AsyncRemoteConsumer
-from pgqpy.consumer.serial import SerialConsumer
-from pgqpy.consumer.serial_async import AsyncSerialConsumer
+from pgqpy.consumer.remote import RemoteConsumer, SerialConsumer
+from pgqpy.consumer.remote_async import AsyncRemoteConsumer, AsyncSerialConsumer
 from pgqpy.consumer.tracked import TrackedConsumer
 from pgqpy.consumer.tracked_async import AsyncTrackedConsumer
 
@@ -35,7 +32,6 @@ __all__ = [
     "GroupConsumer",
     "RemoteConsumer",
     "SerialConsumer",
-    "Session",
     "TrackedConsumer",
     "check_names",
 ]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from typing import Unpack
 
 import psycopg
 from psycopg import IsolationLevel
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.error_origin import comes_from
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.connection_async import async_connect
-from pgqpy.consumer.base_async import AsyncConsumer
+from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, translate_errors
-from pgqpy.models import BatchStats
 
 
 class AsyncTargetConsumer(AsyncConsumer):
@@ -28,36 +26,24 @@ class AsyncTargetConsumer(AsyncConsumer):
     """The isolation level of the transactions in the target."""
 
     def __init__(
-        self,
-        dsn: str | None = None,
-        *,
-        target_dsn: str,
-        queue: str | None = None,
-        consumer: str | None = None,
-        listen_dsn: str | None = None,
-        prepare_threshold: int | None = 5,
+        self, dsn: str | None = None, *, target_dsn: str, **options: Unpack[ConsumerOptions]
     ) -> None:
         """``dsn`` is the queue's database, ``target_dsn`` the other; for the rest see
         AsyncConsumer.
 
         ``prepare_threshold`` is for both.
         """
-        super().__init__(
-            dsn,
-            queue=queue,
-            consumer=consumer,
-            listen_dsn=listen_dsn,
-            prepare_threshold=prepare_threshold,
-        )
+        super().__init__(dsn, **options)
         # Empty means libpq's environment, which is the target's only if it is the queue's as well.
         if not target_dsn and self.dsn:
             raise InvalidConsumer(f"{type(self).__name__} needs a target_dsn")
         self.target_dsn = dsns.resolve(target_dsn)
 
-    #: Connections to the target, and pauses after its loss.
-    _target: AsyncSession
-    _target_lost: Backoff
-    _target_failed = False
+    _target: AsyncTargetBatches
+
+    async def target(self) -> AsyncBatchConnection:
+        """Return the connection to the target, for a consumer that runs; connects if needed."""
+        return await self._target.connection()
 
     async def unregister(self) -> bool:
         """Delete the position, the pending retries, and the target's records.
@@ -70,36 +56,47 @@ class AsyncTargetConsumer(AsyncConsumer):
                 await target.execute(_FORGET, (self.consumer, self.queue))
         return done
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
-        self._target = AsyncSession(
-            self.target_dsn,
-            None,
-            application_name=f"pgqpy {self.consumer}"[:63],
-            prepare_threshold=self._prepare_threshold,
-            isolation_level=self.target_isolation_level,
-        )
-        self._target_lost = Backoff(0.1, self.reconnect_cap)
-        try:
-            async with super()._session() as session:
-                yield session
-        finally:
-            await self._target.close()
+    def _batches(self) -> AsyncBatches:
+        self._target = AsyncTargetBatches(self)
+        return self._target
 
-    async def _working_target(self) -> AsyncBatchConnection:
-        self._target_failed = True
-        with comes_from(self.target_dsn):
-            target = await self._target.working()
-        self._target_failed = False
+
+class AsyncTargetBatches(AsyncBatches):
+    """Batches whose effects are in the target."""
+
+    _consumer: AsyncTargetConsumer
+
+    def __init__(self, consumer: AsyncTargetConsumer) -> None:
+        super().__init__(consumer)
+        self._session = AsyncSession(
+            consumer.target_dsn,
+            None,
+            application_name=f"pgqpy {consumer.consumer}"[:63],
+            prepare_threshold=consumer.prepare_threshold,
+            isolation_level=consumer.target_isolation_level,
+        )
+        self._unreachable = False
+
+    async def connection(self) -> AsyncBatchConnection:
+        """Return the connection to the target; connects if needed."""
+        self._unreachable = True
+        with comes_from(self._consumer.target_dsn):
+            target = await self._session.working()
+        self._unreachable = False
         return target
 
-    async def _process(self, session: AsyncSession, batch: AsyncBatch) -> BatchStats:
-        stats = await super()._process(session, batch)
-        if self.target_isolation_level != IsolationLevel.READ_COMMITTED:
+    @property
+    def target_lost(self) -> bool:
+        """Whether the target could not be reached, or its connection broke."""
+        return self._unreachable or self._session.lost
+
+    async def done(self, batch: AsyncBatch) -> None:
+        """Note that a batch was finished."""
+        await super().done(batch)
+        if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
             # The batch is finished; if this fails, the next one notices.
             with suppress(psycopg.Error, PgqError):
-                await self._rotate(await self._working_target())
-        return stats
+                await self._rotate(await self.connection())
 
     async def _rotate(self, target: AsyncBatchConnection) -> None:
         """Remove old records in the target; transactions with old snapshots cannot."""
@@ -108,33 +105,21 @@ class AsyncTargetConsumer(AsyncConsumer):
             async with target.transaction():
                 await target.execute(_ROTATE)
         finally:
-            await target.set_isolation_level(self.target_isolation_level)
+            await target.set_isolation_level(self._consumer.target_isolation_level)
 
-    async def _batch_failed(
-        self, session: AsyncSession, batch: AsyncBatch, error: Exception
-    ) -> None:
+    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
+        """Raise errors about the target's position: waiting does not cure them."""
         if isinstance(error, LostPosition):
             raise error
-        if session.lost or not (self._target_failed or self._target.lost):
-            await super()._batch_failed(session, batch, error)
-            return
-        await self._target.close()
-        pause = self._target_lost.pause()
-        logger.warning(
-            "consumer %s lost the target database: %s; again in %.1f s",
-            self.consumer,
-            str(error).partition("\n")[0],
-            pause,
-            extra=self._fields(batch) | {"pause": pause},
-        )
-        await self.on_error(error, batch)
-        await self._sleep(pause)
 
-    async def _database_away(
-        self, session: AsyncSession, error: Exception, batch: AsyncBatch | None = None
-    ) -> None:
-        await self._target.close()
-        await super()._database_away(session, error, batch)
+    async def disconnect(self) -> None:
+        """Close the connection to the target; the next use opens it again."""
+        self._unreachable = False
+        await self._session.close()
+
+    async def close(self, session: AsyncSession) -> None:
+        """Close the connection to the target."""
+        await self._session.close()
 
 
 _ROTATE = b"select pgq_ext.rotate()"

@@ -6,19 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from time import monotonic
-from typing import Any
+from typing import Any, TypedDict
 
-import psycopg
 from psycopg import IsolationLevel
-from psycopg.rows import dict_row
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.checks import (
     COUNT,
     EXCEPTIONS,
@@ -30,32 +25,34 @@ from pgqpy._runtime.checks import (
     check_policy,
     check_settings,
 )
-from pgqpy._runtime.error_origin import blame, blamed
-from pgqpy._runtime.failure import decide, is_outage, storable
+from pgqpy._runtime.error_origin import blame
+from pgqpy._runtime.failure import decide, is_outage
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stoppable
-from pgqpy._wire.statements import next_batch
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._event_by_event import EventByEvent, RunInPieces
-from pgqpy.consumer._lanes import Lanes
+from pgqpy.consumer._concurrency import Slots
+from pgqpy.consumer._events import EventByEvent
+from pgqpy.consumer._loop import Batches, Loop
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import (
-    PERMANENT,
-    BatchLost,
-    ConnectionFailed,
-    InvalidConsumer,
-    LeaseLost,
-    PgqError,
-    translate_errors,
-)
+from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
 from pgqpy.models import BatchStats
-from pgqpy.retry import DeadLetter, Retry, RetryPolicy, in_short
+from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 
 
+class ConsumerOptions(TypedDict, total=False):
+    """The arguments that all consumers take; see `Consumer`."""
+
+    queue: str | None
+    consumer: str | None
+    listen_dsn: str | None
+    prepare_threshold: int | None
+
+
+# Long: a setting each, which subclasses override.
 class Consumer(Stoppable):
     """Takes a queue's events in batches and stores its position.
 
@@ -142,16 +139,10 @@ class Consumer(Stoppable):
         self.consumer = consumer or self.consumer
         if not (self.queue and self.consumer):
             raise InvalidConsumer(f"{type(self).__name__} needs a queue and a consumer")
-        self._listen_dsn = self.dsn if listen_dsn is None else listen_dsn
-        self._prepare_threshold = prepare_threshold
+        self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
+        self.prepare_threshold = prepare_threshold
 
-    #: Pauses after the loss of the database, and after a failed batch.
-    _lost: Backoff
-    _failed: Backoff
-    #: A failure that lost its connection, to be recorded over the next one.
-    _unnoted: tuple[Batch, Exception] | None = None
-
-    # --- to be overridden
+    # --- to be overridden: processing
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:
         """Process a batch inside the transaction that ``conn`` begins when it is first used.
@@ -160,14 +151,7 @@ class Consumer(Stoppable):
         idle queue are no batches. Leave the transaction open; ``conn.transaction()`` gives
         savepoints. The default calls `process_event` for each event, and applies ``retry_policy``.
         """
-        each = EventByEvent(
-            conn,
-            batch,
-            partial(self.process_event, conn),
-            self._is_for_policy,
-            partial(self.fail_event, batch),
-        )
-        each.run(self.concurrency)
+        self._process_each(conn, batch, partial(self.process_event, conn))
 
     def process_event(self, conn: Connection, event: Event) -> None:
         """Process an event inside the batch's transaction.
@@ -176,6 +160,8 @@ class Consumer(Stoppable):
         ``retry_policy`` decides. Either way the writes for it are rolled back.
         """
         raise NotImplementedError
+
+    # --- to be overridden: reports
 
     def on_batch(self, stats: BatchStats) -> None:
         """Called when a batch is committed: the place for metrics."""
@@ -195,7 +181,28 @@ class Consumer(Stoppable):
 
     def on_lag(self, lag: timedelta, batch: Batch) -> None:
         """Called for a batch older than ``max_lag``. It logs a warning; raise to leave `run`."""
-        logger.warning("consumer %s lags %s behind", self.consumer, lag, extra=self._fields(batch))
+        logger.warning(
+            "consumer %s lags %s behind", self.consumer, lag, extra=self.log_fields(batch)
+        )
+
+    # --- to be overridden: what surrounds a batch
+
+    def wants_batch(self, conn: Connection) -> bool:
+        """Whether to open a batch now; asked before each, with the connection that opens it.
+
+        If not, `run` waits and asks again, or ends if it is to run until the queue is empty.
+        """
+        return True
+
+    def around_batch(
+        self, batch: Batch, idle: Callable[[], Connection]
+    ) -> AbstractContextManager[None]:
+        """Return a block around the processing of a batch and its commit.
+
+        ``idle`` returns the connection that reads events; nothing else uses it if the batch is not
+        iterated.
+        """
+        return nullcontext()
 
     # --- the life of a consumer
 
@@ -218,8 +225,8 @@ class Consumer(Stoppable):
 
     def run_once(self) -> bool:
         """Process one batch, if there is one; False if not. Raises any error."""
-        with self._running(handle_signals=False), self._session() as session:
-            return self._next(session, tolerant=False)
+        with self._loop(handle_signals=False, strict=True) as loop:
+            return loop.step()
 
     def run(self, *, until_empty: bool = False, handle_signals: bool = True) -> None:
         """Process batches until `stop`, or with ``until_empty`` until there are no more.
@@ -234,24 +241,8 @@ class Consumer(Stoppable):
         In the main thread SIGTERM and SIGINT stop it after the batch (a second one, at once),
         unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        with self._running(handle_signals=handle_signals), self._session() as session:
-            new = self._join(session.working())
-            logger.info(
-                "consumer %s %s",
-                self.consumer,
-                "registered and started" if new else "started",
-                extra=self._fields(),
-            )
-            while not self.stopping:
-                if self._next(session, tolerant=not until_empty):
-                    continue
-                if until_empty:
-                    break
-                # Ticks before the first LISTEN were not notified: poll once more.
-                if not session.listen():
-                    self._wait(session)
-            self._leave(session)
-            logger.info("consumer %s stopped", self.consumer, extra=self._fields())
+        with self._loop(handle_signals=handle_signals, strict=until_empty) as loop:
+            loop.run(until_empty=until_empty)
 
     def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
         """Apply the error and ``retry_policy`` to an event.
@@ -272,240 +263,13 @@ class Consumer(Stoppable):
         failure.log(
             f"event {event.id}",
             attempt,
-            self._fields(batch) | {"event_id": event.id},
+            self.log_fields(batch) | {"event_id": event.id},
             end="becomes a dead letter",
         )
         self.on_event_failed(event, error, failure.delay)
 
-    # --- helpers
-
-    def _check(self) -> None:
-        """Raise InvalidConsumer if the class cannot work."""
-        check_overridden(self, Consumer, "process_batch", "process_event")
-        check_settings(self, _SETTINGS)
-        check_hooks(self)
-        Lanes.check(self.concurrency)
-        if self.retry_policy is not None:
-            check_policy(self.retry_policy)
-
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        self._check()
-        session = Session(
-            self.dsn,
-            Subscription(self._listen_dsn, self.queue) if self.listen else None,
-            application_name=f"pgqpy {self.consumer}"[:63],
-            prepare_threshold=self._prepare_threshold,
-            isolation_level=self.isolation_level,
-        )
-        self._lost = Backoff(0.1, self.reconnect_cap)
-        self._failed = Backoff(self.backoff_first, self.backoff_cap)
-        try:
-            yield session
-        finally:
-            session.close()
-
-    def _join(self, conn: Connection) -> bool:
-        """Register, when `run` begins; False if it was registered already."""
-        return Admin(conn).register_consumer(self.queue, self.consumer)
-
-    def _leave(self, session: Session) -> None:
-        """Clean up when `run` ends without an error."""
-
-    def _wait(self, session: Session) -> None:
-        """Wait for something to do."""
-        assert self._waker is not None
-        session.wait(self._waker, self.poll_interval, for_tick=self.min_lag is None)
-
-    def _next(self, session: Session, *, tolerant: bool) -> bool:
-        """Process a batch if there is one. False if it is time to wait for the next."""
-        try:
-            batch = self._open(session)
-        except PgqError as error:
-            if not tolerant or isinstance(error, PERMANENT):
-                raise
-            self._database_away(session, error)
-            return True
-        self._lost.reset()
-        if self._unnoted is not None:
-            self._note_failure(session, *self._unnoted)
-        if batch is None:
-            return False
-        if self.max_lag is not None and batch.lag > self.max_lag:
-            self.on_lag(batch.lag, batch)
-        try:
-            stats = self._process(session, batch)
-        except Exception as error:
-            self._note_failure(session, batch, error)
-            if not tolerant:
-                raise
-            self._batch_failed(session, batch, error)
-            return True
-        self._failed.reset()
-        logger.debug(
-            "batch %s done: %s events in %.3f s",
-            batch.id,
-            stats.events,
-            stats.seconds,
-            extra=self._fields(batch)
-            | {
-                "events": stats.events,
-                "retried": stats.retried,
-                "dead_letters": stats.dead_letters,
-                "seconds": stats.seconds,
-            },
-        )
-        self.on_batch(stats)
-        # A poll in vain is a fifth of the cost of a small batch.
-        return not session.up_to_date(batch.tick)
-
-    #: The class of batches that `_open` returns; `_next_batch` is its statement.
-    _batch_class: Callable[..., Batch] = Batch
-
-    def _next_batch(self) -> tuple[bytes, list[Any]]:
-        return next_batch(
-            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
-        )
-
-    def _open(self, session: Session) -> Batch | None:
-        """Open the next batch, or get the one that is still open, and commit."""
-        conn = session.asking()
-        statement = self._next_batch()
-        with translate_errors(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            cursor.execute(*statement)
-            (row,) = cursor.fetchall()
-        if row["batch_id"] is None:
-            return None
-        rows = row["events"]
-        return self._batch_class(
-            id=row["batch_id"],
-            queue=self.queue,
-            consumer=self.consumer,
-            prev_tick=row["prev_tick_id"],
-            tick=row["cur_tick_id"],
-            prev_tick_time=row["prev_tick_time"],
-            tick_time=row["cur_tick_time"],
-            seq_start=row["prev_tick_event_seq"],
-            seq_end=row["cur_tick_event_seq"],
-            lag=row["lag"],
-            sql=row["batch_sql"],
-            tick_snapshot=row.get("tick_snapshot"),
-            event_types=self.event_types,
-            source=session.reading() if rows is None else rows,
-        )
-
-    def _process(self, session: Session, batch: Batch) -> BatchStats:
-        """Process and finish a batch in one transaction."""
-        started = monotonic()
-        conn = session.working()
-        try:
-            try:
-                self._transact(conn, batch)
-            except RunInPieces:
-                batch.start_over(in_pieces=True)
-            # Outside of the `except`: the error would be the context of every later one.
-            if batch.in_pieces:
-                self._transact(conn, batch)
-        finally:
-            batch.close()
-        return BatchStats(
-            queue=batch.queue,
-            consumer=batch.consumer,
-            batch_id=batch.id,
-            tick_id=batch.tick,
-            events=batch.events_read,
-            retried=len(batch.retries),
-            dead_letters=batch.retries.dead_letters,
-            seconds=monotonic() - started,
-            lag=batch.lag,
-        )
-
-    def _transact(self, conn: BatchConnection, batch: Batch) -> None:
-        with conn.batch():
-            self.process_batch(conn, batch)
-            if not batch.retries:
-                conn.forgo_transaction()
-            batch.finish(conn)
-
-    def _is_for_policy(self, error: Exception) -> bool:
-        """Whether an error of `process_event` concerns only its event."""
-        if isinstance(error, Retry | DeadLetter):
-            return True
-        return self.retry_policy is not None and not is_outage(error, self.outages)
-
-    def _batch_failed(self, session: Session, batch: Batch, error: Exception) -> None:
-        if session.lost:
-            self._database_away(session, error, batch)
-            return
-        pause = self._failed.pause()
-        self._log_failure(batch, error, pause)
-        self.on_error(error, batch)
-        self._sleep(pause)
-
-    def _log_failure(self, batch: Batch, error: Exception, pause: float) -> None:
-        event_id = blamed(error)
-        fields = self._fields(batch) | {"pause": pause}
-        logger.error(
-            "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
-            batch.id,
-            self.consumer,
-            self.queue,
-            "" if event_id is None else f" at event {event_id}",
-            pause,
-            in_short(error),
-            exc_info=error,
-            extra=fields if event_id is None else fields | {"event_id": event_id},
-        )
-
-    def _note_failure(self, session: Session, batch: Batch, error: Exception) -> None:
-        """Record the failure for ``pgqpy status``, if possible: the batch is rolled back
-        already."""
-        self._unnoted = None
-        if isinstance(error, BatchLost | LeaseLost):
-            # Another worker has the batch.
-            return
-        if session.lost:
-            self._unnoted = batch, error
-            return
-        try:
-            conn = session.working()
-            encoding = conn.info.parameter_status("server_encoding") or ""
-            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
-            conn.execute(_NOTE_FAILURE, (batch.id, reason, blamed(error)))
-        except (psycopg.Error, PgqError) as impossible:
-            # The role lacks the right, or the queue is one of PgQ itself.
-            logger.debug(
-                "batch %s: its failure cannot be noted: %s",
-                batch.id,
-                str(impossible).partition("\n")[0],
-                extra=self._fields(batch),
-            )
-
-    def _database_away(
-        self, session: Session, error: Exception, batch: Batch | None = None
-    ) -> None:
-        """Reconnect, after a pause."""
-        away = session.lost or isinstance(error, ConnectionFailed)
-        session.close()
-        pause = self._lost.pause()
-        logger.warning(
-            "consumer %s %s: %s; again in %.1f s",
-            self.consumer,
-            "lost the database" if away else "got no batch",
-            str(error).partition("\n")[0],
-            pause,
-            extra=self._fields(batch) | {"pause": pause},
-        )
-        self.on_error(error, batch)
-        self._sleep(pause)
-
-    def _sleep(self, seconds: float) -> None:
-        """Wait, unless stopped."""
-        if not self.stopping and self._waker is not None:
-            self._waker.wait(seconds)
-
-    def _fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        """The fields of every log line."""
+    def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
+        """Return the fields of every log line, and those of a batch."""
         fields: dict[str, Any] = {"queue": self.queue, "consumer": self.consumer}
         if batch is not None:
             fields |= {
@@ -515,9 +279,59 @@ class Consumer(Stoppable):
             }
         return fields
 
+    # --- helpers
 
-_NOTE_FAILURE = b"select pgq.note_failure(%s, %s, %s)"
-_MOST_OF_AN_ERROR = 1_000
+    def _check(self) -> None:
+        """Raise InvalidConsumer if the class cannot work."""
+        check_overridden(self, Consumer, "process_batch", "process_event")
+        check_settings(self, _SETTINGS)
+        check_hooks(self)
+        Slots.check(self.concurrency)
+        if self.retry_policy is not None:
+            check_policy(self.retry_policy)
+
+    def _batches(self) -> Batches:
+        """Return the batches of one run."""
+        return Batches(self)
+
+    @contextmanager
+    def _loop(self, *, handle_signals: bool, strict: bool) -> Iterator[Loop]:
+        self._check()
+        with self._running(handle_signals=handle_signals) as waker:
+            session = Session(
+                self.dsn,
+                Subscription(self.listen_dsn, self.queue) if self.listen else None,
+                application_name=f"pgqpy {self.consumer}"[:63],
+                prepare_threshold=self.prepare_threshold,
+                isolation_level=self.isolation_level,
+            )
+            batches = self._batches()
+            try:
+                yield Loop(self, batches, session, waker, strict=strict)
+            finally:
+                batches.close(session)
+                session.close()
+
+    def _process_each(
+        self,
+        conn: Connection,
+        batch: Batch,
+        process: Callable[[Event], None],
+        *,
+        at_once: int | None = None,
+    ) -> None:
+        """Process a batch event by event in the transaction of ``conn``."""
+        fail = partial(self.fail_event, batch)
+        each = EventByEvent(conn, batch, process, self._is_for_policy, fail)
+        each.run(at_once or self.concurrency)
+
+    def _is_for_policy(self, error: Exception) -> bool:
+        """Whether an error of `process_event` concerns only its event."""
+        if isinstance(error, Retry | DeadLetter):
+            return True
+        return self.retry_policy is not None and not is_outage(error, self.outages)
+
+
 _SETTINGS = {
     "batch_size": COUNT.or_none(),
     "concurrency": COUNT,

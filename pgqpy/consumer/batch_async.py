@@ -1,20 +1,31 @@
-"""A batch: the events between two ticks."""
+"""A batch: the events between two ticks, and how they are read."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, checked
+from pgqpy._runtime.acompat import AsyncLock
+from pgqpy._wire import copy_protocol
+from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
+from pgqpy._wire.statements import (
+    EVENT_DEAD_LETTER_MANY,
+    EVENT_RETRY_MANY,
+    call,
+    checked,
+    copy_out,
+)
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._reader_async import AsyncReader, AsyncRowsReader
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event, Retries
+
+#: The seconds that a cancel request may take before the connection is given up.
+_CANCEL_TIMEOUT = 5.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -51,6 +62,9 @@ class AsyncBatch:
     in_pieces: bool = field(default=False, init=False, repr=False)
     _reader: AsyncReader | AsyncRowsReader | None = field(default=None, init=False, repr=False)
 
+    #: Whether the queue has the batch, so that a failure can be recorded there.
+    is_of_queue: ClassVar[bool] = True
+
     #: The connection that reads the events, or the rows of a small batch.
     source: AsyncConnection | Sequence[bytes] = field(repr=False)
 
@@ -80,6 +94,11 @@ class AsyncBatch:
         finally:
             await reader.close()
 
+    @property
+    def retried(self) -> int:
+        """The number of events that are retried."""
+        return len(self.retries)
+
     async def finish(self, conn: AsyncConnection) -> None:
         """Finish the batch, with its retries and dead letters, in ``conn``'s transaction.
 
@@ -96,7 +115,7 @@ class AsyncBatch:
                 encoding = conn.info.parameter_status("server_encoding") or ""
                 for letters in self.retries.letters(encoding):
                     await cursor.execute(EVENT_DEAD_LETTER_MANY, checked([self.id, *letters]))
-                await cursor.execute(*self._finish_batch())
+                await cursor.execute(*self._finish_batch(encoding))
                 ((finished,),) = await cursor.fetchall()
         if not finished:
             raise BatchNotFound(
@@ -110,7 +129,7 @@ class AsyncBatch:
         self.retries.clear()
         self.in_pieces = in_pieces
 
-    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
         return call("finish_batch", 1), (self.id,)
 
     async def close(self) -> None:
@@ -118,3 +137,91 @@ class AsyncBatch:
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.close()
+
+
+class AsyncCopyReader:
+    """One COPY TO STDOUT, streamed.
+
+    The server sends as fast as the messages are taken: memory holds a block of them (256 kB, or
+    one row if that is larger).
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        self._conn = conn
+        self._active = False
+        self._closing = AsyncLock()
+
+    async def begin(self, query: bytes) -> None:
+        """Begin to read. Raises PgqError."""
+        with translate_errors():
+            await self._conn.wait(copy_protocol.start(self._conn.pgconn, query))
+        self._active = True
+
+    async def messages(self) -> list[bytes]:
+        """Return the next messages, at least one; an empty list is the end. Raises PgqError."""
+        if not self._active:
+            return []
+        with translate_errors():
+            messages = await self._conn.wait(copy_protocol.read(self._conn.pgconn))
+        self._active = bool(messages)
+        return messages
+
+    async def close(self) -> None:
+        """Stop reading. The server is told to cancel, so it does not send the rest."""
+        # The event loop closes generators without references at any time.
+        async with self._closing:
+            if not self._active:
+                return
+            self._active = False
+            try:
+                await self._conn.cancel_safe(timeout=_CANCEL_TIMEOUT)
+                while await self._conn.wait(copy_protocol.read(self._conn.pgconn)):
+                    pass
+            except psycopg.errors.QueryCanceled:
+                pass
+            except psycopg.Error:
+                await self._conn.close()
+
+
+class AsyncReader(AsyncCopyReader):
+    """One COPY of one batch.
+
+    The batch is the same set of rows on any connection, so the connection of its transaction stays
+    free for processing.
+    """
+
+    def __init__(self, conn: AsyncConnection) -> None:
+        super().__init__(conn)
+        self._header = HEADER
+
+    async def start(self, batch_sql: str, event_types: Collection[str] | None) -> None:
+        """Begin to read. Raises PgqError."""
+        await self.begin(copy_out(batch_sql, event_types).as_bytes(None))
+
+    async def read(self, retries: Retries | None) -> list[Event]:
+        """Return the next events, at least one; an empty list is the end. Raises PgqError."""
+        rows: list[bytes] = []
+        while self._active and not rows:
+            rows = await self.messages()
+            if rows and self._header:
+                # The header comes in one message with the first row.
+                rows[0] = rows[0].removeprefix(self._header)
+                self._header = b""
+            if rows and rows[-1] == TRAILER:
+                rows.pop()
+        return decode_events(rows, retries)
+
+
+class AsyncRowsReader:
+    """Reader of a small batch, whose events came with it."""
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self._rows = rows
+
+    async def read(self, retries: Retries | None) -> list[Event]:
+        """Return the events, then an empty list. Raises PgqError."""
+        rows, self._rows = self._rows, ()
+        return decode_events(copied(rows), retries)
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to stop."""

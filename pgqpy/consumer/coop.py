@@ -5,28 +5,24 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Any
+from time import monotonic
+from typing import Any, Unpack
 
-import psycopg
-
-from pgqpy._runtime.acompat import every
+from pgqpy._runtime.acompat import Waker
+from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
+from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import MOST_INLINE, checked
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer.base import Consumer
+from pgqpy.consumer._loop import Batches
+from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PgqError, translate_errors
-from pgqpy.models import BatchStats
 
 _REGISTER = b"select pgq_coop.register_subconsumer(%s, %s, %s)"
 _UNREGISTER = b"select pgq_coop.unregister_subconsumer(%s, %s, %s, 0)"
@@ -42,9 +38,9 @@ _FINISH_BATCH = b"select pgq_coop.finish_batch(%s, %s, %s, %s)"
 class _SharedBatch(Batch):
     """A batch that only its worker may finish."""
 
-    worker: str = ""
+    worker: str
 
-    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
         return _FINISH_BATCH, (self.queue, self.consumer, self.worker, self.id)
 
 
@@ -58,7 +54,7 @@ class CoopConsumer(Consumer):
     A worker registers when `run` begins, and unregisters when `run` ends without an error. While it
     processes a batch it sends a heartbeat every quarter of ``dead_after``, on a connection of its
     own. If it is killed, another worker takes its batch over after ``dead_after``. If it was only
-    slow (asyncio: its event loop was busy for that long), its own finish fails with BatchLost, and
+    slow (its machine slept, or the network was down), its own finish fails with BatchLost, and
     all its writes are rolled back. It also sends no heartbeat while it pauses after a failed batch:
     a long pause hands the batch on.
 
@@ -77,114 +73,122 @@ class CoopConsumer(Consumer):
         self,
         dsn: str | None = None,
         *,
-        queue: str | None = None,
-        consumer: str | None = None,
         worker_name: str | None = None,
         dead_after: timedelta | None = None,
-        listen_dsn: str | None = None,
-        prepare_threshold: int | None = 5,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         """See `Consumer`; the names and ``dead_after`` here win over the class's.
 
         If a worker restarts under a fixed name, it gets its open batch back at once, without
         waiting for ``dead_after``. Two workers with one name stop each other.
         """
-        super().__init__(
-            dsn,
-            queue=queue,
-            consumer=consumer,
-            listen_dsn=listen_dsn,
-            prepare_threshold=prepare_threshold,
-        )
-        self.worker_name = (
-            worker_name
-            or self.worker_name
-            or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        )
+        super().__init__(dsn, **options)
+        self.worker_name = worker_name or self.worker_name or unique_name()
         self.dead_after = self.dead_after if dead_after is None else dead_after
         check_settings(self, {"dead_after": POSITIVE_INTERVAL})
-        self._batch_class = partial(_SharedBatch, worker=self.worker_name)
+
+    def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
+        """Return the fields of every log line, and those of a batch."""
+        return super().log_fields(batch) | {"worker": self.worker_name}
+
+    def _batches(self) -> Batches:
+        return _SharedBatches(self)
+
+
+class _SharedBatches(Batches):
+    """Batches of a worker, with a heartbeat while it has one."""
+
+    _consumer: CoopConsumer
+
+    def __init__(self, consumer: CoopConsumer) -> None:
+        super().__init__(consumer)
+        self._member = consumer.queue, consumer.consumer, consumer.worker_name
+        self._quarter = consumer.dead_after.total_seconds() / 4
+        self._beat_at = 0.0
         self._at_work_on: int | None = None
+        self._heartbeat = Heartbeat(
+            "batch",
+            lambda: connect(consumer.dsn, autocommit=True, prepare_threshold=None),
+            self._beat,
+            self._due,
+            self._beat_failed,
+            backoff=Backoff(0.5, self._quarter),
+        )
+        self._heartbeat.start()
 
-    @property
-    def _member(self) -> tuple[str, str, str]:
-        return self.queue, self.consumer, self.worker_name
-
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        with super()._session() as session, every(self._quarter, self._keep_batch):
-            yield session
-
-    @property
-    def _quarter(self) -> float:
-        return self.dead_after.total_seconds() / 4
-
-    def _join(self, conn: Connection) -> bool:
+    def join(self, conn: Connection) -> bool:
+        """Register the worker."""
         with translate_errors():
             cursor = conn.execute(_REGISTER, self._member)
             ((new,),) = cursor.fetchall()
         return bool(new)
 
-    def _leave(self, session: Session) -> None:
+    def open(self, session: Session, *, strict: bool) -> Batch | None:
+        """Open a batch, or take over that of a worker that is gone."""
+        batch = super().open(session, strict=strict)
+        self._at_work_on = None if batch is None else batch.id
+        return batch
+
+    def wait(self, session: Session, waker: Waker) -> None:
+        """Wait for a batch, or until it is time to look whether a worker is gone."""
+        # No notification is sent when a worker dies.
+        session.wait(
+            waker,
+            min(self._consumer.poll_interval, self._quarter),
+            for_tick=self._consumer.min_lag is None,
+            at_most=self._quarter,
+        )
+
+    def done(self, batch: Batch) -> None:
+        """Note that a batch was finished."""
+        self._at_work_on = None
+        super().done(batch)
+
+    def failed(self, batch: Batch, error: Exception) -> None:
+        """Hand the batch on, if the pause is long."""
+        self._at_work_on = None
+
+    def leave(self, session: Session) -> None:
+        """Unregister the worker."""
         try:
             with translate_errors():
                 (session.working()).execute(_UNREGISTER, self._member)
         except PgqError as error:
             # A failed batch must not be skipped; other workers take over, and clean up.
-            logger.warning(
-                "worker %s stays registered: %s",
-                self.worker_name,
-                error.message,
-                extra=self._fields(),
-            )
+            self._warn("stays registered: %s", error.message)
 
-    def _wait(self, session: Session) -> None:
-        # No notification is sent when a worker dies.
-        assert self._waker is not None
-        session.wait(
-            self._waker,
-            min(self.poll_interval, self._quarter),
-            for_tick=self.min_lag is None,
-            at_most=self._quarter,
-        )
+    def close(self, session: Session) -> None:
+        """End the heartbeat."""
+        self._heartbeat.close(timeout=1)
 
-    def _next_batch(self) -> tuple[bytes, list[Any]]:
-        most_inline = MOST_INLINE if self.event_types is None else 0
-        return _NEXT_BATCH, checked(
-            [*self._member, self.dead_after, self.min_lag, self.batch_size, most_inline]
-        )
+    def _statement(self) -> tuple[bytes, list[Any]]:
+        consumer = self._consumer
+        most_inline = MOST_INLINE if consumer.event_types is None else 0
+        options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
+        return _NEXT_BATCH, checked([*self._member, *options])
 
-    def _process(self, session: Session, batch: Batch) -> BatchStats:
-        self._at_work_on = batch.id
-        try:
-            return super()._process(session, batch)
-        finally:
-            self._at_work_on = None
+    def _made(self, **values: Any) -> Batch:
+        return _SharedBatch(worker=self._consumer.worker_name, **values)
 
-    def _keep_batch(self) -> None:
-        """Send a heartbeat, if this worker has a batch."""
+    def _warn(self, message: str, *arguments: object) -> None:
+        name = self._consumer.worker_name
+        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
+
+    # --- in the heartbeat's thread
+
+    def _due(self) -> float:
+        if self._at_work_on is None:
+            self._beat_at = monotonic() + self._quarter
+        return self._beat_at
+
+    def _beat(self, conn: Connection) -> None:
         batch_id = self._at_work_on
+        self._beat_at = monotonic() + self._quarter
         if batch_id is None:
             return
-        try:
-            with connect(self.dsn) as conn:
-                cursor = conn.execute(_KEEP_BATCH, (*self._member, batch_id))
-                ((kept,),) = cursor.fetchall()
-        except (PgqError, psycopg.Error) as error:
-            logger.warning(
-                "worker %s cannot say that it is at work: %s",
-                self.worker_name,
-                str(error).partition("\n")[0],
-                extra=self._fields(),
-            )
-            return
+        ((kept,),) = conn.execute(_KEEP_BATCH, (*self._member, batch_id)).fetchall()
         if not kept and self._at_work_on == batch_id:
-            logger.warning(
-                "worker %s has lost batch %s to another one",
-                self.worker_name,
-                batch_id,
-                extra=self._fields(),
-            )
+            self._warn("has lost batch %s to another one", batch_id)
 
-    def _fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        return super()._fields(batch) | {"worker": self.worker_name}
+    def _beat_failed(self, error: Exception, pause: float) -> None:
+        self._warn("cannot say that it is at work: %s", str(error).partition("\n")[0])

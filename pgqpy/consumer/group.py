@@ -6,42 +6,31 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
-import psycopg
 from psycopg.rows import dict_row
 
-from pgqpy._runtime.acompat import every
+from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
-from pgqpy._runtime.failure import decide, storable
+from pgqpy._runtime.failure import decide
+from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import MOST_INLINE, call, checked
+from pgqpy.admin import GroupAdmin
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._event_by_event import EventByEvent
-from pgqpy.consumer._key_order import WAITING, KeyOrder
-from pgqpy.consumer.base import Consumer
+from pgqpy.consumer._concurrency import WAITING, KeyOrder
+from pgqpy.consumer._loop import Batches
+from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch
 from pgqpy.errors import LeaseLost, ParkingFull, PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.models import BatchStats
-from pgqpy.retry import (
-    DeadLetter,
-    ExponentialBackoff,
-    Retry,
-    RetryPolicy,
-)
+from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
 
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
@@ -106,39 +95,12 @@ class GroupConsumer(Consumer):
         self,
         dsn: str | None = None,
         *,
-        queue: str | None = None,
-        consumer: str | None = None,
         worker_name: str | None = None,
-        listen_dsn: str | None = None,
-        prepare_threshold: int | None = 5,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         """See `Consumer`; ``consumer`` is the group's."""
-        super().__init__(
-            dsn,
-            queue=queue,
-            consumer=consumer,
-            listen_dsn=listen_dsn,
-            prepare_threshold=prepare_threshold,
-        )
-        self.worker_name = (
-            worker_name
-            or self.worker_name
-            or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        )
-        self._forget()
-
-    def _forget(self) -> None:
-        self._member: int | None = None
-        self._beats = False
-        self._encoding = ""
-        #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
-        self._pauses: dict[int, tuple[float, Backoff]] = {}
-        self._parked_pause = (0.0, Backoff(self.backoff_first, self.backoff_cap))
-        self._after = -1
-        self._parked_first = True
-        self._found = False
-        self._full: list[int] = []
-        self._complained = -_COMPLAIN_EVERY
+        super().__init__(dsn, **options)
+        self.worker_name = worker_name or self.worker_name or unique_name()
 
     # --- the life of a worker
 
@@ -149,145 +111,223 @@ class GroupConsumer(Consumer):
         key, QueueNotFound, TickNotFound, InvalidParameter, PermissionDenied, ConnectionFailed.
         """
         with connect(self.dsn) as conn:
-            return self._create(conn, at_tick)
+            return create_group(conn, self, at_tick)
 
     def unregister(self) -> bool:
         """Drop the group with its positions. Raises GroupNotFound, KeysParked."""
-        with connect(self.dsn) as conn, translate_errors():
-            conn.execute(call("drop_group", 2), (self.queue, self.consumer))
+        with connect(self.dsn) as conn:
+            GroupAdmin(conn).drop_group(self.queue, self.consumer)
         return True
 
-    def _create(self, conn: Connection, at_tick: int | None = None) -> bool:
-        with translate_errors():
-            cursor = conn.execute(
-                call("create_group", 7),
-                checked(
-                    [
-                        self.queue,
-                        self.consumer,
-                        self.partitions,
-                        self.key,
-                        self.lease,
-                        self.park_limit,
-                        at_tick,
-                    ]
-                ),
-            )
-            ((new,),) = cursor.fetchall()
-        return bool(new)
+    def log_fields(self, batch: Batch | None = None) -> dict[str, Any]:
+        """Return the fields of every log line, and those of a batch."""
+        fields = super().log_fields(batch) | {"worker": self.worker_name}
+        if isinstance(batch, GroupBatch):
+            fields["partition"] = batch.partition
+        return fields
+
+    # --- processing
+
+    def process_batch(self, conn: Connection, batch: Batch) -> None:
+        """Process a batch of a partition, or parked events, inside a transaction of ``conn``.
+
+        See `Consumer.process_batch`. The default calls `process_event` for each event, and
+        parks the keys of those that fail.
+        """
+        batch = cast(GroupBatch, batch)
+        at_once = 1
+        if self.concurrency > 1:
+            batch.order = KeyOrder(self.concurrency)
+            at_once = self.concurrency * WAITING
+        process = partial(self._process_in_order, conn, batch)
+        self._process_each(conn, batch, process, at_once=at_once)
+
+    def _process_in_order(self, conn: Connection, batch: GroupBatch, event: Event) -> None:
+        if batch.order is None:
+            self._process_unless_parked(conn, batch, event)
+            return
+        batch.order.begin(event.id, batch.key_of(event))
+        try:
+            self._process_unless_parked(conn, batch, event)
+        finally:
+            batch.order.leave()
+        batch.order.end(event.id)
+
+    def _process_unless_parked(self, conn: Connection, batch: GroupBatch, event: Event) -> None:
+        if batch.is_parked(event):
+            return
+        self.process_event(conn, event)
+        delay = batch.retries.take(event.id)
+        if delay is not None:
+            raise Retry(delay - datetime.now(UTC) if isinstance(delay, datetime) else delay)
+
+    def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
+        """Park an event's key, or give the event up, by the error and ``retry_policy``."""
+        batch = cast(GroupBatch, batch)
+        if isinstance(error, DeadLetter):
+            super().fail_event(batch, event, error)
+        else:
+            self._park(batch, event, error)
+        if batch.order is not None:
+            batch.order.end(event.id)
+
+    def _park(self, batch: GroupBatch, event: Event, error: Exception) -> None:
+        if not self._is_for_policy(error):
+            raise error
+        attempt = event.retry_count + 1
+        failure = decide(error, attempt, self.retry_policy)
+        if batch.keys is None and not isinstance(batch, ParkedBatch):
+            # On a separate connection: this is not one of the event's effects.
+            with connect(self.dsn, prepare_threshold=None) as conn:
+                batch.read_keys(conn)
+        batch.park(event, failure.reason, failure.delay)
+        failure.log(
+            f"event {event.id}, whose key is parked,",
+            attempt,
+            self.log_fields(batch) | {"event_id": event.id},
+            end="waits to be unparked",
+            level=logging.WARNING,
+            always_traceback=True,
+        )
+        self.on_event_failed(event, error, failure.delay)
+
+    # --- helpers
 
     def _check(self) -> None:
         super()._check()
         check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        with super()._session() as session, ExitStack() as self._beating:
-            try:
-                yield session
-            finally:
-                self._quit(session)
-                self._forget()
+    def _batches(self) -> Batches:
+        return _GroupBatches(self)
 
-    def _join(self, conn: Connection) -> bool:
-        return self._create(conn)
 
-    def _become_member(self, conn: Connection) -> int:
-        with translate_errors():
-            cursor = conn.execute(
-                call("join_group", 3),
-                checked([self.queue, self.consumer, self.worker_name]),
-            )
-            ((member, lease),) = cursor.fetchall()
-        self._member = int(member)
-        self._encoding = conn.info.parameter_status("server_encoding") or ""
-        if not self._beats:
-            self._beats = True
-            self._beating.enter_context(every(lease.total_seconds() / 3, self._beat))
-        return self._member
+class _GroupBatches(Batches):
+    """Batches of the partitions that a worker owns, in turn, and parked events that are due.
 
-    def _quit(self, session: Session) -> None:
-        """Leave the group, so that other workers get the partitions at once."""
-        member, self._member = self._member, None
-        if member is None:
-            return
-        try:
-            with translate_errors():
-                (session.working()).execute(call("leave_group", 1), (member,))
-        except PgqError as error:
-            logger.warning(
-                "worker %s could not leave its group, which will notice: %s",
-                self.worker_name,
-                error.message,
-                extra=self._fields(),
-            )
+    The worker becomes a member of the group when it opens the first batch.
+    """
 
-    def _beat(self) -> None:
-        """Send a heartbeat, if this worker is a member."""
-        try:
-            with connect(self.dsn, prepare_threshold=None) as conn:
-                conn.execute(call("group_heartbeat", 1), (self._member,))
-        except (PgqError, psycopg.Error) as error:
-            logger.warning(
-                "worker %s cannot say that it lives: %s",
-                self.worker_name,
-                str(error).partition("\n")[0],
-                extra=self._fields(),
-            )
+    # Other partitions go on.
+    pauses = False
+    _consumer: GroupConsumer
 
-    # --- batches
+    def __init__(self, consumer: GroupConsumer) -> None:
+        super().__init__(consumer)
+        self._member: int | None = None
+        self._beat_at = 0.0
+        self._beats_every = 0.0
+        self._heartbeat: Heartbeat | None = None
+        #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
+        #: The partition of parked events is None.
+        self._paused: dict[int | None, tuple[float, Backoff]] = {}
+        #: The partition of the last batch: the next one comes from another.
+        self._after = -1
+        #: Whether parked events that are due come before other batches.
+        self._parked_first = True
+        self._full: list[int] = []
+        self._complained = -_COMPLAIN_EVERY
 
-    def _wait(self, session: Session) -> None:
-        # No notification is sent for free partitions, or for parked keys that are due.
-        assert self._waker is not None
-        session.wait(self._waker, self.poll_interval, for_tick=False)
+    def join(self, conn: Connection) -> bool:
+        """Create the group if it does not exist."""
+        return create_group(conn, self._consumer)
 
-    def _next(self, session: Session, *, tolerant: bool) -> bool:
-        self._found = False
-        went_on = super()._next(session, tolerant=tolerant)
-        if self._full and not self._found and not tolerant:
-            raise self._parking_full()
-        # Other partitions may have more.
-        return went_on or self._found
+    def open(self, session: Session, *, strict: bool) -> Batch | None:
+        """Open a batch of a partition, or of parked events.
 
-    def _open(self, session: Session) -> Batch | None:
+        Raises ParkingFull if there are none since too many events are parked, with ``strict``.
+        """
         while True:
             conn = session.asking()
             try:
                 batch = self._open_as_member(session, conn)
             except LeaseLost as error:
-                logger.warning(
-                    "worker %s has lost its partitions, and joins again: %s",
-                    self.worker_name,
-                    error.message,
-                    extra=self._fields(),
-                )
+                self._warn("has lost its partitions, and joins again: %s", error.message)
                 self._member = None
                 continue
-            if self._full and monotonic() - self._complained > _COMPLAIN_EVERY:
-                self._complained = monotonic()
-                full = self._parking_full()
-                logger.error("%s", full, extra=self._fields())
-                self.on_error(full, None)
-            self._found = batch is not None
-            return batch
+            break
+        if self._full and monotonic() - self._complained > _COMPLAIN_EVERY:
+            self._complained = monotonic()
+            full = self._parking_full()
+            logger.error("%s", full, extra=self._consumer.log_fields())
+            self._consumer.on_error(full, None)
+        if self._full and batch is None and strict:
+            raise self._parking_full()
+        return batch
+
+    def more(self, session: Session, batch: Batch) -> bool:
+        """Whether there may be more: other partitions may have batches."""
+        return True
+
+    def wait(self, session: Session, waker: Waker) -> None:
+        """Wait for a batch."""
+        # No notification is sent for free partitions, or for parked keys that are due.
+        session.wait(waker, self._consumer.poll_interval, for_tick=False)
+
+    def done(self, batch: Batch) -> None:
+        """Note that a batch was finished."""
+        self._paused.pop(_partition(batch), None)
+
+    def pause(self, batch: Batch) -> float:
+        """Pause the batch's partition."""
+        default = 0.0, Backoff(self._consumer.backoff_first, self._consumer.backoff_cap)
+        _, backoff = self._paused.get(_partition(batch), default)
+        pause = backoff.pause()
+        self._paused[_partition(batch)] = monotonic() + pause, backoff
+        return pause
+
+    def close(self, session: Session) -> None:
+        """Leave the group, so that other workers get the partitions at once."""
+        if self._heartbeat is not None:
+            self._heartbeat.close(timeout=1)
+        if self._member is None:
+            return
+        try:
+            with translate_errors():
+                (session.working()).execute(call("leave_group", 1), (self._member,))
+        except PgqError as error:
+            self._warn("could not leave its group, which will notice: %s", error.message)
+
+    def _become_member(self, conn: Connection) -> int:
+        consumer = self._consumer
+        with translate_errors():
+            cursor = conn.execute(
+                call("join_group", 3),
+                checked([consumer.queue, consumer.consumer, consumer.worker_name]),
+            )
+            ((member, lease),) = cursor.fetchall()
+        self._member = int(member)
+        self._beats_every = lease.total_seconds() / 3
+        self._beat_at = monotonic() + self._beats_every
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(
+                "lease",
+                lambda: connect(consumer.dsn, autocommit=True, prepare_threshold=None),
+                self._beat,
+                lambda: self._beat_at,
+                self._beat_failed,
+                backoff=Backoff(0.5, self._beats_every),
+            )
+            self._heartbeat.start()
+        return self._member
 
     def _open_as_member(self, session: Session, conn: Connection) -> Batch | None:
         member = self._member
         if member is None:
             member = self._become_member(conn)
+        consumer = self._consumer
         now = monotonic()
-        may_park = now >= self._parked_pause[0]
+        paused = [partition for partition, (until, _) in self._paused.items() if until > now]
+        may_park = None not in paused
         row = self._row(
             conn,
             _NEXT_BATCH,
             member,
-            self.batch_size,
-            self.min_lag,
-            None if self.event_types is None else list(self.event_types),
+            consumer.batch_size,
+            consumer.min_lag,
+            None if consumer.event_types is None else list(consumer.event_types),
             MOST_INLINE,
             self._after,
-            [partition for partition, (until, _) in self._pauses.items() if until > now],
+            [partition for partition in paused if partition is not None],
             may_park and self._parked_first,
         )
         self._parked_first = True
@@ -302,8 +342,8 @@ class GroupConsumer(Consumer):
         rows = row["events"]
         batch = GroupBatch(
             id=row["batch_id"],
-            queue=self.queue,
-            consumer=self.consumer,
+            queue=consumer.queue,
+            consumer=consumer.consumer,
             prev_tick=row["prev_tick_id"],
             tick=row["cur_tick_id"],
             prev_tick_time=row["prev_tick_time"],
@@ -315,10 +355,10 @@ class GroupConsumer(Consumer):
             source=session.reading() if rows is None else rows,
             partition=row["partition"],
             generation=row["generation"],
-            types=self.event_types,
+            types=consumer.event_types,
         )
-        if self.concurrency > 1:
-            batch.keys = self._keys(conn, batch)
+        if consumer.concurrency > 1:
+            batch.read_keys(conn)
         return batch
 
     def _open_parked(self, conn: Connection, member: int) -> Batch | None:
@@ -329,8 +369,8 @@ class GroupConsumer(Consumer):
         time = row["first_time"] or datetime.now(UTC)
         return ParkedBatch(
             id=row["parked_id"],
-            queue=self.queue,
-            consumer=self.consumer,
+            queue=self._consumer.queue,
+            consumer=self._consumer.consumer,
             prev_tick=0,
             tick=0,
             prev_tick_time=time,
@@ -352,129 +392,41 @@ class GroupConsumer(Consumer):
             (row,) = cursor.fetchall()
         return row
 
-    def _process(self, session: Session, batch: Batch) -> BatchStats:
-        stats = super()._process(session, batch)
-        assert isinstance(batch, GroupBatch)
-        if isinstance(batch, ParkedBatch):
-            self._parked_pause = (0.0, Backoff(self.backoff_first, self.backoff_cap))
-        else:
-            self._pauses.pop(batch.partition, None)
-        return replace(stats, retried=len(batch.parks))
-
-    def process_batch(self, conn: Connection, batch: Batch) -> None:
-        """Process a batch of a partition, or parked events, inside a transaction of ``conn``.
-
-        See `Consumer.process_batch`. The default calls `process_event` for each event, and
-        parks the keys of those that fail.
-        """
-        batch = cast(GroupBatch, batch)
-        lanes = 1
-        if self.concurrency > 1:
-            batch.order = KeyOrder(self.concurrency)
-            lanes = self.concurrency * WAITING
-        each = EventByEvent(
-            conn,
-            batch,
-            partial(self._process_one, conn, batch),
-            self._is_for_policy,
-            partial(self.fail_event, batch),
-        )
-        each.run(lanes)
-
-    def _process_one(self, conn: Connection, batch: GroupBatch, event: Event) -> None:
-        if batch.order is None:
-            self._process_unless_parked(conn, batch, event)
-            return
-        batch.order.begin(event.id, batch.key_of(event))
-        try:
-            self._process_unless_parked(conn, batch, event)
-        finally:
-            batch.order.leave()
-        batch.order.end(event.id)
-
-    def _process_unless_parked(self, conn: Connection, batch: GroupBatch, event: Event) -> None:
-        if batch.is_parked(event):
-            return
-        self.process_event(conn, event)
-        delay = batch.retries.take(event.id)
-        if delay is not None:
-            raise Retry(delay - datetime.now(UTC) if isinstance(delay, datetime) else delay)
-
-    def fail_event(self, batch: Batch, event: Event, error: Exception) -> None:
-        """Park an event's key, or give the event up, by the error and ``retry_policy``."""
-        assert isinstance(batch, GroupBatch)
-        if isinstance(error, DeadLetter):
-            super().fail_event(batch, event, error)
-        else:
-            self._park(batch, event, error)
-        if batch.order is not None:
-            batch.order.end(event.id)
-
-    def _park(self, batch: GroupBatch, event: Event, error: Exception) -> None:
-        if not self._is_for_policy(error):
-            raise error
-        attempt = event.retry_count + 1
-        failure = decide(error, attempt, self.retry_policy)
-        if batch.keys is None and not isinstance(batch, ParkedBatch):
-            # On a separate connection: this is not one of the event's effects.
-            with connect(self.dsn, prepare_threshold=None) as conn:
-                batch.keys = self._keys(conn, batch)
-        batch.park(event, storable(failure.reason, self._encoding), failure.delay)
-        failure.log(
-            f"event {event.id}, whose key is parked,",
-            attempt,
-            self._fields(batch) | {"event_id": event.id},
-            end="waits to be unparked",
-            level=logging.WARNING,
-            always_traceback=True,
-        )
-        self.on_event_failed(event, error, failure.delay)
-
-    def _keys(self, conn: Connection, batch: GroupBatch) -> dict[int, str]:
-        """Return the keys of a batch's events."""
-        with translate_errors():
-            cursor = conn.execute(call("group_batch_keys", 1), (batch.id,))
-            return dict(cursor.fetchall())
-
-    def _batch_failed(self, session: Session, batch: Batch, error: Exception) -> None:
-        if session.lost:
-            self._database_away(session, error, batch)
-            return
-        assert isinstance(batch, GroupBatch)
-        if isinstance(error, LeaseLost):
-            logger.warning(
-                "batch %s was rolled back: %s", batch.id, error.message, extra=self._fields(batch)
-            )
-            return
-        # Other partitions go on.
-        parked = isinstance(batch, ParkedBatch)
-        default = (0.0, Backoff(self.backoff_first, self.backoff_cap))
-        _, backoff = self._parked_pause if parked else self._pauses.get(batch.partition, default)
-        pause = backoff.pause()
-        until = monotonic() + pause
-        if parked:
-            self._parked_pause = until, backoff
-        else:
-            self._pauses[batch.partition] = until, backoff
-        self._log_failure(batch, error, pause)
-        self.on_error(error, batch)
-
-    def _note_failure(self, session: Session, batch: Batch, error: Exception) -> None:
-        # The group reports parked events: the queue has no open batch for them.
-        if not isinstance(batch, ParkedBatch):
-            super()._note_failure(session, batch, error)
-
     def _parking_full(self) -> ParkingFull:
         partitions = ", ".join(map(str, self._full))
         return ParkingFull(
             f"too many events are parked: partition {partitions} of consumer group "
-            f"{self.consumer} on queue {self.queue} takes no batches",
+            f"{self._consumer.consumer} on queue {self._consumer.queue} takes no batches",
             hint="See what fails: pgqpy group parked QUEUE GROUP. Mend it and unpark the keys, "
             "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
         )
 
-    def _fields(self, batch: Batch | None = None) -> dict[str, Any]:
-        fields = super()._fields(batch) | {"worker": self.worker_name}
-        if isinstance(batch, GroupBatch):
-            fields["partition"] = batch.partition
-        return fields
+    def _warn(self, message: str, *arguments: object) -> None:
+        name = self._consumer.worker_name
+        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
+
+    # --- in the heartbeat's thread
+
+    def _beat(self, conn: Connection) -> None:
+        self._beat_at = monotonic() + self._beats_every
+        conn.execute(call("group_heartbeat", 1), (self._member,))
+
+    def _beat_failed(self, error: Exception, pause: float) -> None:
+        self._warn("cannot say that it lives: %s", str(error).partition("\n")[0])
+
+
+def create_group(conn: Connection, consumer: GroupConsumer, at_tick: int | None = None) -> bool:
+    """Create a consumer's group; False if it exists already."""
+    return GroupAdmin(conn).create_group(
+        consumer.queue,
+        consumer.consumer,
+        key=consumer.key,
+        partitions=consumer.partitions,
+        lease=consumer.lease,
+        park_limit=consumer.park_limit,
+        at_tick=at_tick,
+    )
+
+
+def _partition(batch: Batch) -> int | None:
+    return None if isinstance(batch, ParkedBatch) else cast(GroupBatch, batch).partition

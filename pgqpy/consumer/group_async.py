@@ -3,42 +3,32 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
-import psycopg
 from psycopg.rows import dict_row
 
-from pgqpy._runtime.acompat import async_every
+from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
-from pgqpy._runtime.failure import decide, storable
+from pgqpy._runtime.failure import decide
+from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.statements import MOST_INLINE, call, checked
+from pgqpy.admin_async import AsyncGroupAdmin
+from pgqpy.connection import Connection, connect
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._event_by_event_async import AsyncEventByEvent
-from pgqpy.consumer._key_order import WAITING, AsyncKeyOrder
-from pgqpy.consumer.base_async import AsyncConsumer
+from pgqpy.consumer._concurrency import WAITING, AsyncKeyOrder
+from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.group_batch_async import AsyncGroupBatch, AsyncParkedBatch
 from pgqpy.errors import LeaseLost, ParkingFull, PgqError, translate_errors
 from pgqpy.event import Event
-from pgqpy.models import BatchStats
-from pgqpy.retry import (
-    DeadLetter,
-    ExponentialBackoff,
-    Retry,
-    RetryPolicy,
-)
+from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
 
 _NEXT_BATCH = b"""
 select batch.*, clock_timestamp() - batch.cur_tick_time as lag
@@ -103,39 +93,12 @@ class AsyncGroupConsumer(AsyncConsumer):
         self,
         dsn: str | None = None,
         *,
-        queue: str | None = None,
-        consumer: str | None = None,
         worker_name: str | None = None,
-        listen_dsn: str | None = None,
-        prepare_threshold: int | None = 5,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         """See `AsyncConsumer`; ``consumer`` is the group's."""
-        super().__init__(
-            dsn,
-            queue=queue,
-            consumer=consumer,
-            listen_dsn=listen_dsn,
-            prepare_threshold=prepare_threshold,
-        )
-        self.worker_name = (
-            worker_name
-            or self.worker_name
-            or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        )
-        self._forget()
-
-    def _forget(self) -> None:
-        self._member: int | None = None
-        self._beats = False
-        self._encoding = ""
-        #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
-        self._pauses: dict[int, tuple[float, Backoff]] = {}
-        self._parked_pause = (0.0, Backoff(self.backoff_first, self.backoff_cap))
-        self._after = -1
-        self._parked_first = True
-        self._found = False
-        self._full: list[int] = []
-        self._complained = -_COMPLAIN_EVERY
+        super().__init__(dsn, **options)
+        self.worker_name = worker_name or self.worker_name or unique_name()
 
     # --- the life of a worker
 
@@ -146,223 +109,22 @@ class AsyncGroupConsumer(AsyncConsumer):
         key, QueueNotFound, TickNotFound, InvalidParameter, PermissionDenied, ConnectionFailed.
         """
         async with await async_connect(self.dsn) as conn:
-            return await self._create(conn, at_tick)
+            return await async_create_group(conn, self, at_tick)
 
     async def unregister(self) -> bool:
         """Drop the group with its positions. Raises GroupNotFound, KeysParked."""
         async with await async_connect(self.dsn) as conn:
-            with translate_errors():
-                await conn.execute(call("drop_group", 2), (self.queue, self.consumer))
+            await AsyncGroupAdmin(conn).drop_group(self.queue, self.consumer)
         return True
 
-    async def _create(self, conn: AsyncConnection, at_tick: int | None = None) -> bool:
-        with translate_errors():
-            cursor = await conn.execute(
-                call("create_group", 7),
-                checked(
-                    [
-                        self.queue,
-                        self.consumer,
-                        self.partitions,
-                        self.key,
-                        self.lease,
-                        self.park_limit,
-                        at_tick,
-                    ]
-                ),
-            )
-            ((new,),) = await cursor.fetchall()
-        return bool(new)
+    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
+        """Return the fields of every log line, and those of a batch."""
+        fields = super().log_fields(batch) | {"worker": self.worker_name}
+        if isinstance(batch, AsyncGroupBatch):
+            fields["partition"] = batch.partition
+        return fields
 
-    def _check(self) -> None:
-        super()._check()
-        check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
-
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
-        async with super()._session() as session, AsyncExitStack() as self._beating:
-            try:
-                yield session
-            finally:
-                await self._quit(session)
-                self._forget()
-
-    async def _join(self, conn: AsyncConnection) -> bool:
-        return await self._create(conn)
-
-    async def _become_member(self, conn: AsyncConnection) -> int:
-        with translate_errors():
-            cursor = await conn.execute(
-                call("join_group", 3),
-                checked([self.queue, self.consumer, self.worker_name]),
-            )
-            ((member, lease),) = await cursor.fetchall()
-        self._member = int(member)
-        self._encoding = conn.info.parameter_status("server_encoding") or ""
-        if not self._beats:
-            self._beats = True
-            await self._beating.enter_async_context(
-                async_every(lease.total_seconds() / 3, self._beat)
-            )
-        return self._member
-
-    async def _quit(self, session: AsyncSession) -> None:
-        """Leave the group, so that other workers get the partitions at once."""
-        member, self._member = self._member, None
-        if member is None:
-            return
-        try:
-            with translate_errors():
-                await (await session.working()).execute(call("leave_group", 1), (member,))
-        except PgqError as error:
-            logger.warning(
-                "worker %s could not leave its group, which will notice: %s",
-                self.worker_name,
-                error.message,
-                extra=self._fields(),
-            )
-
-    async def _beat(self) -> None:
-        """Send a heartbeat, if this worker is a member."""
-        try:
-            async with await async_connect(self.dsn, prepare_threshold=None) as conn:
-                await conn.execute(call("group_heartbeat", 1), (self._member,))
-        except (PgqError, psycopg.Error) as error:
-            logger.warning(
-                "worker %s cannot say that it lives: %s",
-                self.worker_name,
-                str(error).partition("\n")[0],
-                extra=self._fields(),
-            )
-
-    # --- batches
-
-    async def _wait(self, session: AsyncSession) -> None:
-        # No notification is sent for free partitions, or for parked keys that are due.
-        assert self._waker is not None
-        await session.wait(self._waker, self.poll_interval, for_tick=False)
-
-    async def _next(self, session: AsyncSession, *, tolerant: bool) -> bool:
-        self._found = False
-        went_on = await super()._next(session, tolerant=tolerant)
-        if self._full and not self._found and not tolerant:
-            raise self._parking_full()
-        # Other partitions may have more.
-        return went_on or self._found
-
-    async def _open(self, session: AsyncSession) -> AsyncBatch | None:
-        while True:
-            conn = await session.asking()
-            try:
-                batch = await self._open_as_member(session, conn)
-            except LeaseLost as error:
-                logger.warning(
-                    "worker %s has lost its partitions, and joins again: %s",
-                    self.worker_name,
-                    error.message,
-                    extra=self._fields(),
-                )
-                self._member = None
-                continue
-            if self._full and monotonic() - self._complained > _COMPLAIN_EVERY:
-                self._complained = monotonic()
-                full = self._parking_full()
-                logger.error("%s", full, extra=self._fields())
-                await self.on_error(full, None)
-            self._found = batch is not None
-            return batch
-
-    async def _open_as_member(
-        self, session: AsyncSession, conn: AsyncConnection
-    ) -> AsyncBatch | None:
-        member = self._member
-        if member is None:
-            member = await self._become_member(conn)
-        now = monotonic()
-        may_park = now >= self._parked_pause[0]
-        row = await self._row(
-            conn,
-            _NEXT_BATCH,
-            member,
-            self.batch_size,
-            self.min_lag,
-            None if self.event_types is None else list(self.event_types),
-            MOST_INLINE,
-            self._after,
-            [partition for partition, (until, _) in self._pauses.items() if until > now],
-            may_park and self._parked_first,
-        )
-        self._parked_first = True
-        self._full = row["full_partitions"]
-        if row["batch_id"] is None:
-            if not (row["parked"] and may_park):
-                return None
-            # Between two runs of parked events other batches have their turn.
-            self._parked_first = False
-            return await self._open_parked(conn, member)
-        self._after = row["partition"]
-        rows = row["events"]
-        batch = AsyncGroupBatch(
-            id=row["batch_id"],
-            queue=self.queue,
-            consumer=self.consumer,
-            prev_tick=row["prev_tick_id"],
-            tick=row["cur_tick_id"],
-            prev_tick_time=row["prev_tick_time"],
-            tick_time=row["cur_tick_time"],
-            seq_start=row["prev_tick_event_seq"],
-            seq_end=row["cur_tick_event_seq"],
-            lag=row["lag"],
-            sql=row["batch_sql"],
-            source=await session.reading() if rows is None else rows,
-            partition=row["partition"],
-            generation=row["generation"],
-            types=self.event_types,
-        )
-        if self.concurrency > 1:
-            batch.keys = await self._keys(conn, batch)
-        return batch
-
-    async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:
-        row = await self._row(conn, _OPEN_PARKED, member)
-        if row["parked_id"] is None:
-            return None
-        # Its last event may have been given up by hand.
-        time = row["first_time"] or datetime.now(UTC)
-        return AsyncParkedBatch(
-            id=row["parked_id"],
-            queue=self.queue,
-            consumer=self.consumer,
-            prev_tick=0,
-            tick=0,
-            prev_tick_time=time,
-            tick_time=time,
-            seq_start=0,
-            seq_end=0,
-            lag=row["lag"] or timedelta(),
-            sql="",
-            source=row["events"],
-            partition=row["partition"],
-            generation=row["generation"],
-            event_ids=row["ev_ids"],
-            parked_ids=row["pe_ids"],
-        )
-
-    async def _row(self, conn: AsyncConnection, statement: bytes, *arguments: Any) -> Any:
-        with translate_errors():
-            async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
-                await cursor.execute(statement, checked(arguments))
-                (row,) = await cursor.fetchall()
-        return row
-
-    async def _process(self, session: AsyncSession, batch: AsyncBatch) -> BatchStats:
-        stats = await super()._process(session, batch)
-        assert isinstance(batch, AsyncGroupBatch)
-        if isinstance(batch, AsyncParkedBatch):
-            self._parked_pause = (0.0, Backoff(self.backoff_first, self.backoff_cap))
-        else:
-            self._pauses.pop(batch.partition, None)
-        return replace(stats, retried=len(batch.parks))
+    # --- processing
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process a batch of a partition, or parked events, inside a transaction of ``conn``.
@@ -371,20 +133,14 @@ class AsyncGroupConsumer(AsyncConsumer):
         parks the keys of those that fail.
         """
         batch = cast(AsyncGroupBatch, batch)
-        lanes = 1
+        at_once = 1
         if self.concurrency > 1:
             batch.order = AsyncKeyOrder(self.concurrency)
-            lanes = self.concurrency * WAITING
-        each = AsyncEventByEvent(
-            conn,
-            batch,
-            partial(self._process_one, conn, batch),
-            self._is_for_policy,
-            partial(self.fail_event, batch),
-        )
-        await each.run(lanes)
+            at_once = self.concurrency * WAITING
+        process = partial(self._process_in_order, conn, batch)
+        await self._process_each(conn, batch, process, at_once=at_once)
 
-    async def _process_one(
+    async def _process_in_order(
         self, conn: AsyncConnection, batch: AsyncGroupBatch, event: Event
     ) -> None:
         if batch.order is None:
@@ -409,7 +165,7 @@ class AsyncGroupConsumer(AsyncConsumer):
 
     async def fail_event(self, batch: AsyncBatch, event: Event, error: Exception) -> None:
         """Park an event's key, or give the event up, by the error and ``retry_policy``."""
-        assert isinstance(batch, AsyncGroupBatch)
+        batch = cast(AsyncGroupBatch, batch)
         if isinstance(error, DeadLetter):
             await super().fail_event(batch, event, error)
         else:
@@ -425,67 +181,259 @@ class AsyncGroupConsumer(AsyncConsumer):
         if batch.keys is None and not isinstance(batch, AsyncParkedBatch):
             # On a separate connection: this is not one of the event's effects.
             async with await async_connect(self.dsn, prepare_threshold=None) as conn:
-                batch.keys = await self._keys(conn, batch)
-        batch.park(event, storable(failure.reason, self._encoding), failure.delay)
+                await batch.read_keys(conn)
+        batch.park(event, failure.reason, failure.delay)
         failure.log(
             f"event {event.id}, whose key is parked,",
             attempt,
-            self._fields(batch) | {"event_id": event.id},
+            self.log_fields(batch) | {"event_id": event.id},
             end="waits to be unparked",
             level=logging.WARNING,
             always_traceback=True,
         )
         await self.on_event_failed(event, error, failure.delay)
 
-    async def _keys(self, conn: AsyncConnection, batch: AsyncGroupBatch) -> dict[int, str]:
-        """Return the keys of a batch's events."""
-        with translate_errors():
-            cursor = await conn.execute(call("group_batch_keys", 1), (batch.id,))
-            return dict(await cursor.fetchall())
+    # --- helpers
 
-    async def _batch_failed(
-        self, session: AsyncSession, batch: AsyncBatch, error: Exception
-    ) -> None:
-        if session.lost:
-            await self._database_away(session, error, batch)
-            return
-        assert isinstance(batch, AsyncGroupBatch)
-        if isinstance(error, LeaseLost):
-            logger.warning(
-                "batch %s was rolled back: %s", batch.id, error.message, extra=self._fields(batch)
-            )
-            return
-        # Other partitions go on.
-        parked = isinstance(batch, AsyncParkedBatch)
-        default = (0.0, Backoff(self.backoff_first, self.backoff_cap))
-        _, backoff = self._parked_pause if parked else self._pauses.get(batch.partition, default)
+    def _check(self) -> None:
+        super()._check()
+        check_settings(self, {"lease": INTERVAL, "partitions": COUNT})
+
+    def _batches(self) -> AsyncBatches:
+        return _AsyncGroupBatches(self)
+
+
+class _AsyncGroupBatches(AsyncBatches):
+    """Batches of the partitions that a worker owns, in turn, and parked events that are due.
+
+    The worker becomes a member of the group when it opens the first batch.
+    """
+
+    # Other partitions go on.
+    pauses = False
+    _consumer: AsyncGroupConsumer
+
+    def __init__(self, consumer: AsyncGroupConsumer) -> None:
+        super().__init__(consumer)
+        self._member: int | None = None
+        self._beat_at = 0.0
+        self._beats_every = 0.0
+        self._heartbeat: Heartbeat | None = None
+        #: Partitions whose last batch failed: the time to go on, and the length of the next pause.
+        #: The partition of parked events is None.
+        self._paused: dict[int | None, tuple[float, Backoff]] = {}
+        #: The partition of the last batch: the next one comes from another.
+        self._after = -1
+        #: Whether parked events that are due come before other batches.
+        self._parked_first = True
+        self._full: list[int] = []
+        self._complained = -_COMPLAIN_EVERY
+
+    async def join(self, conn: AsyncConnection) -> bool:
+        """Create the group if it does not exist."""
+        return await async_create_group(conn, self._consumer)
+
+    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+        """Open a batch of a partition, or of parked events.
+
+        Raises ParkingFull if there are none since too many events are parked, with ``strict``.
+        """
+        while True:
+            conn = await session.asking()
+            try:
+                batch = await self._open_as_member(session, conn)
+            except LeaseLost as error:
+                self._warn("has lost its partitions, and joins again: %s", error.message)
+                self._member = None
+                continue
+            break
+        if self._full and monotonic() - self._complained > _COMPLAIN_EVERY:
+            self._complained = monotonic()
+            full = self._parking_full()
+            logger.error("%s", full, extra=self._consumer.log_fields())
+            await self._consumer.on_error(full, None)
+        if self._full and batch is None and strict:
+            raise self._parking_full()
+        return batch
+
+    def more(self, session: AsyncSession, batch: AsyncBatch) -> bool:
+        """Whether there may be more: other partitions may have batches."""
+        return True
+
+    async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
+        """Wait for a batch."""
+        # No notification is sent for free partitions, or for parked keys that are due.
+        await session.wait(waker, self._consumer.poll_interval, for_tick=False)
+
+    async def done(self, batch: AsyncBatch) -> None:
+        """Note that a batch was finished."""
+        self._paused.pop(_partition(batch), None)
+
+    def pause(self, batch: AsyncBatch) -> float:
+        """Pause the batch's partition."""
+        default = 0.0, Backoff(self._consumer.backoff_first, self._consumer.backoff_cap)
+        _, backoff = self._paused.get(_partition(batch), default)
         pause = backoff.pause()
-        until = monotonic() + pause
-        if parked:
-            self._parked_pause = until, backoff
-        else:
-            self._pauses[batch.partition] = until, backoff
-        self._log_failure(batch, error, pause)
-        await self.on_error(error, batch)
+        self._paused[_partition(batch)] = monotonic() + pause, backoff
+        return pause
 
-    async def _note_failure(
-        self, session: AsyncSession, batch: AsyncBatch, error: Exception
-    ) -> None:
-        # The group reports parked events: the queue has no open batch for them.
-        if not isinstance(batch, AsyncParkedBatch):
-            await super()._note_failure(session, batch, error)
+    async def close(self, session: AsyncSession) -> None:
+        """Leave the group, so that other workers get the partitions at once."""
+        if self._heartbeat is not None:
+            self._heartbeat.close(timeout=1)
+        if self._member is None:
+            return
+        try:
+            with translate_errors():
+                await (await session.working()).execute(call("leave_group", 1), (self._member,))
+        except PgqError as error:
+            self._warn("could not leave its group, which will notice: %s", error.message)
+
+    async def _become_member(self, conn: AsyncConnection) -> int:
+        consumer = self._consumer
+        with translate_errors():
+            cursor = await conn.execute(
+                call("join_group", 3),
+                checked([consumer.queue, consumer.consumer, consumer.worker_name]),
+            )
+            ((member, lease),) = await cursor.fetchall()
+        self._member = int(member)
+        self._beats_every = lease.total_seconds() / 3
+        self._beat_at = monotonic() + self._beats_every
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(
+                "lease",
+                lambda: connect(consumer.dsn, autocommit=True, prepare_threshold=None),
+                self._beat,
+                lambda: self._beat_at,
+                self._beat_failed,
+                backoff=Backoff(0.5, self._beats_every),
+            )
+            self._heartbeat.start()
+        return self._member
+
+    async def _open_as_member(
+        self, session: AsyncSession, conn: AsyncConnection
+    ) -> AsyncBatch | None:
+        member = self._member
+        if member is None:
+            member = await self._become_member(conn)
+        consumer = self._consumer
+        now = monotonic()
+        paused = [partition for partition, (until, _) in self._paused.items() if until > now]
+        may_park = None not in paused
+        row = await self._row(
+            conn,
+            _NEXT_BATCH,
+            member,
+            consumer.batch_size,
+            consumer.min_lag,
+            None if consumer.event_types is None else list(consumer.event_types),
+            MOST_INLINE,
+            self._after,
+            [partition for partition in paused if partition is not None],
+            may_park and self._parked_first,
+        )
+        self._parked_first = True
+        self._full = row["full_partitions"]
+        if row["batch_id"] is None:
+            if not (row["parked"] and may_park):
+                return None
+            # Between two runs of parked events other batches have their turn.
+            self._parked_first = False
+            return await self._open_parked(conn, member)
+        self._after = row["partition"]
+        rows = row["events"]
+        batch = AsyncGroupBatch(
+            id=row["batch_id"],
+            queue=consumer.queue,
+            consumer=consumer.consumer,
+            prev_tick=row["prev_tick_id"],
+            tick=row["cur_tick_id"],
+            prev_tick_time=row["prev_tick_time"],
+            tick_time=row["cur_tick_time"],
+            seq_start=row["prev_tick_event_seq"],
+            seq_end=row["cur_tick_event_seq"],
+            lag=row["lag"],
+            sql=row["batch_sql"],
+            source=await session.reading() if rows is None else rows,
+            partition=row["partition"],
+            generation=row["generation"],
+            types=consumer.event_types,
+        )
+        if consumer.concurrency > 1:
+            await batch.read_keys(conn)
+        return batch
+
+    async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:
+        row = await self._row(conn, _OPEN_PARKED, member)
+        if row["parked_id"] is None:
+            return None
+        # Its last event may have been given up by hand.
+        time = row["first_time"] or datetime.now(UTC)
+        return AsyncParkedBatch(
+            id=row["parked_id"],
+            queue=self._consumer.queue,
+            consumer=self._consumer.consumer,
+            prev_tick=0,
+            tick=0,
+            prev_tick_time=time,
+            tick_time=time,
+            seq_start=0,
+            seq_end=0,
+            lag=row["lag"] or timedelta(),
+            sql="",
+            source=row["events"],
+            partition=row["partition"],
+            generation=row["generation"],
+            event_ids=row["ev_ids"],
+            parked_ids=row["pe_ids"],
+        )
+
+    async def _row(self, conn: AsyncConnection, statement: bytes, *arguments: Any) -> Any:
+        with translate_errors():
+            async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+                await cursor.execute(statement, checked(arguments))
+                (row,) = await cursor.fetchall()
+        return row
 
     def _parking_full(self) -> ParkingFull:
         partitions = ", ".join(map(str, self._full))
         return ParkingFull(
             f"too many events are parked: partition {partitions} of consumer group "
-            f"{self.consumer} on queue {self.queue} takes no batches",
+            f"{self._consumer.consumer} on queue {self._consumer.queue} takes no batches",
             hint="See what fails: pgqpy group parked QUEUE GROUP. Mend it and unpark the keys, "
             "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
         )
 
-    def _fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]:
-        fields = super()._fields(batch) | {"worker": self.worker_name}
-        if isinstance(batch, AsyncGroupBatch):
-            fields["partition"] = batch.partition
-        return fields
+    def _warn(self, message: str, *arguments: object) -> None:
+        name = self._consumer.worker_name
+        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
+
+    # --- in the heartbeat's thread
+
+    def _beat(self, conn: Connection) -> None:
+        self._beat_at = monotonic() + self._beats_every
+        conn.execute(call("group_heartbeat", 1), (self._member,))
+
+    def _beat_failed(self, error: Exception, pause: float) -> None:
+        self._warn("cannot say that it lives: %s", str(error).partition("\n")[0])
+
+
+async def async_create_group(
+    conn: AsyncConnection, consumer: AsyncGroupConsumer, at_tick: int | None = None
+) -> bool:
+    """Create a consumer's group; False if it exists already."""
+    return await AsyncGroupAdmin(conn).create_group(
+        consumer.queue,
+        consumer.consumer,
+        key=consumer.key,
+        partitions=consumer.partitions,
+        lease=consumer.lease,
+        park_limit=consumer.park_limit,
+        at_tick=at_tick,
+    )
+
+
+def _partition(batch: AsyncBatch) -> int | None:
+    return None if isinstance(batch, AsyncParkedBatch) else cast(AsyncGroupBatch, batch).partition

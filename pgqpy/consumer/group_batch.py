@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from psycopg.rows import tuple_row
 
-from pgqpy._wire.statements import checked
+from pgqpy._runtime.failure import storable
+from pgqpy._wire.statements import call, checked
 from pgqpy.connection import Connection
-from pgqpy.consumer._key_order import KeyOrder
+from pgqpy.consumer._concurrency import KeyOrder
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import translate_errors
 from pgqpy.event import Event
@@ -55,6 +56,12 @@ class GroupBatch(Batch):
         self.parks[event.id] = reason, delay
         self._parked_keys.add(self.key_of(event))
 
+    def read_keys(self, conn: Connection) -> None:
+        """Read the keys of the events."""
+        with translate_errors():
+            cursor = conn.execute(call("group_batch_keys", 1), (self.id,))
+            self.keys = dict(cursor.fetchall())
+
     def key_of(self, event: Event) -> str:
         """Return the key of an event; `keys` are known."""
         assert self.keys is not None
@@ -70,13 +77,18 @@ class GroupBatch(Batch):
         self._parked_keys.clear()
         super().start_over(in_pieces=in_pieces)
 
-    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+    @property
+    def retried(self) -> int:
+        """The number of events that failed."""
+        return len(self.parks)
+
+    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
         return _FINISH_BATCH, checked(
             [
                 self.id,
                 self.generation,
                 list(self.parks),
-                [reason for reason, _ in self.parks.values()],
+                [storable(reason, encoding) for reason, _ in self.parks.values()],
                 [delay for _, delay in self.parks.values()],
                 None if self.types is None else list(self.types),
             ]
@@ -89,6 +101,8 @@ class ParkedBatch(GroupBatch):
 
     There are no ticks around it.
     """
+
+    is_of_queue: ClassVar[bool] = False
 
     #: ev_id and pe_id of its events.
     event_ids: Sequence[int]
@@ -112,10 +126,10 @@ class ParkedBatch(GroupBatch):
         place = dict(zip(self.event_ids, self.parked_ids, strict=True))
         done = list(self.parked_ids)
         reason, delay = None, None
-        for event_id, park in self.parks.items():
-            reason, delay = park
-            done = done[: done.index(place[event_id])]
         encoding = conn.info.parameter_status("server_encoding") or ""
+        for event_id, (said, delay) in self.parks.items():  # noqa: B007
+            reason = storable(said, encoding)
+            done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
         with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(

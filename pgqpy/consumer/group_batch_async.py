@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from psycopg.rows import tuple_row
 
-from pgqpy._wire.statements import checked
+from pgqpy._runtime.failure import storable
+from pgqpy._wire.statements import call, checked
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._key_order import AsyncKeyOrder
+from pgqpy.consumer._concurrency import AsyncKeyOrder
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import translate_errors
 from pgqpy.event import Event
@@ -52,6 +53,12 @@ class AsyncGroupBatch(AsyncBatch):
         self.parks[event.id] = reason, delay
         self._parked_keys.add(self.key_of(event))
 
+    async def read_keys(self, conn: AsyncConnection) -> None:
+        """Read the keys of the events."""
+        with translate_errors():
+            cursor = await conn.execute(call("group_batch_keys", 1), (self.id,))
+            self.keys = dict(await cursor.fetchall())
+
     def key_of(self, event: Event) -> str:
         """Return the key of an event; `keys` are known."""
         assert self.keys is not None
@@ -67,13 +74,18 @@ class AsyncGroupBatch(AsyncBatch):
         self._parked_keys.clear()
         await super().start_over(in_pieces=in_pieces)
 
-    def _finish_batch(self) -> tuple[bytes, Sequence[Any]]:
+    @property
+    def retried(self) -> int:
+        """The number of events that failed."""
+        return len(self.parks)
+
+    def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
         return _FINISH_BATCH, checked(
             [
                 self.id,
                 self.generation,
                 list(self.parks),
-                [reason for reason, _ in self.parks.values()],
+                [storable(reason, encoding) for reason, _ in self.parks.values()],
                 [delay for _, delay in self.parks.values()],
                 None if self.types is None else list(self.types),
             ]
@@ -86,6 +98,8 @@ class AsyncParkedBatch(AsyncGroupBatch):
 
     There are no ticks around it.
     """
+
+    is_of_queue: ClassVar[bool] = False
 
     #: ev_id and pe_id of its events.
     event_ids: Sequence[int]
@@ -109,10 +123,10 @@ class AsyncParkedBatch(AsyncGroupBatch):
         place = dict(zip(self.event_ids, self.parked_ids, strict=True))
         done = list(self.parked_ids)
         reason, delay = None, None
-        for event_id, park in self.parks.items():
-            reason, delay = park
-            done = done[: done.index(place[event_id])]
         encoding = conn.info.parameter_status("server_encoding") or ""
+        for event_id, (said, delay) in self.parks.items():  # noqa: B007
+            reason = storable(said, encoding)
+            done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
         with translate_errors():
             async with conn.cursor(row_factory=tuple_row) as cursor:

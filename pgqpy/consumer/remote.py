@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,10 +17,10 @@ from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import next_batch_and_tick
 from pgqpy.connection import Connection
-from pgqpy.consumer._event_by_event import EventByEvent
-from pgqpy.consumer._target import TargetConsumer
+from pgqpy.consumer._loop import Batches
+from pgqpy.consumer._target import TargetBatches, TargetConsumer
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import translate_errors
+from pgqpy.errors import PgqError, translate_errors
 from pgqpy.event import Event
 
 
@@ -50,11 +48,7 @@ class RemoteConsumer(TargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _prepared = False
-    #: Whether source and target are known to agree on the position.
-    _started = False
-    #: Whether the queue is pgqpy's, not of PgQ itself.
-    _source_is_ours = True
+    _target: _RemoteBatches
 
     # --- to be overridden
 
@@ -70,14 +64,7 @@ class RemoteConsumer(TargetConsumer):
         ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
         each event, and applies ``retry_policy``.
         """
-        each = EventByEvent(
-            target,
-            batch,
-            partial(self.process_remote_event, target),
-            self._is_for_policy,
-            partial(self.fail_event, batch),
-        )
-        each.run(self.concurrency)
+        self._process_each(target, batch, partial(self.process_remote_event, target))
 
     def process_remote_event(self, target: Connection, event: Event) -> None:
         """Apply an event inside the batch's transaction of ``target``; see `process_event`."""
@@ -87,94 +74,25 @@ class RemoteConsumer(TargetConsumer):
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:
         """Apply the batch in the target, unless it has it; do not override."""
-        target = self._working_target()
+        target = self.target()
         with target.batch():
             if not self._begin(target, batch):
                 self.process_remote_batch(conn, batch, target)
                 batch.close()
                 self._end(target, batch)
-        self._target_lost.reset()
-        if batch.retries and self._source_is_ours:
+        if batch.retries and self._target.source_is_ours:
             with translate_errors():
                 conn.execute(_SETTLE, (batch.id,))
 
     # --- helpers
 
-    @contextmanager
-    def _session(self) -> Iterator[Session]:
-        self._prepared = self._started = False
-        with super()._session() as session:
-            yield session
-
     def _check(self) -> None:
         super()._check()
         check_overridden(self, RemoteConsumer, "process_remote_batch", "process_remote_event")
 
-    def _join(self, conn: Connection) -> bool:
-        new = super()._join(conn)
-        self._start(conn)
-        return new
-
-    def _open(self, session: Session) -> Batch | None:
-        if not self._started:
-            self._start(session.working())
-        return super()._open(session)
-
-    def _batch_failed(self, session: Session, batch: Batch, error: Exception) -> None:
-        # The target may have committed.
-        self._started = False
-        super()._batch_failed(session, batch, error)
-
-    def _start(self, conn: Connection) -> None:
-        """Tell the target the consumer's position, if it knows none and that is no error.
-
-        Also reopens a batch that only the target records as done.
-        """
-        with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
-            if self.batch_size is None:
-                cursor.execute(_IS_OURS)
-                (row,) = cursor.fetchall()
-                self._source_is_ours = row["ours"]
-            statement = _POSITION if self._source_is_ours else _POSITION_OF_PGQ
-            cursor.execute(statement, (self.queue, self.consumer))
-            position = cursor.fetchone()
-        if position is None:
-            # Not registered; opening a batch will raise that.
-            return
-        target = self._working_target()
-        with comes_from(self.target_dsn), translate_errors():
-            if not self._prepared:
-                self.prepare_target(target)
-                self._prepared = True
-            with target.cursor(row_factory=dict_row) as cursor:
-                cursor.execute(
-                    _START,
-                    (
-                        self.consumer,
-                        self.queue,
-                        position["tick_id"],
-                        position["tick_time"],
-                        position["fresh"],
-                    ),
-                )
-                (batch,) = cursor.fetchall()
-        if batch["batch_id"] is not None:
-            self._reopen(conn, batch)
-        self._started = True
-
-    def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
-        """Open a batch again whose retries the target has and the queue has not."""
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_REOPEN, (self.queue, self.consumer, *batch.values()))
-            ((reopened,),) = cursor.fetchall()
-        if reopened:
-            logger.warning(
-                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
-                " the target; it is opened again",
-                self.consumer,
-                batch["batch_id"],
-                extra=self._fields() | {"batch_id": batch["batch_id"]},
-            )
+    def _batches(self) -> Batches:
+        self._target = _RemoteBatches(self)
+        return self._target
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
         """Whether the target has the batch."""
@@ -195,7 +113,7 @@ class RemoteConsumer(TargetConsumer):
         if not row["done"]:
             return False
         logger.info(
-            "batch %s is in the target database already", batch.id, extra=self._fields(batch)
+            "batch %s is in the target database already", batch.id, extra=self.log_fields(batch)
         )
         batch.retries.load(row["retries"] or {})
         return True
@@ -218,11 +136,115 @@ class RemoteConsumer(TargetConsumer):
                 ),
             )
 
-    def _next_batch(self) -> tuple[bytes, list[Any]]:
+
+class SerialConsumer(RemoteConsumer):
+    """An RemoteConsumer for effects whose order matters: no event is left for later.
+
+    An event that is retried, or given up, fails the batch, which is retried as a whole.
+    """
+
+    def _end(self, target: Connection, batch: Batch) -> None:
+        if batch.retries:
+            raise PgqError(
+                f"an event of batch {batch.id} was put back or given up, but consumer "
+                f"{batch.consumer} keeps the order of events",
+                hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
+            )
+        super()._end(target, batch)
+
+
+class _RemoteBatches(TargetBatches):
+    """Batches that follow the target's position."""
+
+    _consumer: RemoteConsumer
+
+    def __init__(self, consumer: RemoteConsumer) -> None:
+        super().__init__(consumer)
+        self._names = consumer.queue, consumer.consumer
+        self._prepared = False
+        #: Whether source and target are known to agree on the position.
+        self._started = False
+        #: Whether the queue is pgqpy's, not of PgQ itself.
+        self.source_is_ours = True
+
+    def join(self, conn: Connection) -> bool:
+        """Register, and tell the target the position."""
+        new = super().join(conn)
+        self._start(conn)
+        return new
+
+    def open(self, session: Session, *, strict: bool) -> Batch | None:
+        """Open the next batch; the target knows the position before it."""
+        if not self._started:
+            self._start(session.working())
+        return super().open(session, strict=strict)
+
+    def failed(self, batch: Batch, error: Exception) -> None:
+        """Ask for the target's position again: it may have committed."""
+        self._started = False
+        super().failed(batch, error)
+
+    def _statement(self) -> tuple[bytes, list[Any]]:
         # The target would not be told of heartbeats that are skipped.
+        consumer = self._consumer
         return next_batch_and_tick(
-            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
+            consumer.queue,
+            consumer.consumer,
+            consumer.batch_size,
+            consumer.min_lag,
+            consumer.event_types,
         )
+
+    def _start(self, conn: Connection) -> None:
+        """Tell the target the consumer's position, if it knows none and that is no error.
+
+        Also reopens a batch that only the target records as done.
+        """
+        with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
+            if self._consumer.batch_size is None:
+                cursor.execute(_IS_OURS)
+                (row,) = cursor.fetchall()
+                self.source_is_ours = row["ours"]
+            statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
+            cursor.execute(statement, self._names)
+            position = cursor.fetchone()
+        if position is None:
+            # Not registered; opening a batch will raise that.
+            return
+        target = self.connection()
+        with comes_from(self._consumer.target_dsn), translate_errors():
+            if not self._prepared:
+                self._consumer.prepare_target(target)
+                self._prepared = True
+            with target.cursor(row_factory=dict_row) as cursor:
+                cursor.execute(
+                    _START,
+                    (
+                        self._consumer.consumer,
+                        self._consumer.queue,
+                        position["tick_id"],
+                        position["tick_time"],
+                        position["fresh"],
+                    ),
+                )
+                (batch,) = cursor.fetchall()
+        if batch["batch_id"] is not None:
+            self._reopen(conn, batch)
+        self._started = True
+
+    def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
+        """Open a batch again whose retries the target has and the queue has not."""
+        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
+            cursor.execute(_REOPEN, (*self._names, *batch.values()))
+            ((reopened,),) = cursor.fetchall()
+        if reopened:
+            logger.warning(
+                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
+                " the target; it is opened again",
+                self._consumer.consumer,
+                batch["batch_id"],
+                extra=self._consumer.log_fields() | {"batch_id": batch["batch_id"]},
+            )
 
 
 _POSITION = b"select * from pgq.get_consumer_start(%s, %s)"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -16,10 +14,10 @@ from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.statements import next_batch_and_tick
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._event_by_event_async import AsyncEventByEvent
-from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.consumer._loop_async import AsyncBatches
+from pgqpy.consumer._target_async import AsyncTargetBatches, AsyncTargetConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import translate_errors
+from pgqpy.errors import PgqError, translate_errors
 from pgqpy.event import Event
 
 
@@ -47,11 +45,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     an idle queue are batches here, without events.
     """
 
-    _prepared = False
-    #: Whether source and target are known to agree on the position.
-    _started = False
-    #: Whether the queue is pgqpy's, not of PgQ itself.
-    _source_is_ours = True
+    _target: _AsyncRemoteBatches
 
     # --- to be overridden
 
@@ -69,14 +63,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         ``conn`` is the queue's database, for reading. The default calls `process_remote_event` for
         each event, and applies ``retry_policy``.
         """
-        each = AsyncEventByEvent(
-            target,
-            batch,
-            partial(self.process_remote_event, target),
-            self._is_for_policy,
-            partial(self.fail_event, batch),
-        )
-        await each.run(self.concurrency)
+        await self._process_each(target, batch, partial(self.process_remote_event, target))
 
     async def process_remote_event(self, target: AsyncConnection, event: Event) -> None:
         """Apply an event inside the batch's transaction of ``target``; see `process_event`."""
@@ -86,98 +73,25 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Apply the batch in the target, unless it has it; do not override."""
-        target = await self._working_target()
+        target = await self.target()
         async with target.batch():
             if not await self._begin(target, batch):
                 await self.process_remote_batch(conn, batch, target)
                 await batch.close()
                 await self._end(target, batch)
-        self._target_lost.reset()
-        if batch.retries and self._source_is_ours:
+        if batch.retries and self._target.source_is_ours:
             with translate_errors():
                 await conn.execute(_SETTLE, (batch.id,))
 
     # --- helpers
 
-    @asynccontextmanager
-    async def _session(self) -> AsyncIterator[AsyncSession]:
-        self._prepared = self._started = False
-        async with super()._session() as session:
-            yield session
-
     def _check(self) -> None:
         super()._check()
         check_overridden(self, AsyncRemoteConsumer, "process_remote_batch", "process_remote_event")
 
-    async def _join(self, conn: AsyncConnection) -> bool:
-        new = await super()._join(conn)
-        await self._start(conn)
-        return new
-
-    async def _open(self, session: AsyncSession) -> AsyncBatch | None:
-        if not self._started:
-            await self._start(await session.working())
-        return await super()._open(session)
-
-    async def _batch_failed(
-        self, session: AsyncSession, batch: AsyncBatch, error: Exception
-    ) -> None:
-        # The target may have committed.
-        self._started = False
-        await super()._batch_failed(session, batch, error)
-
-    async def _start(self, conn: AsyncConnection) -> None:
-        """Tell the target the consumer's position, if it knows none and that is no error.
-
-        Also reopens a batch that only the target records as done.
-        """
-        with translate_errors():
-            async with conn.cursor(row_factory=dict_row) as cursor:
-                if self.batch_size is None:
-                    await cursor.execute(_IS_OURS)
-                    (row,) = await cursor.fetchall()
-                    self._source_is_ours = row["ours"]
-                statement = _POSITION if self._source_is_ours else _POSITION_OF_PGQ
-                await cursor.execute(statement, (self.queue, self.consumer))
-                position = await cursor.fetchone()
-        if position is None:
-            # Not registered; opening a batch will raise that.
-            return
-        target = await self._working_target()
-        with comes_from(self.target_dsn), translate_errors():
-            if not self._prepared:
-                await self.prepare_target(target)
-                self._prepared = True
-            async with target.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(
-                    _START,
-                    (
-                        self.consumer,
-                        self.queue,
-                        position["tick_id"],
-                        position["tick_time"],
-                        position["fresh"],
-                    ),
-                )
-                (batch,) = await cursor.fetchall()
-        if batch["batch_id"] is not None:
-            await self._reopen(conn, batch)
-        self._started = True
-
-    async def _reopen(self, conn: AsyncConnection, batch: dict[str, Any]) -> None:
-        """Open a batch again whose retries the target has and the queue has not."""
-        with translate_errors():
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(_REOPEN, (self.queue, self.consumer, *batch.values()))
-                ((reopened,),) = await cursor.fetchall()
-        if reopened:
-            logger.warning(
-                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
-                " the target; it is opened again",
-                self.consumer,
-                batch["batch_id"],
-                extra=self._fields() | {"batch_id": batch["batch_id"]},
-            )
+    def _batches(self) -> AsyncBatches:
+        self._target = _AsyncRemoteBatches(self)
+        return self._target
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
         """Whether the target has the batch."""
@@ -199,7 +113,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
         if not row["done"]:
             return False
         logger.info(
-            "batch %s is in the target database already", batch.id, extra=self._fields(batch)
+            "batch %s is in the target database already", batch.id, extra=self.log_fields(batch)
         )
         batch.retries.load(row["retries"] or {})
         return True
@@ -222,11 +136,117 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
                 ),
             )
 
-    def _next_batch(self) -> tuple[bytes, list[Any]]:
+
+class AsyncSerialConsumer(AsyncRemoteConsumer):
+    """An AsyncRemoteConsumer for effects whose order matters: no event is left for later.
+
+    An event that is retried, or given up, fails the batch, which is retried as a whole.
+    """
+
+    async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
+        if batch.retries:
+            raise PgqError(
+                f"an event of batch {batch.id} was put back or given up, but consumer "
+                f"{batch.consumer} keeps the order of events",
+                hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
+            )
+        await super()._end(target, batch)
+
+
+class _AsyncRemoteBatches(AsyncTargetBatches):
+    """Batches that follow the target's position."""
+
+    _consumer: AsyncRemoteConsumer
+
+    def __init__(self, consumer: AsyncRemoteConsumer) -> None:
+        super().__init__(consumer)
+        self._names = consumer.queue, consumer.consumer
+        self._prepared = False
+        #: Whether source and target are known to agree on the position.
+        self._started = False
+        #: Whether the queue is pgqpy's, not of PgQ itself.
+        self.source_is_ours = True
+
+    async def join(self, conn: AsyncConnection) -> bool:
+        """Register, and tell the target the position."""
+        new = await super().join(conn)
+        await self._start(conn)
+        return new
+
+    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+        """Open the next batch; the target knows the position before it."""
+        if not self._started:
+            await self._start(await session.working())
+        return await super().open(session, strict=strict)
+
+    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
+        """Ask for the target's position again: it may have committed."""
+        self._started = False
+        await super().failed(batch, error)
+
+    def _statement(self) -> tuple[bytes, list[Any]]:
         # The target would not be told of heartbeats that are skipped.
+        consumer = self._consumer
         return next_batch_and_tick(
-            self.queue, self.consumer, self.batch_size, self.min_lag, self.event_types
+            consumer.queue,
+            consumer.consumer,
+            consumer.batch_size,
+            consumer.min_lag,
+            consumer.event_types,
         )
+
+    async def _start(self, conn: AsyncConnection) -> None:
+        """Tell the target the consumer's position, if it knows none and that is no error.
+
+        Also reopens a batch that only the target records as done.
+        """
+        with translate_errors():
+            async with conn.cursor(row_factory=dict_row) as cursor:
+                if self._consumer.batch_size is None:
+                    await cursor.execute(_IS_OURS)
+                    (row,) = await cursor.fetchall()
+                    self.source_is_ours = row["ours"]
+                statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
+                await cursor.execute(statement, self._names)
+                position = await cursor.fetchone()
+        if position is None:
+            # Not registered; opening a batch will raise that.
+            return
+        target = await self.connection()
+        with comes_from(self._consumer.target_dsn), translate_errors():
+            if not self._prepared:
+                await self._consumer.prepare_target(target)
+                self._prepared = True
+            async with target.cursor(row_factory=dict_row) as cursor:
+                await cursor.execute(
+                    _START,
+                    (
+                        self._consumer.consumer,
+                        self._consumer.queue,
+                        position["tick_id"],
+                        position["tick_time"],
+                        position["fresh"],
+                    ),
+                )
+                (batch,) = await cursor.fetchall()
+        if batch["batch_id"] is not None:
+            await self._reopen(conn, batch)
+        self._started = True
+
+    async def _reopen(self, conn: AsyncConnection, batch: dict[str, Any]) -> None:
+        """Open a batch again whose retries the target has and the queue has not."""
+        with translate_errors():
+            async with conn.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(_REOPEN, (*self._names, *batch.values()))
+                ((reopened,),) = await cursor.fetchall()
+        if reopened:
+            logger.warning(
+                "consumer %s was moved before it could finish batch %s, whose retries are noted in"
+                " the target; it is opened again",
+                self._consumer.consumer,
+                batch["batch_id"],
+                extra=self._consumer.log_fields() | {"batch_id": batch["batch_id"]},
+            )
 
 
 _POSITION = b"select * from pgq.get_consumer_start(%s, %s)"

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Unpack
 
 from psycopg.rows import tuple_row
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.error_origin import blame
-from pgqpy._runtime.session import Session
+from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection import Connection
 from pgqpy.consumer._target import TargetConsumer
+from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import translate_errors
 from pgqpy.event import Event
@@ -56,20 +58,11 @@ class TrackedConsumer(TargetConsumer):
         dsn: str | None = None,
         *,
         target_dsn: str | None = None,
-        queue: str | None = None,
-        consumer: str | None = None,
-        listen_dsn: str | None = None,
-        prepare_threshold: int | None = 5,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         """See RemoteConsumer; without ``target_dsn`` it is the queue's database."""
-        super().__init__(
-            dsn,
-            target_dsn=dsns.resolve(dsn) if target_dsn is None else target_dsn,
-            queue=queue,
-            consumer=consumer,
-            listen_dsn=listen_dsn,
-            prepare_threshold=prepare_threshold,
-        )
+        target_dsn = dsns.resolve(dsn) if target_dsn is None else target_dsn
+        super().__init__(dsn, target_dsn=target_dsn, **options)
 
     # --- to be overridden
 
@@ -105,11 +98,10 @@ class TrackedConsumer(TargetConsumer):
 
     def process_batch(self, conn: Connection, batch: Batch) -> None:
         """Process the batch with the target; do not override."""
-        self.process_tracked_batch(self._working_target(), batch)
-        self._target_lost.reset()
+        self.process_tracked_batch(self.target(), batch)
 
     def _process_one(self, batch: Batch, event: Event) -> None:
-        target = self._working_target()
+        target = self.target()
         begun = False
         try:
             with target.batch():
@@ -154,17 +146,6 @@ class TrackedConsumer(TargetConsumer):
     def _check(self) -> None:
         super()._check()
         check_overridden(self, TrackedConsumer, "process_tracked_event")
-
-    def _next(self, session: Session, *, tolerant: bool) -> bool:
-        try:
-            return super()._next(session, tolerant=tolerant)
-        except Stopped:
-            # The batch stays open; its finished events are recorded.
-            return False
-
-
-class Stopped(BaseException):
-    """Leave the batch: the consumer was told to stop."""
 
 
 _BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

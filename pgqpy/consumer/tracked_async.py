@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Unpack
 
 from psycopg.rows import tuple_row
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.error_origin import blame
-from pgqpy._runtime.session_async import AsyncSession
+from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._target_async import AsyncTargetConsumer
+from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import translate_errors
 from pgqpy.event import Event
@@ -53,20 +55,11 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
         dsn: str | None = None,
         *,
         target_dsn: str | None = None,
-        queue: str | None = None,
-        consumer: str | None = None,
-        listen_dsn: str | None = None,
-        prepare_threshold: int | None = 5,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
         """See AsyncRemoteConsumer; without ``target_dsn`` it is the queue's database."""
-        super().__init__(
-            dsn,
-            target_dsn=dsns.resolve(dsn) if target_dsn is None else target_dsn,
-            queue=queue,
-            consumer=consumer,
-            listen_dsn=listen_dsn,
-            prepare_threshold=prepare_threshold,
-        )
+        target_dsn = dsns.resolve(dsn) if target_dsn is None else target_dsn
+        super().__init__(dsn, target_dsn=target_dsn, **options)
 
     # --- to be overridden
 
@@ -102,11 +95,10 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
 
     async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None:
         """Process the batch with the target; do not override."""
-        await self.process_tracked_batch(await self._working_target(), batch)
-        self._target_lost.reset()
+        await self.process_tracked_batch(await self.target(), batch)
 
     async def _process_one(self, batch: AsyncBatch, event: Event) -> None:
-        target = await self._working_target()
+        target = await self.target()
         begun = False
         try:
             async with target.batch():
@@ -154,17 +146,6 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
     def _check(self) -> None:
         super()._check()
         check_overridden(self, AsyncTrackedConsumer, "process_tracked_event")
-
-    async def _next(self, session: AsyncSession, *, tolerant: bool) -> bool:
-        try:
-            return await super()._next(session, tolerant=tolerant)
-        except Stopped:
-            # The batch stays open; its finished events are recorded.
-            return False
-
-
-class Stopped(BaseException):
-    """Leave the batch: the consumer was told to stop."""
 
 
 _BEGIN = b"select pgq_ext.begin_event(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from pgqpy._delivery import Delivery, EventFields
 from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.statements import call, checked, event_arrays, texts
-from pgqpy.consumer._delivery import Delivery, EventFields
 from pgqpy.sqlalchemy._session import translate_errors
 
 #: Objects that execute statements.

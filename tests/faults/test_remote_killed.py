@@ -33,17 +33,19 @@ def at(here):
     if left == 0 and here == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
-class DyingBatch(pgqpy.Batch):
-    def finish(self, conn):
-        at("before finish")
-        super().finish(conn)
-        at("after finish")
+finish = pgqpy.Batch.finish
+
+def dying_finish(batch, conn):
+    at("before finish")
+    finish(batch, conn)
+    at("after finish")
+
+pgqpy.Batch.finish = dying_finish
 
 class Remote(pgqpy.RemoteConsumer):
     queue = "test_queue"
     consumer = "copy"
     batch_size = 10
-    _batch_class = DyingBatch
 
     def process_batch(self, conn, batch):
         global left
@@ -70,7 +72,6 @@ class Tracked(pgqpy.TrackedConsumer):
     queue = "test_queue"
     consumer = "copy"
     batch_size = 10
-    _batch_class = DyingBatch
 
     def process_batch(self, conn, batch):
         global left

@@ -1,51 +1,113 @@
-"""What may import what, and what a command imports when it starts."""
+"""Rules about imports, those inside functions and for types included: who may know of whom."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "pgqpy": ROOT / "pgqpy",
+    "pgqpy_ticker": ROOT / "ticker" / "pgqpy_ticker",
+    "pgqpy_consumers": ROOT / "consumers" / "pgqpy_consumers",
+    "examples": ROOT / "examples",
+}
+MOST_IN_THE_ROOT = 20
 
 
-def imported(file: Path) -> set[str]:
-    """Return all modules that a file imports: also in functions, also for types only."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{name.name}" for name in node.names}
+@cache
+def imports() -> dict[str, frozenset[str]]:
+    """Return the modules that each module imports."""
+    files = {
+        ".".join([package, *path.relative_to(root).with_suffix("").parts]).removesuffix(
+            ".__init__"
+        ): path
+        for package, root in PACKAGES.items()
+        for path in root.rglob("*.py")
+    }
+    graph = {}
+    for module, path in files.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                # A name is a module, or comes from one.
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= inner & files.keys()
+                if not inner <= files.keys():
+                    found.add(node.module)
+        graph[module] = frozenset(found & files.keys() - {module})
+    return graph
+
+
+def reachable(start: str) -> set[str]:
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for name in imports()[left.pop()] - found:
+            found.add(name)
+            left.append(name)
     return found
 
 
-def test_only_the_command_line_imports_the_command_line() -> None:
-    packages = [ROOT / "pgqpy", ROOT / "consumers", ROOT / "ticker"]
-    cli = ROOT / "pgqpy" / "cli"
-    files = [file for package in packages for file in package.rglob("*.py")]
-    assert any(cli in file.parents for file in files)
-    assert [
-        str(file.relative_to(ROOT))
-        for file in files
-        if cli not in file.parents
-        and file != ROOT / "pgqpy" / "__main__.py"
-        and any(f"{name}.".startswith("pgqpy.cli.") for name in imported(file))
-    ] == []
+def cycles() -> set[frozenset[str]]:
+    """Return the groups of modules that import each other, directly or not."""
+    reach = {module: reachable(module) for module in imports()}
+    return {
+        frozenset(name for name in reach[module] if module in reach[name])
+        for module in reach
+        if module in reach[module]
+    }
 
 
-def test_consumers_import_only_what_is_public_of_pgqpy() -> None:
-    files = [*(ROOT / "consumers").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
-    assert len(files) > 40
-    assert [
-        f"{file.relative_to(ROOT)}: {name}"
-        for file in files
-        for name in imported(file)
-        if name.startswith("pgqpy.") and "._" in name
-    ] == []
+def within(*packages: str) -> Callable[[str], bool]:
+    prefixes = tuple(f"{package}." for package in packages)
+    return lambda module: f"{module}.".startswith(prefixes)
+
+
+def violations(users: Callable[[str], bool], used: Callable[[str], bool]) -> list[str]:
+    return sorted(
+        f"{module} imports {name}"
+        for module, names in imports().items()
+        if users(module)
+        for name in names
+        if used(name)
+    )
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles() == set()
+
+
+def test_the_library_does_not_know_the_command_line() -> None:
+    of_the_command_line = within("pgqpy.cli", "pgqpy.__main__")
+    assert not violations(lambda module: not of_the_command_line(module), within("pgqpy.cli"))
+
+
+def test_the_wire_and_the_runtime_know_nothing_of_consumers_and_tasks() -> None:
+    above = within("pgqpy.consumer", "pgqpy.tasks")
+    assert not violations(within("pgqpy._runtime"), above)
+    assert not violations(within("pgqpy._wire"), above)
+    assert not violations(within("pgqpy._wire"), within("pgqpy._runtime"))
+
+
+def test_ready_made_consumers_and_examples_use_only_public_modules() -> None:
+    def internal(module: str) -> bool:
+        return module.startswith("pgqpy.") and "._" in module
+
+    assert not violations(within("pgqpy_consumers", "examples"), internal)
+
+
+def test_the_root_of_the_package_has_few_modules() -> None:
+    modules = [path.name for path in (ROOT / "pgqpy").glob("*.py")]
+    assert len(modules) <= MOST_IN_THE_ROOT, sorted(modules)
 
 
 HEAVY = {"alembic", "matplotlib", "pandas", "prometheus_client", "pyarrow", "pyspark", "sqlalchemy"}

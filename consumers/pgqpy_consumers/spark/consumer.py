@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, LiteralString, NoReturn
 
 from psycopg import sql
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from pyspark.sql import DataFrame, SparkSession
-
-    from pgqpy.consumer import Session
 
 
 logger = logging.getLogger("pgqpy")
@@ -245,52 +245,49 @@ class _Loop(pgqpy.Consumer):
         finally:
             self._collects = self._until_empty = False
 
-    def _open(self, session: Session) -> pgqpy.Batch | None:
-        conn = session.working()
+    def wants_batch(self, conn: pgqpy.Connection) -> bool:
+        """Whether enough events are there, and not more than were to be processed."""
         if self._collects and not self._collector.is_enough(conn):
-            return None
+            return False
         if self._until_empty:
             if self._goal is None:
                 self._goal = newest(conn, self.queue).tick
             elif self._done >= self._goal:
-                return None
+                return False
         self.batch_size = self._collector.most_events(conn)
-        return super()._open(session)
+        return True
 
-    def _process(self, session: Session, batch: pgqpy.Batch) -> pgqpy.BatchStats:
+    @contextmanager
+    def around_batch(
+        self, batch: pgqpy.Batch, idle: Callable[[], pgqpy.Connection]
+    ) -> Iterator[None]:
+        """Show the progress of a batch, and log its end."""
         from pgqpy_consumers.spark.progress import Progress
 
+        started = monotonic()
         # The session to read events with: executors read them, so it is free.
         with Progress(
             self._owner.spark,
-            session.reading(),
+            idle(),
             batch,
             events_per_second=self._events / self._seconds if self._seconds else None,
             show=self._owner.show_progress,
         ):
-            stats = super()._process(session, batch)
+            yield
+        seconds = monotonic() - started
         self._done = batch.tick
         events = batch.seq_end - batch.seq_start
         self._events += events
-        self._seconds += stats.seconds
+        self._seconds += seconds
         logger.info(
             "batch %s of %s: %s events in %.1f s, %.1f s behind",
             batch.id,
             batch.consumer,
             f"{events:,}",
-            stats.seconds,
-            batch.lag.total_seconds() + stats.seconds,
-            extra={
-                "queue": batch.queue,
-                "consumer": batch.consumer,
-                "batch_id": batch.id,
-                "tick_id": batch.tick,
-                "lag": batch.lag.total_seconds(),
-                "events": events,
-                "seconds": stats.seconds,
-            },
+            seconds,
+            batch.lag.total_seconds() + seconds,
+            extra=self.log_fields(batch) | {"events": events, "seconds": seconds},
         )
-        return stats
 
     def process_batch(self, conn: pgqpy.Connection, batch: pgqpy.Batch) -> None:
         self._owner._deliver(conn, batch)

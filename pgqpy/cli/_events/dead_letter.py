@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 import pgqpy
-from pgqpy._dead_letter import DeadLetterFilter, DeadLetterInfo
 from pgqpy.cli._base.arguments import CONSUMER, INTERVAL, QUEUE, TEXT
 from pgqpy.cli._base.command import Group, count_option, dsn_option, json_option, options
 from pgqpy.cli._base.database import connect, one_queue
@@ -19,6 +18,7 @@ from pgqpy.cli._base.output import print_items, print_json_line, print_pairs, pr
 from pgqpy.cli._base.wording import plural
 from pgqpy.cli._events.event_file import event_keys
 from pgqpy.dead_letters import DeadLetters
+from pgqpy.models import DeadLetterFilter, DeadLetterInfo
 
 filter_options = options(
     click.option("--queue", type=QUEUE, help="Of this queue."),

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from pgqpy.admin import GroupAdmin
 from pgqpy.cli._base.arguments import TEXT, Name, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Group, dsn_option, json_option
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import print_items, print_json, print_pairs, say
 from pgqpy.cli._base.wording import plural
-from pgqpy.group_admin import GroupAdmin
 
 GROUP = Name(
     "group",

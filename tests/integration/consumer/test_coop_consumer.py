@@ -6,11 +6,13 @@ import asyncio
 import logging
 import threading
 from datetime import timedelta
+from time import monotonic
 
 import pytest
 
 import pgqpy
 from pgqpy import Admin, AsyncCoopConsumer, Batch, CoopConsumer, Event, Producer, errors
+from pgqpy.consumer.coop import _SharedBatches
 from tests.fixtures.fix_client import PATIENCE, Background, Tick
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
@@ -181,7 +183,11 @@ def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
     conn.execute("select pgq_coop.register_subconsumer(%s, 'shared', 'w1')", [queue])
     positions = "select array_agg(sub_active order by sub_consumer) from pgq.subscription"
     before = conn.execute(positions).fetchall()
-    worker._keep_batch()
+    batches = worker._batches()
+    assert isinstance(batches, _SharedBatches)
+    with batches._heartbeat:
+        batches._beat(conn)
+        assert batches._due() > monotonic()
     assert conn.execute(positions).fetchall() == before
     assert "has lost batch" not in caplog.text
 

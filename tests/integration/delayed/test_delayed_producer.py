@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from pgqpy import AsyncProducer, Producer, errors
-from pgqpy.consumer._delivery import PIECE
+from pgqpy._delivery import PIECE
 from pgqpy.producer import EventFields
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection

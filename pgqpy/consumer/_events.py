@@ -1,4 +1,4 @@
-# WARNING: generated from pgqpy/consumer/_event_by_event_async.py by tools/async_to_sync.py.
+# WARNING: generated from pgqpy/consumer/_events_async.py by tools/async_to_sync.py.
 # Change that one and run `python tools/async_to_sync.py`.
 
 """Processing of a batch event by event, so that a bad event does not affect others.
@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from pgqpy._runtime.batch_connection import savepoint, swallowed_error
 from pgqpy._runtime.error_origin import blame
 from pgqpy.connection import Connection
-from pgqpy.consumer._lanes import Lanes
+from pgqpy.consumer._concurrency import Slots
 from pgqpy.consumer.batch import Batch
 from pgqpy.event import Event, UnreadableEvent
 
@@ -57,8 +57,8 @@ class EventByEvent:
         """Process all events, ``at_once`` concurrently. Raises RunInPieces, and unhandled
         errors."""
         if at_once > 1:
-            lanes = Lanes(self._conn, at_once, savepoints=self._batch.in_pieces)
-            lanes.run(self._batch, self._process, self._failed_there)
+            slots = Slots(self._conn, at_once, savepoints=self._batch.in_pieces)
+            slots.run(self._batch, self._process, self._failed_there)
         elif self._batch.in_pieces:
             self._run_in_pieces()
         else:

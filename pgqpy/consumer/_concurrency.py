@@ -1,4 +1,5 @@
-"""Concurrent events of a batch, for asyncio; threads process one after the other.
+"""Concurrent events of a batch, for asyncio, and the order of those with one key; threads process
+one after the other.
 
 The events share the connection of the batch's transaction. From its first statement on, an event
 has the connection for itself until it is done: no other event's statements come in between,
@@ -19,6 +20,9 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
 
+#: The events that wait in memory for each that is processed: most may be of one key.
+WAITING = 32
+
 
 class Failed(Protocol):
     """Called for an event that fails; ``spoiled``: its writes are in the transaction."""
@@ -26,25 +30,25 @@ class Failed(Protocol):
     def __call__(self, event: Event, error: Exception, *, spoiled: bool) -> Awaitable[None]: ...
 
 
-class AsyncLanes:
-    """Runs at most ``lanes`` events at once; these, and one that waits for a lane, are in memory.
+class AsyncSlots:
+    """Runs at most ``slots`` events at once; these, and one that waits for a slot, are in memory.
 
     With ``savepoints`` the writes of a failed event are undone when ``failed`` is called.
     """
 
-    def __init__(self, conn: AsyncConnection, lanes: int, *, savepoints: bool) -> None:
+    def __init__(self, conn: AsyncConnection, slots: int, *, savepoints: bool) -> None:
         self._conn = conn
-        self._lanes = asyncio.Semaphore(lanes)
+        self._slots = asyncio.Semaphore(slots)
         self._turns = asyncio.Lock()
         self._savepoints = savepoints
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
 
     @staticmethod
-    def check(lanes: int) -> None:
-        """Raise InvalidConsumer if this number of lanes is not possible."""
-        if lanes < 1:
-            raise InvalidConsumer(f"concurrency is {lanes}; it must be at least 1")
+    def check(slots: int) -> None:
+        """Raise InvalidConsumer if this number of slots is not possible."""
+        if slots < 1:
+            raise InvalidConsumer(f"concurrency is {slots}; it must be at least 1")
 
     async def run(
         self,
@@ -59,7 +63,7 @@ class AsyncLanes:
         before, self._conn.lock = self._conn.lock, _TurnLock()
         try:
             async for event in events:
-                await self._lanes.acquire()
+                await self._slots.acquire()
                 if self._error is not None:
                     break
                 task = asyncio.create_task(self._run_one(event, process, failed))
@@ -78,7 +82,7 @@ class AsyncLanes:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._lanes.release()
+        self._slots.release()
         if self._error is None:
             self._error = asyncio.CancelledError() if task.cancelled() else task.exception()
 
@@ -94,18 +98,18 @@ class AsyncLanes:
             await failed(event, error, spoiled=turn.begun and not self._savepoints)
 
 
-class Lanes:
-    """Lanes for threads: there is one lane, and it needs no help."""
+class Slots:
+    """Slots for threads: there is one, and it needs no help."""
 
-    def __init__(self, conn: Any, lanes: int, *, savepoints: bool) -> None:
+    def __init__(self, conn: Any, slots: int, *, savepoints: bool) -> None:
         raise NotImplementedError
 
     @staticmethod
-    def check(lanes: int) -> None:
-        """Raise InvalidConsumer if this number of lanes is not possible."""
-        if lanes != 1:
+    def check(slots: int) -> None:
+        """Raise InvalidConsumer if this number of slots is not possible."""
+        if slots != 1:
             raise InvalidConsumer(
-                f"concurrency is {lanes}; only AsyncConsumer can process several events at once"
+                f"concurrency is {slots}; only AsyncConsumer can process several events at once"
             )
 
     def run(self, events: Any, process: Any, failed: Any) -> None:
@@ -178,3 +182,49 @@ async def _uncancelled(process: Awaitable[None]) -> None:
         if task is None or task.cancelling():
             raise
         raise RuntimeError("process_event was cancelled by something inside it") from error
+
+
+class AsyncKeyOrder:
+    """Lets each event wait for the one before it with the same key, until that is done or parked.
+
+    Of the events that need not wait, ``at_once`` are processed at a time. Events begin in their
+    order, like the tasks of `AsyncSlots`.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._places = asyncio.Semaphore(at_once)
+        self._last: dict[str, asyncio.Event] = {}
+        self._done: dict[int, asyncio.Event] = {}
+
+    async def begin(self, event_id: int, key: str) -> None:
+        """Wait for the event's turn, and for a place."""
+        before = self._last.get(key)
+        self._last[key] = self._done[event_id] = asyncio.Event()
+        if before is not None:
+            await before.wait()
+        await self._places.acquire()
+
+    def leave(self) -> None:
+        """Free the place. The next event must still wait: the key may have to be parked."""
+        self._places.release()
+
+    def end(self, event_id: int) -> None:
+        """Let the next event of the key begin."""
+        if done := self._done.pop(event_id, None):
+            done.set()
+
+
+class KeyOrder:
+    """The order for threads, which process one event after the other anyway."""
+
+    def __init__(self, at_once: int) -> None:
+        """Make one place."""
+
+    def begin(self, event_id: int, key: str) -> None:
+        """Do nothing: it is the event's turn."""
+
+    def leave(self) -> None:
+        """Do nothing: the place is free."""
+
+    def end(self, event_id: int) -> None:
+        """Do nothing: events run one after the other."""

@@ -1,0 +1,373 @@
+"""The loop of a consumer: open a batch, process and finish it in one transaction, wait for more."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Protocol
+
+import psycopg
+from psycopg.rows import dict_row
+
+from pgqpy._runtime.acompat import AsyncWaker
+from pgqpy._runtime.backoff import Backoff
+from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
+from pgqpy._runtime.error_origin import blamed
+from pgqpy._runtime.failure import storable
+from pgqpy._runtime.log import logger
+from pgqpy._runtime.session_async import AsyncSession
+from pgqpy._runtime.stoppable_async import Stopped
+from pgqpy._wire.statements import next_batch
+from pgqpy.admin_async import AsyncAdmin
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.consumer._events_async import RunInPieces
+from pgqpy.consumer.batch_async import AsyncBatch
+from pgqpy.errors import (
+    PERMANENT,
+    BatchLost,
+    ConnectionFailed,
+    LeaseLost,
+    PgqError,
+    translate_errors,
+)
+from pgqpy.models import BatchStats
+from pgqpy.retry import in_short
+
+
+class AsyncHooks(Protocol):
+    """What the loop knows of a consumer: its settings, and methods to override."""
+
+    dsn: str
+    queue: str
+    consumer: str
+    stopping: bool
+    batch_size: int | None
+    event_types: Collection[str] | None
+    min_lag: timedelta | None
+    max_lag: timedelta | None
+    poll_interval: float
+    backoff_first: float
+    backoff_cap: float
+    reconnect_cap: float
+
+    async def process_batch(self, conn: AsyncConnection, batch: AsyncBatch) -> None: ...
+    async def on_batch(self, stats: BatchStats) -> None: ...
+    async def on_error(self, error: Exception, batch: AsyncBatch | None) -> None: ...
+    async def on_lag(self, lag: timedelta, batch: AsyncBatch) -> None: ...
+    async def wants_batch(self, conn: AsyncConnection) -> bool: ...
+    def around_batch(
+        self, batch: AsyncBatch, idle: Callable[[], Awaitable[AsyncConnection]]
+    ) -> AbstractAsyncContextManager[None]: ...
+    def log_fields(self, batch: AsyncBatch | None = None) -> dict[str, Any]: ...
+
+
+class AsyncBatches:
+    """The batches of a consumer: opens them, and waits for more.
+
+    Subclasses open those of a group or of a shared consumer, or check a target database.
+    """
+
+    #: Whether to pause after a failed batch; otherwise other batches have their turn.
+    pauses = True
+
+    def __init__(self, consumer: AsyncHooks) -> None:
+        self._consumer = consumer
+        self._failures = Backoff(consumer.backoff_first, consumer.backoff_cap)
+        #: Pauses after the loss of a target.
+        self.target_losses = Backoff(0.1, consumer.reconnect_cap)
+
+    @property
+    def target_lost(self) -> bool:
+        """Whether the connection to a target broke."""
+        return False
+
+    async def join(self, conn: AsyncConnection) -> bool:
+        """Register, when `run` begins; False if it was registered already."""
+        return await AsyncAdmin(conn).register_consumer(
+            self._consumer.queue, self._consumer.consumer
+        )
+
+    async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
+        """Open the next batch, or get the one that is still open, and commit.
+
+        With ``strict`` raise any reason for which there may be batches that cannot be opened.
+        """
+        conn = await session.asking()
+        statement = self._statement()
+        with translate_errors():
+            async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+                await cursor.execute(*statement)
+                (row,) = await cursor.fetchall()
+        if row["batch_id"] is None:
+            return None
+        rows = row["events"]
+        return self._made(
+            id=row["batch_id"],
+            queue=self._consumer.queue,
+            consumer=self._consumer.consumer,
+            prev_tick=row["prev_tick_id"],
+            tick=row["cur_tick_id"],
+            prev_tick_time=row["prev_tick_time"],
+            tick_time=row["cur_tick_time"],
+            seq_start=row["prev_tick_event_seq"],
+            seq_end=row["cur_tick_event_seq"],
+            lag=row["lag"],
+            sql=row["batch_sql"],
+            tick_snapshot=row.get("tick_snapshot"),
+            event_types=self._consumer.event_types,
+            source=await session.reading() if rows is None else rows,
+        )
+
+    def more(self, session: AsyncSession, batch: AsyncBatch) -> bool:
+        """Whether there may be a batch after this one."""
+        # A poll in vain is a fifth of the cost of a small batch.
+        return not session.up_to_date(batch.tick)
+
+    async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
+        """Wait for a batch."""
+        seconds = self._consumer.poll_interval
+        await session.wait(waker, seconds, for_tick=self._consumer.min_lag is None)
+
+    async def done(self, batch: AsyncBatch) -> None:
+        """Note that a batch was finished."""
+        self._failures.reset()
+        self.target_losses.reset()
+
+    async def failed(self, batch: AsyncBatch, error: Exception) -> None:
+        """Note that a batch was rolled back. Raises errors that waiting does not cure."""
+
+    def pause(self, batch: AsyncBatch) -> float:
+        """Return the seconds until a failed batch is retried."""
+        return self._failures.pause()
+
+    async def disconnect(self) -> None:
+        """Close the connection to a target; the next use opens it again."""
+
+    async def leave(self, session: AsyncSession) -> None:
+        """Clean up when `run` ends without an error."""
+
+    async def close(self, session: AsyncSession) -> None:
+        """Clean up in any case."""
+
+    def _statement(self) -> tuple[bytes, list[Any]]:
+        consumer = self._consumer
+        return next_batch(
+            consumer.queue,
+            consumer.consumer,
+            consumer.batch_size,
+            consumer.min_lag,
+            consumer.event_types,
+        )
+
+    def _made(self, **values: Any) -> AsyncBatch:
+        return AsyncBatch(**values)
+
+
+class AsyncLoop:
+    """One run of a consumer."""
+
+    def __init__(
+        self,
+        consumer: AsyncHooks,
+        batches: AsyncBatches,
+        session: AsyncSession,
+        waker: AsyncWaker,
+        *,
+        strict: bool,
+    ) -> None:
+        """With ``strict`` any error ends it."""
+        self._consumer = consumer
+        self._batches = batches
+        self._session = session
+        self._waker = waker
+        self._strict = strict
+        self._losses = Backoff(0.1, consumer.reconnect_cap)
+        #: A failure that lost its connection, to be recorded over the next one.
+        self._unnoted: tuple[AsyncBatch, Exception] | None = None
+
+    async def run(self, *, until_empty: bool) -> None:
+        """Process batches until the consumer is told to stop, or there are no more."""
+        consumer, session = self._consumer, self._session
+        new = await self._batches.join(await session.working())
+        logger.info(
+            "consumer %s %s",
+            consumer.consumer,
+            "registered and started" if new else "started",
+            extra=consumer.log_fields(),
+        )
+        while not consumer.stopping:
+            if await self.step():
+                continue
+            if until_empty:
+                break
+            # Ticks before the first LISTEN were not notified: poll once more.
+            if not await session.listen():
+                await self._batches.wait(session, self._waker)
+        await self._batches.leave(session)
+        logger.info("consumer %s stopped", consumer.consumer, extra=consumer.log_fields())
+
+    async def step(self) -> bool:
+        """Process a batch if there is one. False if it is time to wait for the next."""
+        consumer = self._consumer
+        try:
+            if not await consumer.wants_batch(await self._session.working()):
+                return False
+            batch = await self._batches.open(self._session, strict=self._strict)
+        except PgqError as error:
+            if self._strict or isinstance(error, PERMANENT):
+                raise
+            await self._reconnect(error)
+            return True
+        self._losses.reset()
+        if self._unnoted is not None:
+            await self._note_failure(*self._unnoted)
+        if batch is None:
+            return False
+        if consumer.max_lag is not None and batch.lag > consumer.max_lag:
+            await consumer.on_lag(batch.lag, batch)
+        try:
+            async with consumer.around_batch(batch, self._session.reading):
+                stats = await self._process(batch)
+        except Stopped:
+            # The batch stays open; its finished events are recorded.
+            return False
+        except Exception as error:
+            await self._note_failure(batch, error)
+            if self._strict:
+                raise
+            await self._failed(batch, error)
+            return True
+        await self._batches.done(batch)
+        logger.debug(
+            "batch %s done: %s events in %.3f s",
+            batch.id,
+            stats.events,
+            stats.seconds,
+            extra=consumer.log_fields(batch)
+            | {
+                "events": stats.events,
+                "retried": stats.retried,
+                "dead_letters": stats.dead_letters,
+                "seconds": stats.seconds,
+            },
+        )
+        await consumer.on_batch(stats)
+        return self._batches.more(self._session, batch)
+
+    async def _process(self, batch: AsyncBatch) -> BatchStats:
+        """Process and finish a batch in one transaction."""
+        started = monotonic()
+        conn = await self._session.working()
+        try:
+            try:
+                await self._transact(conn, batch)
+            except RunInPieces:
+                await batch.start_over(in_pieces=True)
+            # Outside of the `except`: the error would be the context of every later one.
+            if batch.in_pieces:
+                await self._transact(conn, batch)
+        finally:
+            await batch.close()
+        return BatchStats(
+            queue=batch.queue,
+            consumer=batch.consumer,
+            batch_id=batch.id,
+            tick_id=batch.tick,
+            events=batch.events_read,
+            retried=batch.retried,
+            dead_letters=batch.retries.dead_letters,
+            seconds=monotonic() - started,
+            lag=batch.lag,
+        )
+
+    async def _transact(self, conn: AsyncBatchConnection, batch: AsyncBatch) -> None:
+        async with conn.batch():
+            await self._consumer.process_batch(conn, batch)
+            if not batch.retries:
+                await conn.forgo_transaction()
+            await batch.finish(conn)
+
+    # --- failures
+
+    async def _failed(self, batch: AsyncBatch, error: Exception) -> None:
+        """Log a failed batch, and pause."""
+        await self._batches.failed(batch, error)
+        if self._session.lost or self._batches.target_lost:
+            await self._reconnect(error, batch)
+            return
+        fields = self._consumer.log_fields(batch)
+        if isinstance(error, LeaseLost):
+            logger.warning("batch %s was rolled back: %s", batch.id, error.message, extra=fields)
+            return
+        pause = self._batches.pause(batch)
+        event_id = blamed(error)
+        logger.error(
+            "batch %s of consumer %s on queue %s failed%s and was rolled back; again in %.1f s: %s",
+            batch.id,
+            batch.consumer,
+            batch.queue,
+            "" if event_id is None else f" at event {event_id}",
+            pause,
+            in_short(error),
+            exc_info=error,
+            extra=fields | {"pause": pause} | ({} if event_id is None else {"event_id": event_id}),
+        )
+        await self._consumer.on_error(error, batch)
+        if self._batches.pauses:
+            await self._sleep(pause)
+
+    async def _reconnect(self, error: Exception, batch: AsyncBatch | None = None) -> None:
+        """Close the connections that broke, and pause; the next use opens them again."""
+        if self._batches.target_lost and not self._session.lost:
+            what, losses = "lost the target database", self._batches.target_losses
+        else:
+            away = self._session.lost or isinstance(error, ConnectionFailed)
+            what, losses = "lost the database" if away else "got no batch", self._losses
+            await self._session.close()
+        await self._batches.disconnect()
+        pause = losses.pause()
+        logger.warning(
+            "consumer %s %s: %s; again in %.1f s",
+            self._consumer.consumer,
+            what,
+            str(error).partition("\n")[0],
+            pause,
+            extra=self._consumer.log_fields(batch) | {"pause": pause},
+        )
+        await self._consumer.on_error(error, batch)
+        await self._sleep(pause)
+
+    async def _note_failure(self, batch: AsyncBatch, error: Exception) -> None:
+        """Record the failure for ``pgqpy status``, if possible: the batch is rolled back
+        already."""
+        self._unnoted = None
+        if isinstance(error, BatchLost | LeaseLost) or not batch.is_of_queue:
+            # Another worker has the batch; or the queue has no such batch.
+            return
+        if self._session.lost:
+            self._unnoted = batch, error
+            return
+        try:
+            conn = await self._session.working()
+            encoding = conn.info.parameter_status("server_encoding") or ""
+            reason = storable(in_short(error)[:_MOST_OF_AN_ERROR], encoding)
+            await conn.execute(_NOTE_FAILURE, (batch.id, reason, blamed(error)))
+        except (psycopg.Error, PgqError) as impossible:
+            # The role lacks the right, or the queue is one of PgQ itself.
+            logger.debug(
+                "batch %s: its failure cannot be noted: %s",
+                batch.id,
+                str(impossible).partition("\n")[0],
+                extra=self._consumer.log_fields(batch),
+            )
+
+    async def _sleep(self, seconds: float) -> None:
+        """Wait, unless stopped."""
+        if not self._consumer.stopping:
+            await self._waker.wait(seconds)
+
+
+_NOTE_FAILURE = b"select pgq.note_failure(%s, %s, %s)"
+_MOST_OF_AN_ERROR = 1_000
