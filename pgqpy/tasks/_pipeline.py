@@ -185,16 +185,12 @@ class Pipeline:
                 hint=f"Return a list of {_listed(station.targets)}, or of To(station, payload).",
             )
         inherited = {
-            "payload": task.payload,
-            "headers": task.headers,
-            "priority": task.priority,
-            "order_key": task.order_key,
+            name: getattr(task, name) for name in ("payload", "headers", "priority", "order_key")
         }
+        # A new task has neither attempts nor an error.
+        fresh = {"attempts", "error"}
         changes = [self._chosen(station, each) for each in value]
-        return [
-            inherited | {key: change[key] for key in change if key not in ("attempts", "error")}
-            for change in changes
-        ]
+        return [inherited | {k: v for k, v in each.items() if k not in fresh} for each in changes]
 
     def _chosen(self, station: Station, value: Any) -> dict[str, Any]:
         """Return the changes of a task that goes to one of a station's targets."""
@@ -230,19 +226,16 @@ class Pipeline:
                     raise self._unknown(
                         f"station {station.name!r} leads to {target!r}, which is no station"
                     )
-        forward = {name: station.targets for name, station in self._stations.items()}
-        missed = self._stations.keys() - _reached(self.start, forward)
+        targets = {name: set(station.targets) for name, station in self._stations.items()}
+        missed = targets.keys() - _reached(self.start, targets)
         if missed:
             raise InvalidPipeline(
                 f"no task ever comes to {_listed(missed)} of pipeline {self.name!r}",
                 hint="Lead there from another station, or name it as a start.",
             )
-        backward: dict[str, list[str]] = {name: [] for name in self._stations}
-        for name, targets in forward.items():
-            for target in targets:
-                backward[target].append(name)
-        sinks = [name for name, targets in forward.items() if not targets]
-        trapped = self._stations.keys() - _reached(sinks, backward)
+        sources = {name: {each for each in targets if name in targets[each]} for name in targets}
+        sinks = [name for name in targets if not targets[name]]
+        trapped = targets.keys() - _reached(sinks, sources)
         if trapped:
             raise InvalidPipeline(
                 f"no task that comes to {_listed(trapped)} ever leaves pipeline {self.name!r}",
@@ -300,15 +293,13 @@ def _several(station: str, to: Sequence[str]) -> tuple[str, ...]:
     return tuple(to)
 
 
-def _reached(start: Iterable[str], ways: Mapping[str, Sequence[str]]) -> set[str]:
+def _reached(start: Iterable[str], ways: Mapping[str, set[str]]) -> set[str]:
     """Return all stations reached from the start, itself included."""
     reached: set[str] = set()
-    ahead = list(start)
+    ahead = set(start)
     while ahead:
-        name = ahead.pop()
-        if name not in reached:
-            reached.add(name)
-            ahead += ways[name]
+        reached |= ahead
+        ahead = set[str]().union(*(ways[name] for name in ahead)) - reached
     return reached
 
 
