@@ -324,8 +324,8 @@ class Interruptible:
         """Do nothing."""
 
 
-class Crew:
-    """Calls that run concurrently in threads, at most ``most``. `check` raises the first error."""
+class Slots:
+    """Concurrency slots: at most ``most`` calls run in threads. `check` raises the first error."""
 
     def __init__(self, most: int, ended: Callable[[], None]) -> None:
         """``ended`` is called whenever a call has ended."""
@@ -358,8 +358,8 @@ class Crew:
         self._pool.shutdown()
 
 
-class AsyncCrew:
-    """Calls that run concurrently in tasks. `close` cancels those that still run."""
+class AsyncSlots:
+    """Concurrency slots: calls that run in tasks. `close` cancels those that still run."""
 
     def __init__(self, most: int, ended: Callable[[], None]) -> None:
         self._ended = ended

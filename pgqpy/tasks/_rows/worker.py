@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import Crew, Waker
+from pgqpy._runtime.acompat import Slots, Waker
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
@@ -178,7 +178,7 @@ class TableWorker(Stoppable):
         marks = TableMarks()
         executors = [RowExecutor(settings, self, marks) for _ in range(self.concurrency)]
         with self._running(handle_signals=handle_signals) as waker:
-            slots = Crew(self.concurrency, waker.wake)
+            slots = Slots(self.concurrency, waker.wake)
             try:
                 table = executors[0].table()
                 if self.listen and table.signal is not None and not until_empty:
@@ -204,7 +204,7 @@ class TableWorker(Stoppable):
     def _work(
         self,
         executors: list[RowExecutor],
-        slots: Crew,
+        slots: Slots,
         waker: Waker,
         *,
         until_empty: bool,
@@ -240,7 +240,7 @@ class TableWorker(Stoppable):
             self._notifier.wait(waker, max(seconds, 0))
 
 
-def _all_done(slots: Crew, waker: Waker) -> None:
+def _all_done(slots: Slots, waker: Waker) -> None:
     while slots:
         waker.wait(1)
     slots.check()

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.acompat import AsyncCrew, AsyncWaker
+from pgqpy._runtime.acompat import AsyncSlots, AsyncWaker
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
@@ -179,7 +179,7 @@ class AsyncTableWorker(AsyncStoppable):
         marks = TableMarks()
         executors = [AsyncRowExecutor(settings, self, marks) for _ in range(self.concurrency)]
         async with self._running(handle_signals=handle_signals) as waker:
-            slots = AsyncCrew(self.concurrency, waker.wake)
+            slots = AsyncSlots(self.concurrency, waker.wake)
             try:
                 table = await executors[0].table()
                 if self.listen and table.signal is not None and not until_empty:
@@ -205,7 +205,7 @@ class AsyncTableWorker(AsyncStoppable):
     async def _work(
         self,
         executors: list[AsyncRowExecutor],
-        slots: AsyncCrew,
+        slots: AsyncSlots,
         waker: AsyncWaker,
         *,
         until_empty: bool,
@@ -241,7 +241,7 @@ class AsyncTableWorker(AsyncStoppable):
             await self._notifier.wait(waker, max(seconds, 0))
 
 
-async def _all_done(slots: AsyncCrew, waker: AsyncWaker) -> None:
+async def _all_done(slots: AsyncSlots, waker: AsyncWaker) -> None:
     while slots:
         await waker.wait(1)
     slots.check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from time import monotonic
 
-from pgqpy._runtime.acompat import Crew, Waker
+from pgqpy._runtime.acompat import Slots, Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.log import logger
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
@@ -44,7 +44,7 @@ class Loop:
             listen_dsn = settings.database.listen_dsn
             self._notifier = Notifier(listen_dsn, "pgq_task", settings.queues, "tasks")
         #: The concurrency slots that work.
-        self._slots = Crew(settings.concurrency, waker.wake)
+        self._slots = Slots(settings.concurrency, waker.wake)
         #: Outcomes that the server may not know yet.
         self._uncompleted: list[Completion] = []
         self._completed_at = 0.0

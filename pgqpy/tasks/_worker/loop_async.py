@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from time import monotonic
 
-from pgqpy._runtime.acompat import AsyncCrew, AsyncWaker
+from pgqpy._runtime.acompat import AsyncSlots, AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.log import logger
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
@@ -41,7 +41,7 @@ class AsyncLoop:
             listen_dsn = settings.database.listen_dsn
             self._notifier = AsyncNotifier(listen_dsn, "pgq_task", settings.queues, "tasks")
         #: The concurrency slots that work.
-        self._slots = AsyncCrew(settings.concurrency, waker.wake)
+        self._slots = AsyncSlots(settings.concurrency, waker.wake)
         #: Outcomes that the server may not know yet.
         self._uncompleted: list[Completion] = []
         self._completed_at = 0.0
