@@ -35,7 +35,8 @@ test: packages-test $(VENV)/.installed-dev ## ruff, mypy, and the suite on every
 	    --pg 18 $$(test -x $(PG15) && echo --pg 15) --pg-few 16 $(if $(call given,T),$(T))
 
 quick: $(VENV)/.installed-dev lint types ## after each change: ruff, mypy, unit tests and a cross-section of the others, in a minute
-	$(BIN)/pytest --numprocesses $$(nproc) --maxprocesses 4 --dist worksteal -m "(unit or smoke) and not slow"
+	$(BIN)/pytest --numprocesses $$(nproc) --maxprocesses 4 --dist worksteal \
+	    -m "(unit or smoke) and not slow" tests/unit tests/integration tests/migration
 
 bench: packages-bench $(VENV)/.installed-bench ## measure, and write docs/benchmarks.md; ONLY=insert for one, QUICK=1 to see that it works
 	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS)

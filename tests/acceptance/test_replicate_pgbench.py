@@ -31,11 +31,12 @@ CHECKSUM = "select count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) from
 
 @contextmanager
 def pgbench(server: Server, dsn: str) -> Iterator[subprocess.Popen[str]]:
-    """Run pgbench at its full rate within the block; afterwards its transactions have ended."""
+    """Run pgbench within the block; afterwards its transactions have ended."""
     process = subprocess.Popen(
         [
             *(str(server.bin_dir / "pgbench"), "--no-vacuum", "--client=4", "--jobs=1"),
-            *("--time=100000", "--protocol=prepared", dsn),
+            # Not at its full rate, which would leave no processor to the others.
+            *("--rate=400", "--time=100000", "--protocol=prepared", dsn),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

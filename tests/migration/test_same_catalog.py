@@ -15,7 +15,7 @@ from tests.fixtures.fix_db import Connect, Connection
 
 from .catalog import catalog, data
 
-pytestmark = pytest.mark.smoke
+pytestmark = [pytest.mark.smoke, pytest.mark.slow]
 
 Install = Callable[[str], None]
 

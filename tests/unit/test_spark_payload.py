@@ -331,6 +331,7 @@ def test_no_events_are_no_rows() -> None:
     assert decode("a int, b array<date>, ev_key array<string>") == []
 
 
+@pytest.mark.slow
 def test_a_payload_of_50_megabytes_and_its_neighbours_are_decoded() -> None:
     large = "x" * 50_000_000
     for others in (1, MANY):

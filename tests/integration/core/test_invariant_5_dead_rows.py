@@ -38,6 +38,7 @@ def dead_rows(conn: Connection) -> dict[str, int]:
     )
 
 
+@pytest.mark.slow
 def test_neither_events_nor_ticks_nor_positions_are_ever_updated_or_deleted(
     conn: Connection, queue: str
 ) -> None:
@@ -49,6 +50,7 @@ def test_neither_events_nor_ticks_nor_positions_are_ever_updated_or_deleted(
     assert sum(died.values()) < CYCLES / 4, died
 
 
+@pytest.mark.slow
 def test_a_transaction_that_stays_open_does_not_let_the_metadata_grow(
     conn: Connection, connect: Connect, queue: str
 ) -> None:
