@@ -26,7 +26,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
-    """One database to serve. All times are in seconds."""
+    """A database to serve. Times are in seconds."""
 
     name: str
     dsn: str

@@ -27,7 +27,7 @@ _LOCKS: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class ForeignLock:
-    """One lock, and its holder: a session, or a prepared transaction (``pid`` is None)."""
+    """A lock with its holder: a session, or a prepared transaction (``pid`` is None)."""
 
     pid: int | None
     holder: str
@@ -35,12 +35,12 @@ class ForeignLock:
     lock: str
 
     def __str__(self) -> str:
-        who = (
+        holder = (
             f"prepared transaction {self.holder!r} of {self.role}"
             if self.pid is None
             else f"session {self.pid} of {self.role} ({self.holder or 'no name'})"
         )
-        return f"{who}, which has no role of pgq, holds up {self.lock}"
+        return f"{holder}, which has no role of pgq, holds up {self.lock}"
 
     @property
     def remedy(self) -> str:
@@ -59,7 +59,7 @@ class ForeignLocks:
         self._said: set[ForeignLock] = set()
 
     async def look(self, connection: Connection) -> list[ForeignLock]:
-        """Those that are held now."""
+        """Return the locks that are held now."""
         rows = await (await connection.execute(_LOCKS)).fetchall()
         held = [ForeignLock(*row) for row in rows]
         self._failures.see_foreign([str(lock) for lock in held])

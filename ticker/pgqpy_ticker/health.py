@@ -45,7 +45,7 @@ class Pulse:
         self.at = now
 
     def healthy(self, now: float, within: float) -> bool:
-        """Whether it ticks or stands by, and no other duty of a leader fails."""
+        """Return whether it ticks or stands by, and no other duty of a leader fails."""
         return (
             self.state is not State.AWAY
             and now - self.at <= within

@@ -15,7 +15,7 @@ from pgqpy_ticker.trouble import Setbacks, one_line
 
 
 class Job(Protocol):
-    """One duty for one database."""
+    """A duty for one database."""
 
     name: str
 

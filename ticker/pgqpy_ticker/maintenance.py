@@ -28,7 +28,7 @@ _PARTS: LiteralString = "select pg_catalog.parse_ident(%s)"
 
 
 class Maintenance:
-    """One pass over all operations, on a connection that is closed after the pass."""
+    """A pass over all operations, on a connection that is closed after the pass."""
 
     name = "maintenance"
 

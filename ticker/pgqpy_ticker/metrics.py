@@ -20,7 +20,7 @@ _MAINTENANCE_BUCKETS = (0.001, 0.01, 0.1, 1, 10, 60, 600)
 
 
 class Metrics:
-    """All metrics of one daemon."""
+    """Metrics of a daemon."""
 
     def __init__(self) -> None:
         registry = CollectorRegistry()

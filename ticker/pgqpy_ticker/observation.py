@@ -36,7 +36,7 @@ class OpenTransaction:
     """
 
     kind: str
-    who: str
+    holder: str
     age: float
     database: str | None = None
     role: str | None = None
@@ -44,7 +44,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One observation of everything."""
+    """An observation of the whole database."""
 
     queues: tuple[QueueSeen, ...]
     consumers: tuple[ConsumerSeen, ...]

@@ -37,7 +37,7 @@ _CONSUMERS: LiteralString = """
 # the running transactions of the whole cluster. Of other roles' sessions, a role without
 # pg_read_all_stats sees that there is an id, but neither state nor age.
 _TRANSACTIONS: LiteralString = """
-    select 'prepared' as kind, gid as who,
+    select 'prepared' as kind, gid as holder,
            extract(epoch from clock_timestamp() - prepared)::float8 as age,
            database::text, owner::text, transaction::text
     from pg_catalog.pg_prepared_xacts
@@ -57,7 +57,7 @@ _MOST = 1000
 
 
 class Observe:
-    """One observation, stored for the metrics; it warns once of each transaction grown old."""
+    """Stores an observation for the metrics; warns once of each old transaction."""
 
     name = "observe"
 
@@ -107,28 +107,28 @@ class Observe:
             OpenTransaction(
                 # The wall clock may have been set back since it began.
                 kind,
-                who,
+                holder,
                 max(now - self._first_seen[xid], age or 0.0),
                 database,
                 role,
             )
-            for kind, who, age, database, role, xid in rows
+            for kind, holder, age, database, role, xid in rows
         ]
 
     def _warn(self, old: list[OpenTransaction]) -> None:
-        current = {(t.kind, t.who) for t in old}
+        current = {(t.kind, t.holder) for t in old}
         for transaction in old:
-            if (transaction.kind, transaction.who) not in self._warned:
+            if (transaction.kind, transaction.holder) not in self._warned:
                 self._log.warning(
                     "an old transaction holds up rotation",
                     extra={
                         "kind": transaction.kind,
-                        "who": transaction.who,
+                        "holder": transaction.holder,
                         "age": transaction.age,
                         "in_database": transaction.database,
                         "role": transaction.role,
                     },
                 )
-        for kind, who in self._warned - current:
-            self._log.info("an old transaction has ended", extra={"kind": kind, "who": who})
+        for kind, holder in self._warned - current:
+            self._log.info("an old transaction has ended", extra={"kind": kind, "holder": holder})
         self._warned = current

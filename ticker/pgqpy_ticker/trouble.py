@@ -144,5 +144,5 @@ class Setbacks:
 
     @property
     def rested(self) -> bool:
-        """Whether nothing has failed for as long as the longest pause."""
+        """Return whether nothing has failed for as long as the longest pause."""
         return time.monotonic() - self._last > self._backoff.cap

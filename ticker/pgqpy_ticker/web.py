@@ -16,7 +16,7 @@ from pgqpy_ticker.config import address
 from pgqpy_ticker.metrics import CONTENT_TYPE
 
 Health = Callable[[], tuple[bool, dict[str, object]]]
-"""Whether all is well, and the report on each database."""
+"""Return whether all is well, and the report on each database."""
 
 
 class Endpoint:

@@ -273,13 +273,13 @@ def test_an_old_prepared_transaction_is_reported_by_age_and_when_it_ends(
     conn.execute("select pgq.insert_event(%s, 'type', 'data')", [queue])
     conn.execute("prepare transaction 'forgotten'")
     daemon = start_ticker(dsn, top=HTTP, old_transaction=0.001, **QUICK)
-    line = daemon.hear("an old transaction holds up rotation", who="forgotten")
+    line = daemon.hear("an old transaction holds up rotation", holder="forgotten")
     assert (line["kind"], line["level"]) == ("prepared", "warning")
     age = metric(daemon, "pgqpy_oldest_transaction_seconds", kind="prepared")
     assert age is not None
     assert age > 0
     conn.execute("rollback prepared 'forgotten'")
-    daemon.hear("an old transaction has ended", who="forgotten")
+    daemon.hear("an old transaction has ended", holder="forgotten")
 
 
 def test_a_session_idle_in_transaction_is_reported_if_it_has_written(
@@ -289,9 +289,9 @@ def test_a_session_idle_in_transaction_is_reported_if_it_has_written(
     reader.execute("select 1")
     writer.execute("select txid_current()")
     daemon = start_ticker(dsn, old_transaction=0.001, **QUICK)
-    line = daemon.hear("an old transaction holds up", who=f"pid {writer.info.backend_pid}")
+    line = daemon.hear("an old transaction holds up", holder=f"pid {writer.info.backend_pid}")
     assert line["kind"] == "idle"
-    assert not daemon.said("an old transaction holds up", who=f"pid {reader.info.backend_pid}")
+    assert not daemon.said("an old transaction holds up", holder=f"pid {reader.info.backend_pid}")
 
 
 @pytest.mark.smoke
