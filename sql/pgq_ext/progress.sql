@@ -143,44 +143,35 @@ as $$
 --      p           - the tracker's state
 --      i_event, i_retry, i_time    - the event; null for any time
 declare
-    even    boolean;
+    cur     int4;
     is_here boolean;
 begin
     for attempt in 1..2 loop
-        even := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') % 2 = 0;
+        cur := pg_catalog.pg_sequence_last_value('pgq_ext.log_seq') % 2;
         -- The events are in the same table as the row that began the batch. Look for the row first: rotation carries
         -- both over together.
-        if even then
+        if cur = 0 then
             perform from pgq_ext.progress_0 where prg_tracker = p.prg_tracker and prg_nr = p.prg_event_nr;
         else
             perform from pgq_ext.progress_1 where prg_tracker = p.prg_tracker and prg_nr = p.prg_event_nr;
         end if;
         is_here := found;
-        if even then
-            perform from pgq_ext.event_0
-             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
-               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
-        else
-            perform from pgq_ext.event_1
-             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
-               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
-        end if;
-        if found then
-            return true;
-        end if;
+        for n in 0..1 loop
+            if (cur + n) % 2 = 0 then
+                perform from pgq_ext.event_0
+                 where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
+                   and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
+            else
+                perform from pgq_ext.event_1
+                 where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
+                   and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
+            end if;
+            if found then
+                return true;
+            end if;
+            exit when is_here;
+        end loop;
         exit when is_here;
-        if even then
-            perform from pgq_ext.event_1
-             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
-               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
-        else
-            perform from pgq_ext.event_0
-             where evt_tracker = p.prg_tracker and evt_nr = p.prg_event_nr and evt_id = i_event and evt_retry = i_retry
-               and (evt_time = coalesce(i_time, evt_time) or evt_time = '-infinity');
-        end if;
-        if found then
-            return true;
-        end if;
     end loop;
     perform pgq_ext._check_snapshot();
     return false;

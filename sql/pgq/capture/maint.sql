@@ -71,7 +71,7 @@ create or replace function pgq._capture_refuse_drop(i_queue_name text, i_force b
 returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
--- Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no one could write to these
+-- Refuses, for pgq.drop_queue(), to drop a queue that tables are captured into: otherwise no role could write to these
 -- tables.
 -- Parameters:
 --      i_force         - the caller has released the tables that it may release

@@ -121,7 +121,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 -- Refuses anything but a condition over the columns of events. The condition runs with the rights of the caller anyway;
 -- this check keeps it inside the query that it is put into.
--- Errors: PQ011 it is none
+-- Errors: PQ011 it is not such a condition
 begin
     if pgq._expression_tokens(i_condition) is null then
         raise exception using errcode = 'PQ011',

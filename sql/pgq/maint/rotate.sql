@@ -161,7 +161,7 @@ declare
     n       int4 := 0;
     used    boolean;
 begin
-    -- In one function: most of it are the three statements that carry rows over.
+    -- In one function: most of it is the statements that carry rows over.
     perform pgq._require_read_committed('rotation');
     for l in select * from pgq.log order by log_name for update loop
         if l.log_rotations <> pg_sequence_last_value(l.log_seq) then

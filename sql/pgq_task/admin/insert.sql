@@ -33,7 +33,7 @@ declare
     v_lanes     int4[];
     v_conflicts jsonb;
 begin
-    -- In one function: most of it are two statements in a loop.
+    -- In one function: most of it is two statements in a loop.
     perform pgq_task._require_insert(array(select distinct v ->> 'queue' from jsonb_array_elements(i_inserts) v));
     perform pgq_task._require_named_once(array(select (v ->> 'id')::bigint from jsonb_array_elements(i_inserts) v), 'inserted');
     select c.id into v_chosen
