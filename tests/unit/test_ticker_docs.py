@@ -8,8 +8,7 @@ from pathlib import Path
 
 from pgqpy_ticker import Config, Database
 from pgqpy_ticker.lead import LOCK
-from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.observation import Observation
+from pgqpy_ticker.metrics import Metrics, Observation
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ticker.md").read_text()
 

@@ -13,7 +13,7 @@ import pytest
 
 from pgqpy_ticker import logs
 from pgqpy_ticker.failures import Failures, Operation
-from pgqpy_ticker.jobs import Sturdy, alongside, repeat
+from pgqpy_ticker.jobs import Supervised, alongside, repeat
 from pgqpy_ticker.metrics import Metrics
 
 
@@ -107,7 +107,7 @@ def test_a_sturdy_job_survives_its_failure_counts_it_and_starts_afresh(
     async def scenario() -> Counting:
         job = Counting(failure)
         job.noticed = lambda: seen.extend(failures.now)
-        async with alongside(Sturdy(job, "shop", failures)):
+        async with alongside(Supervised(job, "shop", failures)):
             await job.many.wait()
         return job
 

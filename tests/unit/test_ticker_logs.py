@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgqpy_ticker import logs
-from pgqpy_ticker.trouble import Setbacks
+from pgqpy_ticker.problem import FailureLog
 
 
 @pytest.fixture(autouse=True)
@@ -85,51 +85,51 @@ def test_lines_below_the_level_are_left_out() -> None:
 
 def test_a_lasting_trouble_is_two_lines_its_beginning_and_its_end() -> None:
     stream, log = lines("json")
-    setbacks = Setbacks(log, 1.0, 64.0)
-    setbacks.over("back")
+    setbacks = FailureLog(log, 1.0, 64.0)
+    setbacks.recovered("back")
     for _ in range(100):
-        setbacks.complain("away")
-    setbacks.over("back")
-    setbacks.over("back")
+        setbacks.failed("away")
+    setbacks.recovered("back")
+    setbacks.recovered("back")
     said = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
     assert said == ["away", "back"]
 
 
 def test_another_trouble_is_told_although_the_first_is_not_over() -> None:
     stream, log = lines("json")
-    setbacks = Setbacks(log, 1.0, 64.0)
+    setbacks = FailureLog(log, 1.0, 64.0)
     for message in ("refused", "refused", "starting up", "refused"):
-        setbacks.complain(message)
+        setbacks.failed(message)
     said = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
     assert said == ["refused", "starting up", "refused"]
 
 
 def test_a_trouble_whose_numbers_change_is_the_same() -> None:
     stream, log = lines("json")
-    setbacks = Setbacks(log, 1.0, 64.0)
+    setbacks = FailureLog(log, 1.0, 64.0)
     for number in range(10):
-        setbacks.complain(f"this cluster is at {number}")
+        setbacks.failed(f"this cluster is at {number}")
     assert len(stream.getvalue().splitlines()) == 1
 
 
 def test_what_works_and_fails_by_turns_is_tried_ever_more_rarely() -> None:
     stream, log = lines("json")
-    setbacks = Setbacks(log, 1.0, 64.0)
+    setbacks = FailureLog(log, 1.0, 64.0)
     pauses = []
     for _ in range(7):
-        setbacks.complain("away")
+        setbacks.failed("away")
         pauses.append(setbacks.pause())
-        setbacks.over("back")
+        setbacks.recovered("back")
     assert all(later > earlier for earlier, later in itertools.pairwise(pauses))
     assert len(stream.getvalue().splitlines()) == 14
 
 
 def test_after_a_time_without_failure_pauses_begin_anew() -> None:
     _, log = lines("json")
-    setbacks = Setbacks(log, 0.001, 0.004)
+    setbacks = FailureLog(log, 0.001, 0.004)
     for _ in range(5):
         longest = setbacks.pause()
     while not setbacks.rested:
-        setbacks.over("back")
-    setbacks.over("back")
+        setbacks.recovered("back")
+    setbacks.recovered("back")
     assert setbacks.pause() < longest / 2

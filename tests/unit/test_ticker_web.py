@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from pgqpy_ticker.health import Pulse, State
-from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.observation import ConsumerSeen, Observation, OpenTransaction, QueueSeen
+from pgqpy_ticker.metrics import ConsumerSeen, Metrics, Observation, OpenTransaction, QueueSeen
 from pgqpy_ticker.web import Endpoint
 
 SEEN = Observation(

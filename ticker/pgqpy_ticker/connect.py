@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import LiteralString, TypeAlias
 
@@ -14,7 +14,7 @@ from psycopg.rows import TupleRow
 
 from pgqpy._runtime.session_settings import ENCODING, SETTINGS
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.trouble import Unanswered
+from pgqpy_ticker.problem import Unanswered
 
 Connection: TypeAlias = AsyncConnection[TupleRow]
 
@@ -115,3 +115,30 @@ def silence_limit(database: Database) -> float:
 def milliseconds(seconds: float) -> str:
     """Format seconds for the server's time settings."""
     return str(max(1, round(seconds * 1000)))
+
+
+class JobConnection:
+    """A job's own connection: opened when first needed, and reopened after it broke.
+
+    So a long operation does not delay the ticks, and a refused connection does not end the lead.
+    """
+
+    def __init__(self, database: Callable[[], Database]) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+
+    async def get(self) -> Connection:
+        """Return it, opened if need be."""
+        if self._connection is None or self._connection.closed:
+            database = self._database()
+            self._connection = await connect(
+                database,
+                application_name="pgqpy ticker jobs",
+                lock_timeout=milliseconds(database.maintenance_lock_timeout),
+            )
+        return self._connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None

@@ -52,18 +52,18 @@ class Daemon:
         loop.add_signal_handler(signal.SIGTERM, stop.set)
         loop.add_signal_handler(signal.SIGINT, stop.set)
         loop.add_signal_handler(signal.SIGHUP, reload.set)
-        duties = [asyncio.create_task(self._reload_on(reload))]
+        jobs = [asyncio.create_task(self._reload_on(reload))]
         if self._systemd.watchdog is not None:
-            duties.append(asyncio.create_task(self._show_life(self._systemd.watchdog / 2)))
+            jobs.append(asyncio.create_task(self._show_life(self._systemd.watchdog / 2)))
         try:
             self._open_endpoint(self.config)
             await self._serve(self.config.databases)
-            duties.append(asyncio.create_task(self._tell_ready()))
+            jobs.append(asyncio.create_task(self._tell_ready()))
             await stop.wait()
             self._log.info("stopping")
             self._systemd.stopping()
         finally:
-            await _cancel(*duties)
+            await _cancel(*jobs)
             await self._serve(())
             self._close_endpoint()
         self._log.info("stopped")

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import LiteralString
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.link import Link
+from pgqpy_ticker.connect import JobConnection
 from pgqpy_ticker.metrics import Metrics
 
 _MOVE: LiteralString = (
@@ -35,8 +35,10 @@ class Delayed:
 
     name = "delayed"
 
-    def __init__(self, link: Link, database: Callable[[], Database], metrics: Metrics) -> None:
-        self._link = link
+    def __init__(
+        self, connection: JobConnection, database: Callable[[], Database], metrics: Metrics
+    ) -> None:
+        self._connection = connection
         self._database = database
         self._metrics = metrics
         self._news = asyncio.Event()
@@ -53,7 +55,7 @@ class Delayed:
     async def run(self) -> float:
         database = self._database()
         self._news.clear()
-        connection = await self._link.connection()
+        connection = await self._connection.get()
         row = await (await connection.execute(_MOVE)).fetchone()
         assert row is not None
         moved, next_due = row
@@ -69,4 +71,4 @@ class Delayed:
         return SHORTEST
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._connection.close()

@@ -1,9 +1,9 @@
-"""Failed duties of the leader other than ticks: kept here, shown by /healthz and the metrics, and
+"""Failed jobs of the leader other than ticks: kept here, shown by /healthz and the metrics, and
 recorded in the database for `pgqpy status`.
 
 Obstacles by roles without rights of ours are kept, too: maintenance that is not run, because such
 roles named it, and locks. They are shown in the same places, but make nothing unhealthy by
-themselves, or every such role could. A duty that fails because of them does.
+themselves, or every such role could. A job that fails because of them does.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from typing import LiteralString, TypeAlias
 
-from pgqpy_ticker.link import Link
+from pgqpy_ticker.connect import JobConnection
 from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.trouble import gist
+from pgqpy_ticker.problem import gist
 
 Operation: TypeAlias = tuple[str, str | None]
-"""A chore, or a maintenance operation with its argument."""
+"""A job, or a maintenance operation with its argument."""
 
 REFUSED = "pgq.maint_refused"
 """Stands in pgq.maint_operations() for what is not run; its argument says what, and why."""
@@ -103,8 +103,8 @@ class Note:
 
     name = "note failures"
 
-    def __init__(self, link: Link, failures: Failures) -> None:
-        self._link = link
+    def __init__(self, connection: JobConnection, failures: Failures) -> None:
+        self._connection = connection
         self._failures = failures
         self._noted: dict[Operation, str] | None = None
 
@@ -112,7 +112,7 @@ class Note:
         while self._noted == self._failures.noted():
             self._failures.changed.clear()
             await self._failures.changed.wait()
-        connection = await self._link.connection()
+        connection = await self._connection.get()
         failing = self._failures.noted()
         await connection.execute(
             _NOTE,
@@ -123,8 +123,8 @@ class Note:
             ),
         )
         self._noted = failing
-        await self._link.close()
+        await self._connection.close()
         return 1.0
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._connection.close()

@@ -26,7 +26,7 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Pulse:
-    """The state, its reason, and the time of the worker's last duty in that state.
+    """The state, its reason, and the time of the worker's last heartbeat in that state.
 
     Other threads read it; each attribute is replaced as a whole.
     """
@@ -41,11 +41,11 @@ class Pulse:
         self.beat(time.monotonic())
 
     def beat(self, now: float) -> None:
-        """Record a done duty: a round of ticks, or an attempt to get the lead."""
+        """Record a heartbeat: a round of ticks, or an attempt to get the lead."""
         self.at = now
 
     def healthy(self, now: float, within: float) -> bool:
-        """Return whether it ticks or stands by, and no other duty of a leader fails."""
+        """Return whether it ticks or stands by, and no other job of a leader fails."""
         return (
             self.state is not State.AWAY
             and now - self.at <= within
@@ -57,7 +57,7 @@ class Pulse:
         report: dict[str, object] = {
             "state": self.state.value,
             "healthy": self.healthy(now, within),
-            "seconds_since_duty": round(now - self.at, 3),
+            "seconds_since_heartbeat": round(now - self.at, 3),
         }
         if self.reason:
             report["reason"] = self.reason

@@ -11,11 +11,11 @@ import psycopg
 
 from pgqpy_ticker.failures import Failures
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.trouble import Setbacks, one_line
+from pgqpy_ticker.problem import FailureLog, one_line
 
 
 class Job(Protocol):
-    """A duty for one database."""
+    """A job for one database."""
 
     name: str
 
@@ -38,7 +38,7 @@ async def repeat(job: Job) -> None:
         await job.close()
 
 
-class Sturdy:
+class Supervised:
     """A job that survives its errors: they are logged once, counted, and the job is retried."""
 
     def __init__(self, job: Job, database: str, failures: Failures) -> None:
@@ -46,25 +46,25 @@ class Sturdy:
         self._job = job
         self._failures = failures
         self._log = Log(database=database, job=job.name)
-        self._setbacks = Setbacks(self._log, 0.5, 60.0)
+        self._failure_log = FailureLog(self._log, 0.5, 60.0)
 
     async def run(self) -> float:
         try:
             delay = await self._job.run()
         except (psycopg.Error, OSError) as error:
-            self._setbacks.complain(f"{self.name} failed: {one_line(error)}")
+            self._failure_log.failed(f"{self.name} failed: {one_line(error)}")
             said = one_line(error)
         except Exception as error:
-            # Ticks must go on even if a chore has a bug; the log must show it.
+            # Ticks must go on even if a job has a bug; the log must show it.
             self._log.exception("%s failed", self.name)
             said = one_line(error)
         else:
-            self._setbacks.over(f"{self.name} works again")
+            self._failure_log.recovered(f"{self.name} works again")
             self._failures.mend((self.name, None))
             return delay
         self._failures.fail((self.name, None), said)
         await self._job.close()
-        return self._setbacks.pause()
+        return self._failure_log.pause()
 
     async def close(self) -> None:
         await self._job.close()

@@ -25,7 +25,7 @@ from pgqpy_ticker.connect import Connection, answering, connect, silence_limit
 from pgqpy_ticker.failures import Failures, Operation
 from pgqpy_ticker.foreign import LEAD, ForeignLocks
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.trouble import Pooled, SchemaMissing, SchemaPlanted, one_line
+from pgqpy_ticker.problem import Pooled, SchemaMissing, SchemaPlanted, one_line
 
 LOCK = (0x70677170, 1)
 """In pg_locks: classid 1885827440 (the letters pgqp), objid 1 (the ticker), objsubid 2."""

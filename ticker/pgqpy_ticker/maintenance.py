@@ -16,12 +16,11 @@ import psycopg
 from psycopg import sql
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.connect import Connection, JobConnection
 from pgqpy_ticker.failures import REFUSED, Failures, Operation
-from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.trouble import one_line
+from pgqpy_ticker.problem import one_line
 
 _OPERATIONS: LiteralString = "select func_name, func_arg from pgq.maint_operations()"
 _PARTS: LiteralString = "select pg_catalog.parse_ident(%s)"
@@ -34,13 +33,13 @@ class Maintenance:
 
     def __init__(
         self,
-        link: Link,
+        connection: JobConnection,
         database: Callable[[], Database],
         metrics: Metrics,
         log: Log,
         failures: Failures,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._database = database
         self._metrics = metrics
         self._log = log
@@ -49,7 +48,7 @@ class Maintenance:
         self._heard: Connection | None = None
 
     async def run(self) -> float:
-        connection = await self._connection()
+        connection = await self._session()
         listed = await (await connection.execute(_OPERATIONS)).fetchall()
         self._refuse([str(argument) for operation, argument in listed if operation == REFUSED])
         failed: set[Operation] = set()
@@ -64,7 +63,7 @@ class Maintenance:
         self._failing = failed
         if not failed:
             self._metrics.maintenance_began(self._database().name)
-        await self._link.close()
+        await self._connection.close()
         return self._database().maintenance_period
 
     def _refuse(self, reasons: list[str]) -> None:
@@ -78,10 +77,10 @@ class Maintenance:
                 self._log.info("maintenance refuses no more: %s", reason)
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._connection.close()
 
-    async def _connection(self) -> Connection:
-        connection = await self._link.connection()
+    async def _session(self) -> Connection:
+        connection = await self._connection.get()
         if connection is not self._heard:
             connection.add_notice_handler(self._notice)
             # Functions of users get that of the role or the database.
@@ -92,7 +91,7 @@ class Maintenance:
     async def _tried(self, operation: str, argument: str | None) -> bool:
         """Run an operation; return whether it succeeded."""
         # An operation that ends its session fails; the next one needs another session.
-        connection = await self._connection()
+        connection = await self._session()
         started = time.monotonic()
         try:
             await connection.execute(await self._statement(connection, operation, argument))

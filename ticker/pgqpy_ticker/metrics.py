@@ -6,12 +6,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from pgqpy_ticker.observation import Observation
+M = TypeVar("M", Counter, Gauge, Histogram)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,66 +21,109 @@ _ROUND_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 
 _MAINTENANCE_BUCKETS = (0.001, 0.01, 0.1, 1, 10, 60, 600)
 
 
+@dataclass(frozen=True, slots=True)
+class QueueSeen:
+    """A queue. Ages in seconds."""
+
+    name: str
+    tick_age: float
+    pending: int
+    rotations: int
+    rotation_age: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSeen:
+    """A consumer of a queue. Ages in seconds."""
+
+    queue: str
+    name: str
+    lag: float
+    last_seen: float
+    pending: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction with an id: rotation waits for it, wherever in the cluster it is.
+
+    ``kind`` is prepared, idle (in transaction), active, or hidden: our role may not see its state,
+    nor its start, and ``age`` counts from when we first noticed it.
+    """
+
+    kind: str
+    holder: str
+    age: float
+    database: str | None = None
+    role: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """An observation of the whole database."""
+
+    queues: tuple[QueueSeen, ...]
+    consumers: tuple[ConsumerSeen, ...]
+    transactions: tuple[OpenTransaction, ...]
+
+    def oldest(self) -> dict[str, float]:
+        """Return the age of the oldest transaction by kind; 0 if there is none, so alerts
+        resolve."""
+        ages = dict.fromkeys(("prepared", "idle", "active", "hidden"), 0.0)
+        for transaction in self.transactions:
+            ages[transaction.kind] = max(ages[transaction.kind], transaction.age)
+        return ages
+
+
 class Metrics:
     """Metrics of a daemon."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        one = ["database"]
-        self._registry = registry
-        self._ticks = Counter("pgqpy_ticks", "Ticks made.", one, registry=registry)
-        self._rounds = Histogram(
+        self._registry = registry = CollectorRegistry()
+
+        def made(kind: type[M], name: str, about: str, *labels: str, **more: Any) -> M:
+            return kind(name, about, ["database", *labels], registry=registry, **more)
+
+        self._ticks = made(Counter, "pgqpy_ticks", "Ticks made.")
+        self._rounds = made(
+            Histogram,
             "pgqpy_ticker_round_seconds",
             "Duration of one round of ticks over all queues.",
-            one,
             buckets=_ROUND_BUCKETS,
-            registry=registry,
         )
-        self._wakes = Counter(
-            "pgqpy_ticker_wakes", "Times a producer woke the ticker.", one, registry=registry
-        )
-        self._errors = Counter(
-            "pgqpy_ticker_errors", "Errors by duty.", ["database", "job"], registry=registry
-        )
-        self._failing = Gauge(
+        self._wakes = made(Counter, "pgqpy_ticker_wakes", "Times a producer woke the ticker.")
+        self._errors = made(Counter, "pgqpy_ticker_errors", "Errors by job.", "job")
+        self._failing = made(
+            Gauge,
             "pgqpy_ticker_failing",
-            "Duties and maintenance operations that failed when last tried.",
-            ["database", "job"],
-            registry=registry,
+            "Jobs and maintenance operations that failed when last tried.",
+            "job",
         )
-        self._refused = Gauge(
+        self._refused = made(
+            Gauge,
             "pgqpy_ticker_refused_operations",
             "Maintenance that is not run, because a role that is not trusted made it.",
-            one,
-            registry=registry,
         )
-        self._foreign_locks = Gauge(
+        self._foreign_locks = made(
+            Gauge,
             "pgqpy_ticker_foreign_locks",
             "Locks of pgq that sessions without a role of pgq hold.",
-            one,
-            registry=registry,
         )
-        self._leader = Gauge(
-            "pgqpy_ticker_leader", "1 if this ticker leads, else 0.", one, registry=registry
+        self._leader = made(Gauge, "pgqpy_ticker_leader", "1 if this ticker leads, else 0.")
+        self._moved = made(
+            Counter, "pgqpy_due_events", "Delayed and retried events whose time had come."
         )
-        self._moved = Counter(
-            "pgqpy_due_events",
-            "Delayed and retried events whose time had come.",
-            one,
-            registry=registry,
-        )
-        self._maintenance = Histogram(
+        self._maintenance = made(
+            Histogram,
             "pgqpy_maintenance_seconds",
             "Duration of maintenance operations.",
-            ["database", "operation"],
+            "operation",
             buckets=_MAINTENANCE_BUCKETS,
-            registry=registry,
         )
-        self._maintenance_age = Gauge(
+        self._maintenance_age = made(
+            Gauge,
             "pgqpy_maintenance_age_seconds",
             "Time since a pass of maintenance in which nothing failed, or since the lead began.",
-            one,
-            registry=registry,
         )
         self.observations = Observations()
         registry.register(self.observations)
@@ -135,11 +180,11 @@ class Metrics:
     def forget(self, database: str) -> None:
         """Remove a database that the daemon does not serve any more."""
         self.observations.forget(database)
-        for metric in (self._ticks, self._rounds, self._wakes, self._leader, self._moved):
-            metric.remove_by_labels({"database": database})
-        for metric in (self._refused, self._foreign_locks):
-            metric.remove_by_labels({"database": database})
-        for metric in (self._errors, self._failing, self._maintenance, self._maintenance_age):
+        for metric in (
+            *(self._ticks, self._rounds, self._wakes, self._leader, self._moved),
+            *(self._refused, self._foreign_locks),
+            *(self._errors, self._failing, self._maintenance, self._maintenance_age),
+        ):
             metric.remove_by_labels({"database": database})
 
 
@@ -166,28 +211,29 @@ class Observations(Collector):
             newest = dict(self._newest)
         queue = ["database", "queue"]
         consumer = [*queue, "consumer"]
-        tick_age = GaugeMetricFamily(
+        gauge = GaugeMetricFamily
+        tick_age = gauge(
             "pgqpy_queue_last_tick_age_seconds", "Time since the last tick.", labels=queue
         )
-        pending = GaugeMetricFamily(
+        pending = gauge(
             "pgqpy_queue_pending_events", "Events since the last tick, about.", labels=queue
         )
-        rotations = GaugeMetricFamily(
+        rotations = gauge(
             "pgqpy_queue_rotations", "Table rotations since the queue was made.", labels=queue
         )
-        rotated = GaugeMetricFamily(
+        rotated = gauge(
             "pgqpy_queue_rotation_age_seconds", "Time since the last rotation.", labels=queue
         )
-        lag = GaugeMetricFamily(
+        lag = gauge(
             "pgqpy_consumer_lag_seconds", "Age of the consumer's last tick.", labels=consumer
         )
-        seen = GaugeMetricFamily(
+        seen = gauge(
             "pgqpy_consumer_last_seen_seconds", "Time since its last action.", labels=consumer
         )
-        behind = GaugeMetricFamily(
+        behind = gauge(
             "pgqpy_consumer_pending_events", "Events it has to read, about.", labels=consumer
         )
-        oldest = GaugeMetricFamily(
+        oldest = gauge(
             "pgqpy_oldest_transaction_seconds",
             "Age of the oldest open transaction that rotation waits for.",
             labels=["database", "kind"],

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from typing import LiteralString
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection
+from pgqpy_ticker.connect import Connection, JobConnection
 from pgqpy_ticker.foreign import ForeignLocks
-from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
-from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.observation import ConsumerSeen, Observation, OpenTransaction, QueueSeen
+from pgqpy_ticker.metrics import ConsumerSeen, Metrics, Observation, OpenTransaction, QueueSeen
 
 _QUEUES: LiteralString = """
     select i.queue_name,
@@ -63,13 +61,13 @@ class Observe:
 
     def __init__(
         self,
-        link: Link,
+        connection: JobConnection,
         database: Callable[[], Database],
         metrics: Metrics,
         log: Log,
         foreign: ForeignLocks,
     ) -> None:
-        self._link = link
+        self._connection = connection
         self._database = database
         self._metrics = metrics
         self._log = log
@@ -78,7 +76,7 @@ class Observe:
         self._first_seen: dict[str, float] = {}
 
     async def run(self) -> float:
-        connection = await self._link.connection()
+        connection = await self._connection.get()
         database = self._database()
         await self._foreign.look(connection)
         transactions = await self._transactions(connection)
@@ -97,7 +95,7 @@ class Observe:
 
     async def close(self) -> None:
         self._metrics.observations.forget(self._database().name)
-        await self._link.close()
+        await self._connection.close()
 
     async def _transactions(self, connection: Connection) -> list[OpenTransaction]:
         rows = await (await connection.execute(_TRANSACTIONS, (_MOST,))).fetchall()

@@ -1,7 +1,7 @@
-"""The main duty: ticks, soon after events arrive.
+"""The main job: ticks, soon after events arrive.
 
 A round ticks every queue that is due, in one transaction. Between rounds this job either polls
-or sleeps until a producer wakes it; see pace.py for which.
+or sleeps until a producer wakes it; see schedule.py for which.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import LiteralString
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.connect import Connection, answering, politely
 from pgqpy_ticker.metrics import Metrics
-from pgqpy_ticker.pace import Budget, Pace
-from pgqpy_ticker.trouble import Pooled
+from pgqpy_ticker.problem import Pooled
+from pgqpy_ticker.schedule import Budget, Schedule
 
 # The process id tells a session of our own from one that a pooler lends us.
 _ROUND: LiteralString = """
@@ -55,7 +55,7 @@ class Tick:
         self._ticked = ticked
         self._metrics = metrics
         self._notice_delayed = notice_delayed
-        self._pace = Pace(time.monotonic())
+        self._schedule = Schedule(time.monotonic())
         self._budget = Budget(time.monotonic())
         self._looked_at_idle = -math.inf
         # Arrays as text: as lists a thousand queues would cost more here than on the server.
@@ -87,7 +87,7 @@ class Tick:
         self._budget.spend(early, database.tick_spacing)
         self._ticked(now)
         self._metrics.round(database.name, ticks, now - started)
-        rest = self._pace.after_round(
+        rest = self._schedule.after_round(
             now,
             took=now - started,
             work=work,

@@ -13,26 +13,25 @@ from contextlib import AsyncExitStack
 import psycopg
 
 from pgqpy_ticker.config import Database
-from pgqpy_ticker.connect import Connection, answering, connect, milliseconds
+from pgqpy_ticker.connect import Connection, JobConnection, answering, connect, milliseconds
 from pgqpy_ticker.delayed import Delayed
 from pgqpy_ticker.failures import Failures, Note
 from pgqpy_ticker.foreign import ForeignLocks
 from pgqpy_ticker.health import Pulse, State
-from pgqpy_ticker.jobs import Sturdy, alongside, repeat
+from pgqpy_ticker.jobs import Supervised, alongside, repeat
 from pgqpy_ticker.lead import check_schema, check_session, win
-from pgqpy_ticker.link import Link
 from pgqpy_ticker.logs import Log
 from pgqpy_ticker.maintenance import Maintenance
 from pgqpy_ticker.metrics import Metrics
 from pgqpy_ticker.observe import Observe
+from pgqpy_ticker.problem import FailureLog, Problem, Unanswered
 from pgqpy_ticker.tick import Tick
-from pgqpy_ticker.trouble import Setbacks, Trouble, Unanswered
 
 
 class RoundFailed(Exception):
     """The database is there and refuses ticks: its disk is full, or it was restored.
 
-    Chores go on meanwhile, since maintenance may be the cure.
+    Jobs go on meanwhile, since maintenance may be the cure.
     """
 
     def __init__(self, error: psycopg.Error) -> None:
@@ -52,10 +51,10 @@ class Worker:
         """Set once the state of the database is known: led, stood by for, or away."""
         self._metrics = metrics
         self._log = Log(database=database.name)
-        self._setbacks = Setbacks(self._log, 0.1, database.reconnect_at_most)
+        self._failure_log = FailureLog(self._log, 0.1, database.reconnect_at_most)
         self._foreign = ForeignLocks(self._log, self._failures)
-        self._chores: AsyncExitStack | None = None
-        self._delayed = Delayed(Link(self._current), self._current, metrics)
+        self._jobs: AsyncExitStack | None = None
+        self._delayed = Delayed(JobConnection(self._current), self._current, metrics)
         self._round_failed = False
         self._server_pid = 0
 
@@ -66,7 +65,7 @@ class Worker:
                 pause = await self._attempt()
                 await asyncio.sleep(pause)
         finally:
-            await self._end_chores()
+            await self._end_jobs()
             self._metrics.forget(self.database.name)
 
     def _current(self) -> Database:
@@ -81,24 +80,24 @@ class Worker:
         except (psycopg.Error, OSError) as error:
             return await self._away(error)
         except Exception as error:
-            trouble = Trouble.of(error, self.database)
-            if not trouble.settled and not isinstance(error, Unanswered):
+            problem = Problem.of(error, self.database)
+            if not problem.permanent and not isinstance(error, Unanswered):
                 # A bug must not end the service of this database, nor hide.
                 self._log.exception("unexpected error")
             return await self._away(error)
         raise AssertionError("serving ends by an error or by being cancelled")
 
     async def _away(self, error: BaseException, *, in_round: bool = False) -> float:
-        trouble = Trouble.of(error, self.database)
-        self.pulse.enter(State.AWAY, trouble.message)
+        problem = Problem.of(error, self.database)
+        self.pulse.enter(State.AWAY, problem.message)
         self.settled.set()
-        self._setbacks.complain(trouble.message, hint=trouble.hint, cause=trouble.cause)
+        self._failure_log.failed(problem.message, hint=problem.hint, cause=problem.cause)
         self._metrics.failed(self.database.name, "tick")
-        pause = self._setbacks.pause(self.database.reconnect_at_most)
+        pause = self._failure_log.pause(self.database.reconnect_at_most)
         self._round_failed = in_round
-        if trouble.settled or not in_round:
-            await self._end_chores()
-        return self.database.schema_retry if trouble.settled else pause
+        if problem.permanent or not in_round:
+            await self._end_jobs()
+        return self.database.schema_retry if problem.permanent else pause
 
     async def _serve(self) -> None:
         limit = milliseconds(self.database.leader_timeout)
@@ -134,15 +133,15 @@ class Worker:
     async def _stand_by(self) -> None:
         if self.pulse.state is not State.STANDBY:
             self.pulse.enter(State.STANDBY)
-            await self._end_chores()
+            await self._end_jobs()
         # If a round failed, the leader's may fail, too, and the lead return to us.
-        if self._setbacks.rested or not self._round_failed:
-            self._setbacks.over("back again")
+        if self._failure_log.rested or not self._round_failed:
+            self._failure_log.recovered("back again")
         self.pulse.beat(time.monotonic())
         self.settled.set()
 
     async def _lead(self, connection: Connection, pid: int) -> None:
-        await self._begin_chores()
+        await self._begin_jobs()
         self._server_pid = pid
         tick = Tick(
             connection, pid, self._current, self._ticked, self._metrics, self._delayed.notice
@@ -160,32 +159,32 @@ class Worker:
             self._metrics.leads(self.database.name, True)
             self._log.info("leading", extra={"server_pid": self._server_pid})
             self.settled.set()
-        self._setbacks.over("back again")
+        self._failure_log.recovered("back again")
 
-    # Chores
+    # Jobs
 
-    async def _begin_chores(self) -> None:
+    async def _begin_jobs(self) -> None:
         """Start the leader's jobs other than ticks. They go on while rounds fail, until another
         ticker leads or the database is away."""
-        if self._chores is not None:
+        if self._jobs is not None:
             return
         name, metrics = self.database.name, self._metrics
         log = Log(database=name, job=Maintenance.name)
-        chores = (
+        jobs = (
             self._delayed,
-            Maintenance(Link(self._current), self._current, metrics, log, self._failures),
-            Observe(Link(self._current), self._current, metrics, self._log, self._foreign),
-            Note(Link(self._current), self._failures),
+            Maintenance(JobConnection(self._current), self._current, metrics, log, self._failures),
+            Observe(JobConnection(self._current), self._current, metrics, self._log, self._foreign),
+            Note(JobConnection(self._current), self._failures),
         )
         metrics.maintenance_began(name)
-        self._chores = AsyncExitStack()
-        await self._chores.enter_async_context(
-            alongside(*(Sturdy(chore, name, self._failures) for chore in chores))
+        self._jobs = AsyncExitStack()
+        await self._jobs.enter_async_context(
+            alongside(*(Supervised(job, name, self._failures) for job in jobs))
         )
 
-    async def _end_chores(self) -> None:
-        chores, self._chores = self._chores, None
-        if chores is not None:
-            await chores.aclose()
+    async def _end_jobs(self) -> None:
+        jobs, self._jobs = self._jobs, None
+        if jobs is not None:
+            await jobs.aclose()
             self._failures.clear()
             self._metrics.maintenance_ended(self.database.name)

@@ -3,7 +3,7 @@
 Rates, lags and backlogs are PgQ's own (get_queue_info, get_consumer_info). The rest is read
 here and nowhere else: when each queue rotates and what blocks that, how many events wait for a
 retry or were given up, the progress of batches that consumers report, and why they fail, which
-transactions are old, and which of the ticker's duties fail.
+transactions are old, and which of the ticker's jobs fail.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class ForeignLock:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A duty of the ticker, or an operation of maintenance, whose last run failed."""
+    """A job of the ticker, or an operation of maintenance, whose last run failed."""
 
     operation: str
     argument: str | None

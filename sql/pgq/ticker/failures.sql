@@ -4,7 +4,7 @@ language plpgsql security definer set search_path = pg_catalog, pg_temp
 as $$
 -- Replaces the notes about what the ticker cannot do now. The ticker calls it when that changes.
 -- Parameters:
---      i_operations    - duties, or operations of pgq.maint_operations()
+--      i_operations    - jobs of the ticker, or operations of pgq.maint_operations()
 --      i_arguments     - for each its argument, or null
 --      i_errors        - for each the error
 begin

@@ -1,7 +1,7 @@
 -- Duties of the ticker, other than ticks, that fail at present: visible in the database, not only in the ticker's log.
 
 create table pgq.ticker_failure (
-    -- a duty of the ticker, or an operation of pgq.maint_operations()
+    -- a job of the ticker, or an operation of pgq.maint_operations()
     tf_operation    text            not null,
     -- empty if there is none
     tf_argument     text            not null,

@@ -234,7 +234,7 @@ def test_a_leader_that_has_nothing_to_do_is_never_taken_to_hang(
 def test_leads_of_two_databases_are_independent(
     start_ticker: StartTicker, dsn: str, empty_dsn: str, conn: Connection
 ) -> None:
-    """The lock is the database's, and so is trouble: one without the schema is no matter for the
+    """The lock is the database's, and so is problem: one without the schema is no matter for the
     other."""
     daemon = start_ticker(dsn, empty_dsn, top=HTTP)
     led = daemon.hear("leading")["database"]

@@ -272,15 +272,15 @@ def test_rounds_that_fail_are_two_lines_and_maintenance_goes_on_meanwhile(
     # As in a dump restored into a cluster with lower transaction ids.
     conn.execute("select setval('pgq.txid_high_seq', txid_current() + 1000000)")
     daemon.hear("the queues of this database come from a cluster")
-    chores = "select pid from pg_stat_activity where application_name = 'pgqpy ticker chores'"
+    jobs = "select pid from pg_stat_activity where application_name = 'pgqpy ticker jobs'"
     wait_for_errors(daemon, 5)
     # Errors of earlier work have been logged by now.
     lines = len(daemon.lines)
     before = conn.execute(count_maintenance.encode()).fetchone() or (0,)
-    sessions = set(conn.execute(chores.encode()).fetchall())
+    sessions = set(conn.execute(jobs.encode()).fetchall())
     wait_for_errors(daemon, 20)
     eventually(conn, f"select last_value > {before[0]} + 20 from public.maintained")
-    assert sessions & set(conn.execute(chores.encode()).fetchall())
+    assert sessions & set(conn.execute(jobs.encode()).fetchall())
     assert daemon.lines[lines:] == []
     assert daemon.get("/healthz")[0] == 503
     assert "adopt_restored" in daemon.said("the queues of this database come")[0]["hint"]

@@ -1,4 +1,4 @@
-"""The daemon's duties beside ticking: rotation, retries, vacuum, extra operations, warnings."""
+"""The daemon's jobs beside ticking: rotation, retries, vacuum, extra operations, warnings."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_chore_whose_session_is_ended_goes_on_and_the_lead_is_kept(
     eventually(
         conn,
         "select count(pg_terminate_backend(pid)) > 0 from pg_stat_activity "
-        "where application_name = 'pgqpy ticker chores' and datname = current_database()",
+        "where application_name = 'pgqpy ticker jobs' and datname = current_database()",
     )
     daemon.hear("", level="warning")
     daemon.hear("", level="info", job=daemon.said("", level="warning")[0]["job"])

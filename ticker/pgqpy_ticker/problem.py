@@ -1,4 +1,4 @@
-"""Problems, in words that name the remedy."""
+"""Problems with the remedy, and the log of failures that are retried."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Unanswered(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """A problem as the log shows it. ``settled``: it stays until a person acts."""
+class Problem:
+    """A problem as the log shows it. ``permanent``: it stays until a person acts."""
 
     message: str
     hint: str | None
-    settled: bool
+    permanent: bool
     cause: str | None = None
 
     @classmethod
-    def of(cls, error: BaseException, database: Database) -> Trouble:
+    def of(cls, error: BaseException, database: Database) -> Problem:
         """Explain why ``database`` could not be served."""
         match error:
             case (
@@ -54,20 +54,20 @@ class Trouble:
                 return cls(
                     "the schema pgq is missing here, or older than this ticker",
                     f"run: pgqpy migrate --dsn ... (for {database.name})",
-                    settled=True,
+                    permanent=True,
                     cause=one_line(error),
                 )
             case SchemaPlanted():
                 return cls(
                     f"the schema pgq belongs to role {error}: it is not ours, and not run",
                     f"drop it, and run: pgqpy migrate --dsn ... (for {database.name})",
-                    settled=True,
+                    permanent=True,
                 )
             case errors.InsufficientPrivilege():
                 return cls(
                     f"not allowed: {one_line(error)}",
                     "the ticker's role must be a member of pgq_admin: grant pgq_admin to ...",
-                    settled=True,
+                    permanent=True,
                 )
             case (
                 Pooled()
@@ -79,17 +79,17 @@ class Trouble:
                     "connected through a pooler that changes the session between transactions",
                     "a ticker needs a session of its own: connect to PostgreSQL directly, "
                     "or to a pool in session mode",
-                    settled=True,
+                    permanent=True,
                 )
             case Unanswered():
                 return cls(
                     f"the server has not answered for {error} s",
                     "look for the process that hangs on the server's host",
-                    settled=False,
+                    permanent=False,
                 )
             case psycopg.Error():
-                return cls(one_line(error), error.diag.message_hint, settled=False)
-        return cls(f"{type(error).__name__}: {error}", None, settled=False)
+                return cls(one_line(error), error.diag.message_hint, permanent=False)
+        return cls(f"{type(error).__name__}: {error}", None, permanent=False)
 
 
 def one_line(error: BaseException) -> str:
@@ -107,7 +107,7 @@ def gist(message: str) -> str:
 _NUMBER = re.compile(r"\d+")
 
 
-class Setbacks:
+class FailureLog:
     """Failures of one thing that is retried.
 
     Logs a failure once, and logs its end: a database away for hours is two lines. Each pause is
@@ -122,7 +122,7 @@ class Setbacks:
         self._said: str | None = None
         self._last = -math.inf
 
-    def complain(self, message: str, **fields: object) -> None:
+    def failed(self, message: str, **fields: object) -> None:
         """Log a warning, unless it repeats the last one."""
         if self._said is None or gist(message) != gist(self._said):
             self._log.warning(message, extra=fields)
@@ -134,7 +134,7 @@ class Setbacks:
         self._backoff.cap = cap or self._backoff.cap
         return self._backoff.pause()
 
-    def over(self, message: str, **fields: object) -> None:
+    def recovered(self, message: str, **fields: object) -> None:
         """Log the end of a failure, if there was one."""
         if self._said is not None:
             self._log.info(message, extra=fields)

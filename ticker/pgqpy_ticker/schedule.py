@@ -9,10 +9,10 @@ from dataclasses import dataclass
 SHORTEST = 0.0005
 """A round that is due at once still lets other databases' workers run."""
 
-REST = 2
+PAUSE = 2
 """The minimum ratio of a pause to the work before it, so that work is a third of the time."""
 
-LONG_REST = 6
+LONG_PAUSE = 6
 """The ratio if more queues are due than the budget allows to tick: they have to wait anyway."""
 
 ROUNDS = 8
@@ -23,21 +23,21 @@ BURST = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Pause:
     """The time until the next round: wait ``seconds``, and sleep deeply if ``asleep``."""
 
     seconds: float
     asleep: bool
 
 
-class Pace:
+class Schedule:
     """Polls often while events arrive, less and less while they do not, and finally sleeps.
 
     The pause is an eighth of the time since something was last found, so that waiting adds at most
-    an eighth to the age of an event, between ``busy`` and ``idle`` seconds. It is counted
-    from the end of a round, and at least half as long as the round and `REST` or `LONG_REST` times
-    the server's work for it: if rounds take long, because the machine is slow or there are many
-    queues, ticks become fewer and larger, and the server has room for consumers.
+    an eighth to the age of an event, between ``busy`` and ``idle`` seconds. It is counted from the
+    end of a round, and at least half as long as the round and `PAUSE` or `LONG_PAUSE` times the
+    server's work for it: if rounds take long, because the machine is slow or there are many queues,
+    ticks become fewer and larger, and the server has room for consumers.
     """
 
     def __init__(self, now: float) -> None:
@@ -57,7 +57,7 @@ class Pace:
         idle: float,
         sleep_after: float,
         sleep_at_most: float,
-    ) -> Rest:
+    ) -> Pause:
         """Decide on the pause after a round of ``took`` seconds that ``found`` new events, or none.
 
         During ``work`` seconds of these the server was busy, not waiting for us or its disk.
@@ -71,10 +71,10 @@ class Pace:
         quiet = now - self._found
         due = sleep_at_most if wait is None else max(wait, SHORTEST)
         if quiet >= sleep_after and due >= idle:
-            return Rest(min(due, sleep_at_most), asleep=True)
+            return Pause(min(due, sleep_at_most), asleep=True)
         poll = min(max(quiet / 8, busy), idle)
-        rest = min(self._works) * (LONG_REST if limited else REST)
-        return Rest(max(min(due, poll), took / 2, rest), asleep=False)
+        rest = min(self._works) * (LONG_PAUSE if limited else PAUSE)
+        return Pause(max(min(due, poll), took / 2, rest), asleep=False)
 
 
 class Budget:
