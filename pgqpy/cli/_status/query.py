@@ -8,9 +8,10 @@ transactions are old, and which of the ticker's jobs fail.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import LiteralString
+from typing import Any, TypeVar
 
 from psycopg.rows import class_row
 
@@ -20,8 +21,10 @@ from pgqpy.cli._base.database import one_queue
 from pgqpy.consumer.progress import BatchProgress
 from pgqpy.models import ConsumerInfo, QueueInfo
 
+Row = TypeVar("Row")
+
 # The ticker's lock has this key: see pgq._lock_keys().
-SERVER: LiteralString = """
+SERVER = """
 select current_database() as database,
        current_setting('server_version') as server_version,
        now() as time,
@@ -36,12 +39,19 @@ select current_database() as database,
                             where datname = current_database())) as ticker_pid
 """
 
+# Not every role may read all of it; every role may ask whether it may.
+MAY_READ = """
+select bool_and(case when name like '%%(%%' then has_function_privilege(name, 'execute')
+                     else has_table_privilege(name, 'select') end)
+  from unnest(%s::text[]) as name
+"""
+
 # A rotation empties the oldest table, so it waits for every consumer whose position is not past the
 # last switch. Positions are snapshots: one is past the switch if no transaction that was open at
 # the switch was open at it. If that fails for the newest tick as well, then a transaction is still
 # open, and the consumers are not late. A switch in the future was made before the clock was set
 # back; the next is due.
-ROTATION: LiteralString = """
+ROTATION = """
 select q.queue_name as queue,
        least(q.queue_switch_time, now()) as rotated_at,
        case when q.queue_switch_time <= now() then q.queue_switch_time + q.queue_rotation_period
@@ -65,25 +75,16 @@ select q.queue_name as queue,
   from pgq.queue q
 """
 
-# Not every role may read what waits; every role may ask whether it may.
-MAY_COUNT_DELAYED: LiteralString = """
-select has_function_privilege('pgq.get_delayed_info(text)', 'execute')
-"""
-DELAYED: LiteralString = """
+DELAYED = """
 select queue_name as queue, delayed_events, next_due, retry_events
   from pgq.get_delayed_info(%s)
 """
 
-MAY_COUNT_DEAD_LETTERS: LiteralString = "select has_table_privilege('pgq.dead_letter', 'select')"
-DEAD_LETTERS: LiteralString = """
+DEAD_LETTERS = """
 select dl_queue, dl_consumer, count(*) from pgq.dead_letter group by 1, 2
 """
 
-MAY_SEE_GROUPS: LiteralString = """
-select has_function_privilege('pgq.get_group_info(text,text)', 'execute')
-   and has_function_privilege('pgq.get_parked_keys(text,text)', 'execute')
-"""
-GROUPS: LiteralString = """
+GROUPS = """
 select queue_name as queue, group_name as name, partitions,
        case when parked_keys > 0
             then (select count(*)
@@ -95,39 +96,34 @@ select queue_name as queue, group_name as name, partitions,
 """
 
 # A consumer with a long batch publishes its progress in the name of its session.
-BATCHES: LiteralString = """
+BATCHES = """
 select application_name
   from pg_catalog.pg_stat_activity
  where datname = current_database()
    and application_name like 'pgqpy batch %'
 """
 
-MAY_SEE_FAILURES: LiteralString = "select has_table_privilege('pgq.ticker_failure', 'select')"
-FAILURES: LiteralString = """
+FAILURES = """
 select tf_operation as operation, nullif(tf_argument, '') as argument, tf_error as error,
        greatest(now() - tf_since, interval '0') as age
   from pgq.ticker_failure
  order by tf_since, tf_operation, tf_argument
 """
 
-MAY_SEE_FAILING: LiteralString = "select has_table_privilege('pgq.failing_consumer', 'select')"
-FAILING: LiteralString = """
+FAILING = """
 select queue_name as queue, consumer_name as consumer, batch_id, event_id, error, attempts,
        greatest(now() - failing_since, interval '0') as age,
        greatest(now() - last_attempt, interval '0') as last_attempt
   from pgq.failing_consumer
 """
 
-MAY_SEE_LOCKS: LiteralString = """
-select has_function_privilege('pgq.get_foreign_locks()', 'execute')
-"""
-FOREIGN_LOCKS: LiteralString = """
+FOREIGN_LOCKS = """
 select pid, holder, role_name as username, lock_name as lock from pgq.get_foreign_locks()
 """
 
 # Only transactions that have written, or are prepared: a tick must wait for these. Other users'
 # sessions show their age only to members of pg_monitor.
-TRANSACTIONS: LiteralString = """
+TRANSACTIONS = """
 select 'session' as kind, pid::text as name, usename::text as username, state,
        application_name as application, now() - xact_start as age
   from pg_catalog.pg_stat_activity
@@ -263,57 +259,54 @@ def read(conn: pgqpy.Connection, queue: str | None, older_than: timedelta) -> Re
     """
     admin = Admin(conn)
     queues = admin.get_queue_info() if queue is None else [one_queue(conn, queue)]
-    with conn.cursor(row_factory=class_row(Server)) as cursor:
-        server = cursor.execute(SERVER).fetchone()
-    assert server is not None
-    with conn.cursor(row_factory=class_row(Rotation)) as cursor:
-        rotations = {row.queue: row for row in cursor.execute(ROTATION)}
-    delayed = read_delayed(conn, queue)
+    [server] = _rows(conn, Server, SERVER)
     dead_letters = None
-    if conn.execute(MAY_COUNT_DEAD_LETTERS).fetchone() == (True,):
-        dead_letters = {(name, who): number for name, who, number in conn.execute(DEAD_LETTERS)}
+    if _may_read(conn, "pgq.dead_letter"):
+        dead_letters = {(name, by): number for name, by, number in conn.execute(DEAD_LETTERS)}
     batches = [BatchProgress.from_session_name(name) for (name,) in conn.execute(BATCHES)]
-    with conn.cursor(row_factory=class_row(Transaction)) as cursor:
-        transactions = cursor.execute(TRANSACTIONS, {"older_than": older_than}).fetchall()
-    foreign_locks = []
-    if conn.execute(MAY_SEE_LOCKS).fetchone() == (True,):
-        with conn.cursor(row_factory=class_row(ForeignLock)) as cursor:
-            foreign_locks = cursor.execute(FOREIGN_LOCKS).fetchall()
-    failures = []
-    if conn.execute(MAY_SEE_FAILURES).fetchone() == (True,):
-        with conn.cursor(row_factory=class_row(Failure)) as cursor:
-            failures = cursor.execute(FAILURES).fetchall()
-    failing = []
-    if conn.execute(MAY_SEE_FAILING).fetchone() == (True,):
-        with conn.cursor(row_factory=class_row(Failing)) as cursor:
-            failing = cursor.execute(FAILING).fetchall()
+    failing = _rows(conn, Failing, FAILING, needs=["pgq.failing_consumer"])
     return Readings(
         server,
         queues,
         admin.get_consumer_info(queue),
-        rotations,
-        delayed,
+        {row.queue: row for row in _rows(conn, Rotation, ROTATION)},
+        read_delayed(conn, queue),
         dead_letters,
         {each.batch_id: each for each in batches if each},
-        read_groups(conn, queue),
-        transactions,
-        foreign_locks,
-        failures,
+        _rows(
+            conn,
+            Group,
+            GROUPS,
+            [queue],
+            needs=["pgq.get_group_info(text,text)", "pgq.get_parked_keys(text,text)"],
+        ),
+        _rows(conn, Transaction, TRANSACTIONS, {"older_than": older_than}),
+        _rows(conn, ForeignLock, FOREIGN_LOCKS, needs=["pgq.get_foreign_locks()"]),
+        _rows(conn, Failure, FAILURES, needs=["pgq.ticker_failure"]),
         {(each.queue, each.consumer): each for each in failing},
     )
 
 
-def read_groups(conn: pgqpy.Connection, queue: str | None) -> list[Group]:
-    """Return the groups of all queues, or of one; none if the role may not read them."""
-    if conn.execute(MAY_SEE_GROUPS).fetchone() != (True,):
-        return []
-    with conn.cursor(row_factory=class_row(Group)) as cursor:
-        return cursor.execute(GROUPS, [queue]).fetchall()
-
-
 def read_delayed(conn: pgqpy.Connection, queue: str | None) -> dict[str, Delayed]:
     """Return the delayed events of all queues, or of one, by queue; nothing without the right."""
-    if conn.execute(MAY_COUNT_DELAYED).fetchone() != (True,):
-        return {}
-    with conn.cursor(row_factory=class_row(Delayed)) as cursor:
-        return {row.queue: row for row in cursor.execute(DELAYED, [queue])}
+    rows = _rows(conn, Delayed, DELAYED, [queue], needs=["pgq.get_delayed_info(text)"])
+    return {row.queue: row for row in rows}
+
+
+def _rows(
+    conn: pgqpy.Connection,
+    kind: type[Row],
+    statement: str,
+    arguments: Any = None,
+    *,
+    needs: Sequence[str] = (),
+) -> list[Row]:
+    """Return the rows of a statement; none if the role may not read the objects that it needs."""
+    if needs and not _may_read(conn, *needs):
+        return []
+    with conn.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(statement, arguments).fetchall()
+
+
+def _may_read(conn: pgqpy.Connection, *names: str) -> bool:
+    return conn.execute(MAY_READ, [list(names)]).fetchone() == (True,)
