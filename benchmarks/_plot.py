@@ -50,6 +50,9 @@ def plot(part: Part, file: Path) -> bool:
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
         plt.close(figure)
+    if file.suffix == ".svg":
+        # A picture changes as a whole: in one line it is one line of a diff.
+        file.write_text(" ".join(file.read_text(encoding="utf-8").split()) + "\n", encoding="utf-8")
     return True
 
 
