@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from pgqpy._runtime.failure import interval
+from pgqpy._runtime.failure import delay_of
 from pgqpy._wire.statements import event_arrays
 
 #: Type, data, extra1..4, of which the last ones may be omitted; `pgqpy.NewEvent` is one.
@@ -62,9 +62,7 @@ class Delivery:
         if self.at is not None and not callable(self.at):
             _zoned(self.at)
         if self.delay is not None:
-            delay = interval(self.delay, "the delay to deliver after")
-            if delay < timedelta():
-                raise ValueError("the delay to deliver after is negative")
+            delay = delay_of(self.delay, "the delay to deliver after")
             object.__setattr__(self, "delay", delay)
 
     @property

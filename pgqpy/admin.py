@@ -70,7 +70,7 @@ class Admin(_Calls):
         self._value("set_queue_config", queue, param, text)
 
     def get_queue_info(self, queue: str | None = None) -> list[QueueInfo]:
-        """All queues, or one. Raises QueueNotFound if that one does not exist."""
+        """Return all queues, or one. Raises QueueNotFound if that one does not exist."""
         rows = self._rows("get_queue_info", *_given(queue))
         if queue is not None and not rows:
             raise QueueNotFound(f"queue {queue!r} does not exist")
@@ -96,7 +96,7 @@ class Admin(_Calls):
     def get_consumer_info(
         self, queue: str | None = None, consumer: str | None = None
     ) -> list[ConsumerInfo]:
-        """All consumers, those of a queue, or one on a queue."""
+        """Return all consumers, those of a queue, or one on a queue."""
         rows = self._rows("get_consumer_info", *_given(queue, consumer))
         return [ConsumerInfo.from_row(row) for row in rows]
 

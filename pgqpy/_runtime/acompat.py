@@ -15,7 +15,6 @@ import threading
 from collections.abc import (
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -198,42 +197,6 @@ async def async_on_stop_signals(callback: Callable[[], None]) -> AsyncIterator[N
 
     with on_stop_signals(on_signal):
         yield
-
-
-@contextmanager
-def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` every ``seconds`` seconds while the block runs, in a thread."""
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.wait(seconds):
-            act()
-
-    thread = threading.Thread(target=run, name="pgqpy every", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join(seconds)
-
-
-@asynccontextmanager
-async def async_every(seconds: float, act: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Call ``act`` every ``seconds`` seconds in a task; the block must not keep the loop busy."""
-
-    async def run() -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            await act()
-
-    task = asyncio.create_task(run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 async def async_each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:

@@ -28,7 +28,7 @@ _NEAR = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a setting must be, in words and as a test."""
+    """A kind of settings: in words, and as a test."""
 
     wanted: str
     test: Callable[[Any], bool]

@@ -1,7 +1,7 @@
-"""What becomes of an event, a task or a row for which an error was raised: one decision for all.
+"""Decide what becomes of an event, a task or a row for which an error was raised.
 
-`decide` applies the error itself (`Retry`, `DeadLetter`) or the retry policy. Errors that are
-nobody's fault, see `is_outage`, are not decided here: everything is rolled back and tried again.
+`decide` applies the error itself (`Retry`, `DeadLetter`) or the retry policy. Outages
+(`is_outage`) are not decided here: everything is rolled back and tried again.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ MAX_TRACEBACK = 4000
 #: The delay if the retry policy itself fails.
 _POLICY_FAILED = timedelta(minutes=1)
 _LONGEST = timedelta(days=36500)
+_EVENT = "pgqpy_event_id"
 
 
 def is_outage(error: Exception, outages: tuple[type[Exception], ...] = ()) -> bool:
@@ -158,3 +160,16 @@ def storable(text: str, encoding: str) -> str:
     """Escape the characters of a text that a database of that encoding cannot store."""
     codec = "utf-8" if encoding == "UTF8" else "ascii"
     return text.replace("\0", "\\x00").encode(codec, "backslashreplace").decode(codec)
+
+
+def blame(event_id: int, error: BaseException) -> None:
+    """Mark an error as raised by the processing of an event."""
+    # Some errors take no attributes.
+    with suppress(Exception):
+        setattr(error, _EVENT, event_id)
+
+
+def blamed(error: BaseException) -> int | None:
+    """Return the id of the event whose processing raised the error, if it is marked."""
+    found: int | None = getattr(error, _EVENT, None)
+    return found

@@ -1,1 +1,1 @@
-"""What is sent to PostgreSQL and read from it: statements, COPY, the texts of rows."""
+"""Messages to PostgreSQL and from it: statements, COPY, the texts of rows."""

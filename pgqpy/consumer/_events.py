@@ -17,7 +17,7 @@ from collections.abc import Callable
 from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.batch_connection import savepoint, swallowed_error
-from pgqpy._runtime.error_origin import blame
+from pgqpy._runtime.failure import blame
 from pgqpy.connection import Connection
 from pgqpy.consumer._concurrency import Slots
 from pgqpy.consumer.batch import Batch

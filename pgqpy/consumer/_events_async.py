@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.batch_connection_async import async_savepoint, swallowed_error
-from pgqpy._runtime.error_origin import blame
+from pgqpy._runtime.failure import blame
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._concurrency import AsyncSlots
 from pgqpy.consumer.batch_async import AsyncBatch

@@ -17,8 +17,7 @@ from psycopg.rows import dict_row
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy._runtime.error_origin import blamed
-from pgqpy._runtime.failure import storable
+from pgqpy._runtime.failure import blamed, storable
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
@@ -40,7 +39,7 @@ from pgqpy.retry import in_short
 
 
 class Hooks(Protocol):
-    """What the loop knows of a consumer: its settings, and methods to override."""
+    """Settings of a consumer, and methods to override, that the loop uses."""
 
     dsn: str
     queue: str
@@ -102,23 +101,7 @@ class Batches:
             (row,) = cursor.fetchall()
         if row["batch_id"] is None:
             return None
-        rows = row["events"]
-        return self._made(
-            id=row["batch_id"],
-            queue=self._consumer.queue,
-            consumer=self._consumer.consumer,
-            prev_tick=row["prev_tick_id"],
-            tick=row["cur_tick_id"],
-            prev_tick_time=row["prev_tick_time"],
-            tick_time=row["cur_tick_time"],
-            seq_start=row["prev_tick_event_seq"],
-            seq_end=row["cur_tick_event_seq"],
-            lag=row["lag"],
-            sql=row["batch_sql"],
-            tick_snapshot=row.get("tick_snapshot"),
-            event_types=self._consumer.event_types,
-            source=session.reading() if rows is None else rows,
-        )
+        return self._made(session, row)
 
     def more(self, session: Session, batch: Batch) -> bool:
         """Whether there may be a batch after this one."""
@@ -152,17 +135,39 @@ class Batches:
         """Clean up in any case."""
 
     def _statement(self) -> tuple[bytes, list[Any]]:
-        consumer = self._consumer
-        return next_batch(
-            consumer.queue,
-            consumer.consumer,
-            consumer.batch_size,
-            consumer.min_lag,
-            consumer.event_types,
+        return next_batch(*self._wanted())
+
+    def _wanted(self) -> tuple[str, str, int | None, timedelta | None, Collection[str] | None]:
+        mine = self._consumer
+        return mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
+
+    def _made(
+        self,
+        session: Session,
+        row: dict[str, Any],
+        kind: Callable[..., Batch] = Batch,
+    ) -> Batch:
+        """Return the batch of a row; a large one is read on the session's other connection."""
+        rows = row["events"]
+        return kind(
+            id=row["batch_id"],
+            queue=self._consumer.queue,
+            consumer=self._consumer.consumer,
+            prev_tick=row["prev_tick_id"],
+            tick=row["cur_tick_id"],
+            prev_tick_time=row["prev_tick_time"],
+            tick_time=row["cur_tick_time"],
+            seq_start=row["prev_tick_event_seq"],
+            seq_end=row["cur_tick_event_seq"],
+            lag=row["lag"],
+            sql=row["batch_sql"],
+            tick_snapshot=row.get("tick_snapshot"),
+            event_types=self._consumer.event_types,
+            source=session.reading() if rows is None else rows,
         )
 
-    def _made(self, **values: Any) -> Batch:
-        return Batch(**values)
+    def _warn(self, message: str, *arguments: object) -> None:
+        logger.warning(message, *arguments, extra=self._consumer.log_fields())
 
 
 class Loop:

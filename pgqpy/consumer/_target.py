@@ -13,13 +13,12 @@ from psycopg import IsolationLevel
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy._runtime.error_origin import comes_from
 from pgqpy._runtime.session import Session
 from pgqpy.connection import connect
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, translate_errors
+from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, comes_from, translate_errors
 
 
 class TargetConsumer(Consumer):
@@ -93,7 +92,6 @@ class TargetBatches(Batches):
         return self._unreachable or self._session.lost
 
     def done(self, batch: Batch) -> None:
-        """Note that a batch was finished."""
         super().done(batch)
         if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
             # The batch is finished; if this fails, the next one notices.
@@ -115,12 +113,10 @@ class TargetBatches(Batches):
             raise error
 
     def disconnect(self) -> None:
-        """Close the connection to the target; the next use opens it again."""
         self._unreachable = False
         self._session.close()
 
     def close(self, session: Session) -> None:
-        """Close the connection to the target."""
         self._session.close()
 
 

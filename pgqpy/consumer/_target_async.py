@@ -10,13 +10,12 @@ from psycopg import IsolationLevel
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
-from pgqpy._runtime.error_origin import comes_from
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy.connection_async import async_connect
 from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, translate_errors
+from pgqpy.errors import InvalidConsumer, LostPosition, PgqError, comes_from, translate_errors
 
 
 class AsyncTargetConsumer(AsyncConsumer):
@@ -91,7 +90,6 @@ class AsyncTargetBatches(AsyncBatches):
         return self._unreachable or self._session.lost
 
     async def done(self, batch: AsyncBatch) -> None:
-        """Note that a batch was finished."""
         await super().done(batch)
         if self._consumer.target_isolation_level != IsolationLevel.READ_COMMITTED:
             # The batch is finished; if this fails, the next one notices.
@@ -113,12 +111,10 @@ class AsyncTargetBatches(AsyncBatches):
             raise error
 
     async def disconnect(self) -> None:
-        """Close the connection to the target; the next use opens it again."""
         self._unreachable = False
         await self._session.close()
 
     async def close(self, session: AsyncSession) -> None:
-        """Close the connection to the target."""
         await self._session.close()
 
 

@@ -25,8 +25,7 @@ from pgqpy._runtime.checks import (
     check_policy,
     check_settings,
 )
-from pgqpy._runtime.error_origin import blame
-from pgqpy._runtime.failure import decide, is_outage
+from pgqpy._runtime.failure import blame, decide, is_outage
 from pgqpy._runtime.listener import Subscription
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session

@@ -22,8 +22,7 @@ from pgqpy._runtime.checks import (
     check_policy,
     check_settings,
 )
-from pgqpy._runtime.error_origin import blame
-from pgqpy._runtime.failure import decide, is_outage
+from pgqpy._runtime.failure import blame, decide, is_outage
 from pgqpy._runtime.listener_async import AsyncSubscription
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession

@@ -28,6 +28,7 @@ from pgqpy.event import Event, Retries
 _CANCEL_TIMEOUT = 5.0
 
 
+# Long: a field each for what the server tells of a batch.
 @dataclass(eq=False, kw_only=True)
 class AsyncBatch:
     """An open batch of a consumer; iterate over it to get its events, ordered by id.

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any, Unpack
 
@@ -15,7 +16,6 @@ from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import MOST_INLINE, checked
 from pgqpy.connection import Connection, connect
@@ -117,7 +117,6 @@ class _SharedBatches(Batches):
         self._heartbeat.start()
 
     def join(self, conn: Connection) -> bool:
-        """Register the worker."""
         with translate_errors():
             cursor = conn.execute(_REGISTER, self._member)
             ((new,),) = cursor.fetchall()
@@ -140,7 +139,6 @@ class _SharedBatches(Batches):
         )
 
     def done(self, batch: Batch) -> None:
-        """Note that a batch was finished."""
         self._at_work_on = None
         super().done(batch)
 
@@ -149,16 +147,14 @@ class _SharedBatches(Batches):
         self._at_work_on = None
 
     def leave(self, session: Session) -> None:
-        """Unregister the worker."""
         try:
             with translate_errors():
                 (session.working()).execute(_UNREGISTER, self._member)
         except PgqError as error:
             # A failed batch must not be skipped; other workers take over, and clean up.
-            self._warn("stays registered: %s", error.message)
+            self._warn("worker %s stays registered: %s", self._member[2], error.message)
 
     def close(self, session: Session) -> None:
-        """End the heartbeat."""
         self._heartbeat.close(timeout=1)
 
     def _statement(self) -> tuple[bytes, list[Any]]:
@@ -167,12 +163,14 @@ class _SharedBatches(Batches):
         options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
         return _NEXT_BATCH, checked([*self._member, *options])
 
-    def _made(self, **values: Any) -> Batch:
-        return _SharedBatch(worker=self._consumer.worker_name, **values)
-
-    def _warn(self, message: str, *arguments: object) -> None:
-        name = self._consumer.worker_name
-        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
+    def _made(
+        self,
+        session: Session,
+        row: dict[str, Any],
+        kind: Callable[..., Batch] = Batch,
+    ) -> Batch:
+        kind = partial(_SharedBatch, worker=self._consumer.worker_name)
+        return super()._made(session, row, kind)
 
     # --- in the heartbeat's thread
 
@@ -188,7 +186,11 @@ class _SharedBatches(Batches):
             return
         ((kept,),) = conn.execute(_KEEP_BATCH, (*self._member, batch_id)).fetchall()
         if not kept and self._at_work_on == batch_id:
-            self._warn("has lost batch %s to another one", batch_id)
+            self._warn("worker %s has lost batch %s to another one", self._member[2], batch_id)
 
     def _beat_failed(self, error: Exception, pause: float) -> None:
-        self._warn("cannot say that it is at work: %s", str(error).partition("\n")[0])
+        self._warn(
+            "worker %s cannot say that it is at work: %s",
+            self._member[2],
+            str(error).partition("\n")[0],
+        )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from time import monotonic
 from typing import Any, Unpack
 
@@ -12,7 +13,6 @@ from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.statements import MOST_INLINE, checked
 from pgqpy.connection import Connection, connect
@@ -115,7 +115,6 @@ class _AsyncSharedBatches(AsyncBatches):
         self._heartbeat.start()
 
     async def join(self, conn: AsyncConnection) -> bool:
-        """Register the worker."""
         with translate_errors():
             cursor = await conn.execute(_REGISTER, self._member)
             ((new,),) = await cursor.fetchall()
@@ -138,7 +137,6 @@ class _AsyncSharedBatches(AsyncBatches):
         )
 
     async def done(self, batch: AsyncBatch) -> None:
-        """Note that a batch was finished."""
         self._at_work_on = None
         await super().done(batch)
 
@@ -147,16 +145,14 @@ class _AsyncSharedBatches(AsyncBatches):
         self._at_work_on = None
 
     async def leave(self, session: AsyncSession) -> None:
-        """Unregister the worker."""
         try:
             with translate_errors():
                 await (await session.working()).execute(_UNREGISTER, self._member)
         except PgqError as error:
             # A failed batch must not be skipped; other workers take over, and clean up.
-            self._warn("stays registered: %s", error.message)
+            self._warn("worker %s stays registered: %s", self._member[2], error.message)
 
     async def close(self, session: AsyncSession) -> None:
-        """End the heartbeat."""
         self._heartbeat.close(timeout=1)
 
     def _statement(self) -> tuple[bytes, list[Any]]:
@@ -165,12 +161,14 @@ class _AsyncSharedBatches(AsyncBatches):
         options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
         return _NEXT_BATCH, checked([*self._member, *options])
 
-    def _made(self, **values: Any) -> AsyncBatch:
-        return _AsyncSharedBatch(worker=self._consumer.worker_name, **values)
-
-    def _warn(self, message: str, *arguments: object) -> None:
-        name = self._consumer.worker_name
-        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
+    async def _made(
+        self,
+        session: AsyncSession,
+        row: dict[str, Any],
+        kind: Callable[..., AsyncBatch] = AsyncBatch,
+    ) -> AsyncBatch:
+        kind = partial(_AsyncSharedBatch, worker=self._consumer.worker_name)
+        return await super()._made(session, row, kind)
 
     # --- in the heartbeat's thread
 
@@ -186,7 +184,11 @@ class _AsyncSharedBatches(AsyncBatches):
             return
         ((kept,),) = conn.execute(_KEEP_BATCH, (*self._member, batch_id)).fetchall()
         if not kept and self._at_work_on == batch_id:
-            self._warn("has lost batch %s to another one", batch_id)
+            self._warn("worker %s has lost batch %s to another one", self._member[2], batch_id)
 
     def _beat_failed(self, error: Exception, pause: float) -> None:
-        self._warn("cannot say that it is at work: %s", str(error).partition("\n")[0])
+        self._warn(
+            "worker %s cannot say that it is at work: %s",
+            self._member[2],
+            str(error).partition("\n")[0],
+        )

@@ -228,7 +228,6 @@ class _GroupBatches(Batches):
         self._complained = -_COMPLAIN_EVERY
 
     def join(self, conn: Connection) -> bool:
-        """Create the group if it does not exist."""
         return create_group(conn, self._consumer)
 
     def open(self, session: Session, *, strict: bool) -> Batch | None:
@@ -241,7 +240,11 @@ class _GroupBatches(Batches):
             try:
                 batch = self._open_as_member(session, conn)
             except LeaseLost as error:
-                self._warn("has lost its partitions, and joins again: %s", error.message)
+                self._warn(
+                    "worker %s has lost its partitions, and joins again: %s",
+                    self._consumer.worker_name,
+                    error.message,
+                )
                 self._member = None
                 continue
             break
@@ -259,12 +262,10 @@ class _GroupBatches(Batches):
         return True
 
     def wait(self, session: Session, waker: Waker) -> None:
-        """Wait for a batch."""
         # No notification is sent for free partitions, or for parked keys that are due.
         session.wait(waker, self._consumer.poll_interval, for_tick=False)
 
     def done(self, batch: Batch) -> None:
-        """Note that a batch was finished."""
         self._paused.pop(_partition(batch), None)
 
     def pause(self, batch: Batch) -> float:
@@ -285,7 +286,11 @@ class _GroupBatches(Batches):
             with translate_errors():
                 (session.working()).execute(call("leave_group", 1), (self._member,))
         except PgqError as error:
-            self._warn("could not leave its group, which will notice: %s", error.message)
+            self._warn(
+                "worker %s could not leave its group, which will notice: %s",
+                self._consumer.worker_name,
+                error.message,
+            )
 
     def _become_member(self, conn: Connection) -> int:
         consumer = self._consumer
@@ -339,24 +344,8 @@ class _GroupBatches(Batches):
             self._parked_first = False
             return self._open_parked(conn, member)
         self._after = row["partition"]
-        rows = row["events"]
-        batch = GroupBatch(
-            id=row["batch_id"],
-            queue=consumer.queue,
-            consumer=consumer.consumer,
-            prev_tick=row["prev_tick_id"],
-            tick=row["cur_tick_id"],
-            prev_tick_time=row["prev_tick_time"],
-            tick_time=row["cur_tick_time"],
-            seq_start=row["prev_tick_event_seq"],
-            seq_end=row["cur_tick_event_seq"],
-            lag=row["lag"],
-            sql=row["batch_sql"],
-            source=session.reading() if rows is None else rows,
-            partition=row["partition"],
-            generation=row["generation"],
-            types=consumer.event_types,
-        )
+        kind = partial(GroupBatch, partition=self._after, generation=row["generation"])
+        batch = cast(GroupBatch, self._made(session, row, kind))
         if consumer.concurrency > 1:
             batch.read_keys(conn)
         return batch
@@ -401,10 +390,6 @@ class _GroupBatches(Batches):
             "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
         )
 
-    def _warn(self, message: str, *arguments: object) -> None:
-        name = self._consumer.worker_name
-        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
-
     # --- in the heartbeat's thread
 
     def _beat(self, conn: Connection) -> None:
@@ -412,7 +397,11 @@ class _GroupBatches(Batches):
         conn.execute(call("group_heartbeat", 1), (self._member,))
 
     def _beat_failed(self, error: Exception, pause: float) -> None:
-        self._warn("cannot say that it lives: %s", str(error).partition("\n")[0])
+        self._warn(
+            "worker %s cannot say that it lives: %s",
+            self._consumer.worker_name,
+            str(error).partition("\n")[0],
+        )
 
 
 def create_group(conn: Connection, consumer: GroupConsumer, at_tick: int | None = None) -> bool:

@@ -230,7 +230,6 @@ class _AsyncGroupBatches(AsyncBatches):
         self._complained = -_COMPLAIN_EVERY
 
     async def join(self, conn: AsyncConnection) -> bool:
-        """Create the group if it does not exist."""
         return await async_create_group(conn, self._consumer)
 
     async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
@@ -243,7 +242,11 @@ class _AsyncGroupBatches(AsyncBatches):
             try:
                 batch = await self._open_as_member(session, conn)
             except LeaseLost as error:
-                self._warn("has lost its partitions, and joins again: %s", error.message)
+                self._warn(
+                    "worker %s has lost its partitions, and joins again: %s",
+                    self._consumer.worker_name,
+                    error.message,
+                )
                 self._member = None
                 continue
             break
@@ -261,12 +264,10 @@ class _AsyncGroupBatches(AsyncBatches):
         return True
 
     async def wait(self, session: AsyncSession, waker: AsyncWaker) -> None:
-        """Wait for a batch."""
         # No notification is sent for free partitions, or for parked keys that are due.
         await session.wait(waker, self._consumer.poll_interval, for_tick=False)
 
     async def done(self, batch: AsyncBatch) -> None:
-        """Note that a batch was finished."""
         self._paused.pop(_partition(batch), None)
 
     def pause(self, batch: AsyncBatch) -> float:
@@ -287,7 +288,11 @@ class _AsyncGroupBatches(AsyncBatches):
             with translate_errors():
                 await (await session.working()).execute(call("leave_group", 1), (self._member,))
         except PgqError as error:
-            self._warn("could not leave its group, which will notice: %s", error.message)
+            self._warn(
+                "worker %s could not leave its group, which will notice: %s",
+                self._consumer.worker_name,
+                error.message,
+            )
 
     async def _become_member(self, conn: AsyncConnection) -> int:
         consumer = self._consumer
@@ -343,24 +348,8 @@ class _AsyncGroupBatches(AsyncBatches):
             self._parked_first = False
             return await self._open_parked(conn, member)
         self._after = row["partition"]
-        rows = row["events"]
-        batch = AsyncGroupBatch(
-            id=row["batch_id"],
-            queue=consumer.queue,
-            consumer=consumer.consumer,
-            prev_tick=row["prev_tick_id"],
-            tick=row["cur_tick_id"],
-            prev_tick_time=row["prev_tick_time"],
-            tick_time=row["cur_tick_time"],
-            seq_start=row["prev_tick_event_seq"],
-            seq_end=row["cur_tick_event_seq"],
-            lag=row["lag"],
-            sql=row["batch_sql"],
-            source=await session.reading() if rows is None else rows,
-            partition=row["partition"],
-            generation=row["generation"],
-            types=consumer.event_types,
-        )
+        kind = partial(AsyncGroupBatch, partition=self._after, generation=row["generation"])
+        batch = cast(AsyncGroupBatch, await self._made(session, row, kind))
         if consumer.concurrency > 1:
             await batch.read_keys(conn)
         return batch
@@ -406,10 +395,6 @@ class _AsyncGroupBatches(AsyncBatches):
             "give events up, or allow more: pgqpy group set QUEUE GROUP park_limit N.",
         )
 
-    def _warn(self, message: str, *arguments: object) -> None:
-        name = self._consumer.worker_name
-        logger.warning(f"worker %s {message}", name, *arguments, extra=self._consumer.log_fields())
-
     # --- in the heartbeat's thread
 
     def _beat(self, conn: Connection) -> None:
@@ -417,7 +402,11 @@ class _AsyncGroupBatches(AsyncBatches):
         conn.execute(call("group_heartbeat", 1), (self._member,))
 
     def _beat_failed(self, error: Exception, pause: float) -> None:
-        self._warn("cannot say that it lives: %s", str(error).partition("\n")[0])
+        self._warn(
+            "worker %s cannot say that it lives: %s",
+            self._consumer.worker_name,
+            str(error).partition("\n")[0],
+        )
 
 
 async def async_create_group(

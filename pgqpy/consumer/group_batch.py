@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -46,8 +46,6 @@ class GroupBatch(Batch):
     #: The keys of the events; None: not read yet, because no event has failed.
     keys: dict[int, str] | None = field(default=None, init=False, repr=False)
     _parked_keys: set[str] = field(default_factory=set, init=False, repr=False)
-    #: The types of the events, as sent to the server.
-    types: Collection[str] | None = None
     #: Set if several events are processed at once.
     order: KeyOrder | None = field(default=None, init=False, repr=False)
 
@@ -90,7 +88,7 @@ class GroupBatch(Batch):
                 list(self.parks),
                 [storable(reason, encoding) for reason, _ in self.parks.values()],
                 [delay for _, delay in self.parks.values()],
-                None if self.types is None else list(self.types),
+                None if self.event_types is None else list(self.event_types),
             ]
         )
 

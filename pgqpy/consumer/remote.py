@@ -12,7 +12,6 @@ from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.checks import check_overridden
-from pgqpy._runtime.error_origin import comes_from
 from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import next_batch_and_tick
@@ -20,7 +19,7 @@ from pgqpy.connection import Connection
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer._target import TargetBatches, TargetConsumer
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import PgqError, translate_errors
+from pgqpy.errors import PgqError, comes_from, translate_errors
 from pgqpy.event import Event
 
 
@@ -186,14 +185,7 @@ class _RemoteBatches(TargetBatches):
 
     def _statement(self) -> tuple[bytes, list[Any]]:
         # The target would not be told of heartbeats that are skipped.
-        consumer = self._consumer
-        return next_batch_and_tick(
-            consumer.queue,
-            consumer.consumer,
-            consumer.batch_size,
-            consumer.min_lag,
-            consumer.event_types,
-        )
+        return next_batch_and_tick(*self._wanted())
 
     def _start(self, conn: Connection) -> None:
         """Tell the target the consumer's position, if it knows none and that is no error.

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_overridden
-from pgqpy._runtime.error_origin import blame
+from pgqpy._runtime.failure import blame
 from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection import Connection
 from pgqpy.consumer._target import TargetConsumer

@@ -9,7 +9,7 @@ from psycopg.rows import tuple_row
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_overridden
-from pgqpy._runtime.error_origin import blame
+from pgqpy._runtime.failure import blame
 from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._target_async import AsyncTargetConsumer

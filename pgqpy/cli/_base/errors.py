@@ -13,7 +13,7 @@ import psycopg
 
 import pgqpy.dsn
 import pgqpy.errors
-from pgqpy._runtime.error_origin import origin
+from pgqpy.errors import origin
 
 
 class Problem(NamedTuple):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from psycopg.rows import dict_row
 
-from pgqpy._runtime.error_origin import comes_from
 from pgqpy.cli._base.arguments import LIST, TEXT
 from pgqpy.cli._base.command import Function, Group, Settings, json_option, options
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import print_items, print_json, print_table, say
+from pgqpy.errors import comes_from
 
 if TYPE_CHECKING:
     from pgqpy_consumers.replicate._state import Replica

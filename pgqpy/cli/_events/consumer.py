@@ -13,14 +13,13 @@ import click
 from psycopg.rows import class_row
 
 import pgqpy
-from pgqpy._runtime.error_origin import comes_from
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, any_queue_argument, queue_argument
 from pgqpy.cli._base.command import Group, at_most_one, dsn_option, json_option, options
 from pgqpy.cli._base.database import connect, one_consumer, one_queue
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import print_items, say
-from pgqpy.errors import ForeignTick, TickNotFound, translate_errors
+from pgqpy.errors import ForeignTick, TickNotFound, comes_from, translate_errors
 from pgqpy.models import ConsumerInfo
 
 # Rotation may have removed the events behind older ticks; positions start at the horizon.
