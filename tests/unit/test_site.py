@@ -68,6 +68,17 @@ def test_files_and_functions_that_a_page_names_exist(page: Path) -> None:
     assert {name for name in called if not re.search(f"(function |'){name}\\b", SQL)} == set()
 
 
+@pytest.mark.parametrize("page", ["architecture", "decisions"])
+def test_pages_for_contributors_name_what_the_code_has(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    code = {file.name for file in ROOT.glob("*/**/*.py") if ".venv" not in file.parts}
+    assert set(re.findall(r"`(\w+\.py)`", text)) - code == set()
+    names = set(re.findall(r"`(pgq(?:_task|_ext|_coop)?\.\w+)", text))
+    assert {name for name in names if not re.search(rf"\b{name}\b", SQL)} == set()
+    for name in re.findall(r"`(_\w+)`", text):
+        assert re.search(rf"function \w+\.{name}\b", SQL), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_of_prose_are_at_most_120_characters_long(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
