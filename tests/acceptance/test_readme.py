@@ -26,7 +26,6 @@ def reader(
 
 
 @pytest.mark.slow
-@pytest.mark.smoke
 def test_the_readme(reader: Reader, empty_dsn: str, connect: Connect) -> None:
     conn = connect(empty_dsn)
     said = []
