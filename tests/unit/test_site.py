@@ -75,8 +75,6 @@ def test_pages_for_contributors_name_what_the_code_has(page: str) -> None:
     assert set(re.findall(r"`(\w+\.py)`", text)) - code == set()
     names = set(re.findall(r"`(pgq(?:_task|_ext|_coop)?\.\w+)", text))
     assert {name for name in names if not re.search(rf"\b{name}\b", SQL)} == set()
-    for name in re.findall(r"`(_\w+)`", text):
-        assert re.search(rf"function \w+\.{name}\b", SQL), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
