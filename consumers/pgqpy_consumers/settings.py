@@ -69,13 +69,13 @@ def setting(
     (``tuple[str, ...]``: an array of the file), or a ``Mapping[str, ...]`` (a table of it).
     """
     metadata = {_DOC: doc, _EXAMPLE: example, _SHOWN: shown, _AT_LEAST: at_least}
-    return _field(default, metadata, shown=not secret)
+    return _field(default, metadata, in_repr=not secret)
 
 
-def _field(default: Any, metadata: Mapping[str, Any], *, shown: bool) -> Any:
+def _field(default: Any, metadata: Mapping[str, Any], *, in_repr: bool) -> Any:
     if isinstance(default, Mapping):
-        return field(default_factory=lambda: default, metadata=metadata, repr=shown)
-    return field(default=default, metadata=metadata, repr=shown)
+        return field(default_factory=lambda: default, metadata=metadata, repr=in_repr)
+    return field(default=default, metadata=metadata, repr=in_repr)
 
 
 _COMMON: dict[str, tuple[Any, Field[Any]]] = {
@@ -159,7 +159,7 @@ def config_of(cls: type[Configured]) -> type:
         default = getattr(cls, name, "")
         if isinstance(default, str) and not default:
             default = _default(each)
-        listed.append((name, hint, _field(default, each.metadata, shown=each.repr)))
+        listed.append((name, hint, _field(default, each.metadata, in_repr=each.repr)))
 
     def check(config: object) -> None:
         cls.check_config(config)

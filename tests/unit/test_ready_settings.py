@@ -6,11 +6,21 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
-from pgqpy_consumers.settings import ConfigError, build, example, load, setting
+import pgqpy
+from pgqpy_consumers.settings import (
+    ConfigError,
+    Configured,
+    build,
+    configured,
+    example,
+    load,
+    required,
+    setting,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,3 +145,69 @@ def test_the_example_has_every_setting_and_is_a_file_that_works(tmp_path: Path) 
     assert set(tomllib.loads(everything)) == set(Sample.__dataclass_fields__)
     file.write_text(everything)
     assert load(Sample, file).at_most == 10
+
+
+class Counter(Configured, pgqpy.Consumer):
+    """Counts late flights."""
+
+    consumer = "counter"
+    word: str = setting("A word.")
+    minutes: int = setting("From how many minutes a flight is late.", default=15, at_least=1)
+
+    @classmethod
+    def check_config(cls, config: Any) -> None:
+        if config.word == "no":
+            raise ValueError("word must not be no")
+
+
+class LaterCounter(Counter):
+    queue = "flights"
+    minutes = 60
+
+
+class Copy(pgqpy.RemoteConsumer):
+    queue = "flights"
+    consumer = "copy"
+
+
+def test_a_setting_is_declared_once_as_an_attribute() -> None:
+    assert Counter.minutes == 15
+    made = Counter.from_config(build(Counter.Config, {"queue": "flights", "word": "late"}))
+    assert (made.queue, made.consumer, made.word, made.minutes) == (
+        "flights",
+        "counter",
+        "late",
+        15,
+    )
+    assert required(Counter.Config) == ["queue", "word"]
+    assert "# From how many minutes a flight is late.\n# minutes = 15\n" in example(Counter.Config)
+
+
+def test_what_a_subclass_sets_is_the_default() -> None:
+    assert required(LaterCounter.Config) == ["word"]
+    made = LaterCounter.from_config(build(LaterCounter.Config, {"word": "late"}))
+    assert (made.queue, made.minutes) == ("flights", 60)
+    assert build(LaterCounter.Config, {"word": "late", "minutes": 5}).minutes == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"word": "no"}, "the settings: word must not be no"),
+        ({"minutes": 0}, "the settings: minutes must be at least 1"),
+        ({"minuts": 1}, "unknown key 'minuts' in the settings: did you mean minutes?"),
+    ],
+)
+def test_settings_of_a_class_are_checked(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build(Counter.Config, {"queue": "flights", "word": "late"} | wrong)
+    assert str(raised.value) == message
+
+
+def test_any_consumer_has_the_settings_that_all_have() -> None:
+    kind = configured(Copy)
+    assert required(kind.Config) == ["target_dsn"]
+    made = kind.from_config(build(kind.Config, {"target_dsn": "dbname=reports", "queue": "other"}))
+    assert isinstance(made, Copy)
+    assert (made.queue, made.consumer, made.target_dsn) == ("other", "copy", "dbname=reports")
+    assert configured(Counter) is Counter
