@@ -114,11 +114,7 @@ async def async_joined_session(conn: AsyncConnection) -> AsyncIterator[AsyncSess
 
 def _leave_transactions(dialect: sa.Dialect) -> None:
     for name in ("do_begin", "do_commit", "do_rollback", "do_close", "do_terminate"):
-        setattr(dialect, name, _nothing)
-
-
-def _nothing(_connection: Any) -> None:
-    pass
+        setattr(dialect, name, lambda _connection: None)
 
 
 def _cause(error: sa.exc.DBAPIError) -> Exception:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
@@ -86,7 +86,9 @@ class ScratchDatabase:
         it would never end.
         """
         if isinstance(consumer, AsyncConsumer):
-            _in_a_thread(self.adrain(consumer))
+            # Whatever event loop this thread has.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, self.adrain(consumer)).result()
             return
         if (tick := self._first_tick(consumer)) is not None:
             consumer.register(at_tick=tick)
@@ -136,23 +138,6 @@ def _endless(consumer: Consumer | AsyncConsumer) -> PgqError:
         f"{type(consumer).__name__} has put events back {ROUNDS} times, and they are due again",
         hint="Retry after some time; then drain does not wait for them.",
     )
-
-
-def _in_a_thread(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, whatever event loop this thread has."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            asyncio.run(coroutine)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
 
 
 _VIEW = "select queue_data_pfx from pgq.queue where queue_name = %s"
