@@ -262,17 +262,13 @@ class _Loop(pgqpy.Consumer):
         self, batch: pgqpy.Batch, idle: Callable[[], pgqpy.Connection]
     ) -> Iterator[None]:
         """Show the progress of a batch, and log its end."""
-        from pgqpy_consumers.spark.progress import Progress
+        from pgqpy_consumers.spark._progress import Progress
 
         started = monotonic()
+        speed = self._events / self._seconds if self._seconds else None
         # The session to read events with: executors read them, so it is free.
-        with Progress(
-            self._owner.spark,
-            idle(),
-            batch,
-            events_per_second=self._events / self._seconds if self._seconds else None,
-            show=self._owner.show_progress,
-        ):
+        progress = Progress(self._owner.spark, idle(), batch, speed)
+        with progress.reported(show=self._owner.show_progress):
             yield
         seconds = monotonic() - started
         self._done = batch.tick

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import psycopg
 from rich.console import Console
@@ -27,72 +27,62 @@ _EVERY = 0.5
 
 
 class Progress:
-    """Watches the progress of a batch from a thread of its own, from entering to leaving it."""
+    """The progress of a batch, watched from a thread of its own."""
 
     def __init__(
         self,
         spark: SparkSession,
         conn: pgqpy.Connection,
         batch: pgqpy.Batch,
-        *,
         events_per_second: float | None,
-        show: bool | None,
     ) -> None:
-        """Prepare to report on a batch.
+        """Tasks are known only if ``spark`` has a SparkContext.
 
-        Tasks are known only if ``spark`` has a SparkContext. ``conn`` gets the name, and must not
-        be used elsewhere meanwhile. ``events_per_second`` is the previous speed, for the line;
-        ``show`` draws it. None: if standard error is a terminal that Java does not write to.
+        ``conn`` gets the name, and must not be used elsewhere meanwhile. ``events_per_second`` is
+        the previous speed, for the line.
         """
         self._context = getattr(spark, "sparkContext", None)
         self._conn = conn
         self._batch = batch
+        self._consumer = batch.consumer
         self._events_per_second = events_per_second
         self._group = f"pgqpy batch {batch.id}"
         self._started = monotonic()
         self._told = ""
         self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=self._group, daemon=True)
-        self._exit = ExitStack()
         self._spinner = Spinner("dots")
+
+    @contextmanager
+    def reported(self, *, show: bool | None) -> Iterator[None]:
+        """Report it until the block ends; ``show`` draws the line.
+
+        None: if standard error is a terminal that Java does not write to.
+        """
         if show is None:
             show = sys.stderr.isatty() and not self._java_writes_to_the_terminal()
-        self._show = show
-
-    def __enter__(self) -> Self:
         if self._context is not None:
             # The web interface shows it, too.
             self._context.setJobGroup(self._group, f"batch {self._batch.id} of {self._consumer}")
-        if self._show:
-            self._spinner.update(text=self._line(self._now()))
-            live = Live(
-                self._spinner,
-                console=Console(stderr=True, markup=False, emoji=False, highlight=False),
-                transient=True,
-                # Output of process_batch appears above the line, unless it goes elsewhere.
-                redirect_stdout=sys.stdout.isatty(),
-            )
-            self._exit.enter_context(live)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._leaving.set()
-        self._thread.join()
-        self._exit.close()
-        if self._context is not None:
-            self._context.setLocalProperty("spark.jobGroup.id", None)
-            self._context.setLocalProperty("spark.job.description", None)
-        self._tell_session("reset application_name")
-
-    @property
-    def _consumer(self) -> str:
-        return self._batch.consumer
+        self._spinner.update(text=self._line(self._now()))
+        live = Live(
+            self._spinner,
+            console=Console(stderr=True, markup=False, emoji=False, highlight=False),
+            transient=True,
+            # Output of process_batch appears above the line, unless it goes elsewhere.
+            redirect_stdout=sys.stdout.isatty(),
+        )
+        thread = threading.Thread(target=self._run, name=self._group, daemon=True)
+        with live if show else nullcontext():
+            thread.start()
+            try:
+                yield
+            finally:
+                self._leaving.set()
+                thread.join()
+                if self._context is not None:
+                    self._context.setLocalProperty("spark.jobGroup.id", None)
+                    self._context.setLocalProperty("spark.job.description", None)
+                self._tell_session("reset application_name")
 
     def _run(self) -> None:
         while True:
