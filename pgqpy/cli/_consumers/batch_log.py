@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from time import monotonic
@@ -21,60 +21,22 @@ from pgqpy.cli._base.output import console
 EVERY = 60.0
 
 
-class BatchCounter(logging.Handler):
+class _BatchCounter(logging.Handler):
     """Counts the batches in the log; their level is shown to few users."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[_BatchCounter], None]) -> None:
         super().__init__(logging.DEBUG)
         self.batches = self.events = 0
         self.lag = 0.0
+        self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
         events = getattr(record, "events", None)
-        if getattr(record, "batch_id", None) is None or not isinstance(events, int):
-            return
-        self.batches += 1
-        self.events += events
-        self.lag = getattr(record, "lag", 0.0)
-        self.tell()
-
-    def tell(self) -> None:
-        """Show that more batches are done."""
-
-
-class _Line(BatchCounter):
-    """One line of a terminal, below the log."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        super().__init__()
-        self._progress = progress
-        self._name = name
-        self._task = progress.add_task(f"{name}: no batch yet", total=None)
-
-    def tell(self) -> None:
-        self._progress.update(
-            self._task,
-            description=f"{self._name}: {self.batches:,} batches, {self.events:,} events, "
-            f"the last {self.lag:.1f} s after its tick",
-        )
-
-
-class _Lines(BatchCounter):
-    """A line in the log at intervals."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._next = monotonic() + EVERY
-
-    def tell(self) -> None:
-        if monotonic() < self._next:
-            return
-        self._next = monotonic() + EVERY
-        logger.info(
-            "so far %s batches",
-            self.batches,
-            extra={"batches": self.batches, "all_events": self.events, "lag": self.lag},
-        )
+        if getattr(record, "batch_id", None) is not None and isinstance(events, int):
+            self.batches += 1
+            self.events += events
+            self.lag = getattr(record, "lag", 0.0)
+            self._tell(self)
 
 
 class _Above(StringIO):
@@ -101,24 +63,44 @@ def batch_log(name: str, level: str, form: str) -> Iterator[None]:
     """
     screen = console(stderr=True)
     if not screen.is_terminal:
-        with _logging(level, form, None, _Lines()):
+        with _logging(level, form, None, _each_minute()):
             yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=screen, transient=True) as progress,
-        _logging(level, form, _Above(progress.console), _Line(progress, name)),
-    ):
-        yield
+    with Progress(*columns, console=screen, transient=True) as progress:
+        line = progress.add_task(f"{name}: no batch yet", total=None)
+
+        def tell(done: _BatchCounter) -> None:
+            progress.update(
+                line,
+                description=f"{name}: {done.batches:,} batches, {done.events:,} events, "
+                f"the last {done.lag:.1f} s after its tick",
+            )
+
+        with _logging(level, form, _Above(progress.console), tell):
+            yield
+
+
+def _each_minute() -> Callable[[_BatchCounter], None]:
+    due = monotonic() + EVERY
+
+    def tell(done: _BatchCounter) -> None:
+        nonlocal due
+        if monotonic() >= due:
+            due = monotonic() + EVERY
+            fields = {"batches": done.batches, "all_events": done.events, "lag": done.lag}
+            logger.info("so far %s batches", done.batches, extra=fields)
+
+    return tell
 
 
 @contextmanager
 def _logging(
-    level: str, form: str, stream: IO[str] | None, counter: BatchCounter
+    level: str, form: str, stream: IO[str] | None, tell: Callable[[_BatchCounter], None]
 ) -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
     log_format.setup(logger.name, level, form, stream).setLevel(level.upper())
-    logger.addHandler(counter)
+    logger.addHandler(_BatchCounter(tell))
     # Batches are logged at this level.
     logger.setLevel(logging.DEBUG)
     try:

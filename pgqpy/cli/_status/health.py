@@ -170,8 +170,8 @@ def _dead_letters(readings: Readings, queue: str, consumer: str | None = None) -
         return None
     return sum(
         number
-        for (name, who), number in readings.dead_letters.items()
-        if name == queue and consumer in (None, who)
+        for (name, by), number in readings.dead_letters.items()
+        if name == queue and consumer in (None, by)
     )
 
 
@@ -277,7 +277,7 @@ def _group_alerts(queue: QueueStatus, group: Group, stuck: list[ConsumerStatus])
         )
     if number := group.keys_given_up:
         yield Alert(
-            f"{queue.queue}: {plural(number, 'key')} of group {group.name} failed so often that "
+            f"{queue.queue}: {plural(number, 'key')} of group {group.name} failed too often: "
             f"{'it is' if number == 1 else 'they are'} not retried",
             f"see why: pgqpy group parked {quote(queue.queue)} {quote(group.name)}; then unpark",
         )
