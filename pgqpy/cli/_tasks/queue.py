@@ -181,9 +181,9 @@ def resume(dsn: str, queue: str) -> None:
 def stats(dsn: str, queue: str | None, as_json: bool) -> None:
     """Show how often each operation was done on tasks.
 
-    The counts start when the queue is created. Buried tasks went to the error queue, released tasks
-    were given back untried. The counters cost nearly nothing: they also count what was rolled back,
-    and may jump when the server crashes.
+    The counts start when the queue is created. Failed tasks went to the error queue, released tasks
+    ended an attempt untried. The counters cost nearly nothing: they also count what was rolled
+    back, and may jump when the server crashes.
 
     Examples:
       pgqpy task stats
@@ -198,6 +198,6 @@ def stats(dsn: str, queue: str | None, as_json: bool) -> None:
     hidden = ("queue_name", "popped", "deleted")
     for name in rows[0] if rows else ():
         if name not in hidden:
-            columns[name.capitalize()] = name
+            columns[name.replace("_", " ").capitalize()] = name
     empty = "no task queues yet; make one: pgqpy task create NAME"
     print_items(rows, columns, empty=empty, as_json=as_json)
