@@ -10,7 +10,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
-from graphlib import CycleError, TopologicalSorter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,10 +18,15 @@ PACKAGES = {
     "pgqpy": ROOT / "pgqpy",
     "pgqpy_ticker": ROOT / "ticker" / "pgqpy_ticker",
     "pgqpy_consumers": ROOT / "consumers" / "pgqpy_consumers",
+    "examples": ROOT / "examples",
 }
 GENERATED = "# WARNING: generated from"
 LONGEST_FUNCTION = 60
 MOST_FIELDS = 15
+REASON = "-- In one function: "
+SQL_FUNCTION = re.compile(
+    r"^create or replace function (\S+?)\(.*?^as \$(\w*)\$\n(.*?)\$\2\$;", re.MULTILINE | re.DOTALL
+)
 WORDS = re.compile(r"\b(who|whoever|nobody|somebody|so many)\b", re.IGNORECASE)
 
 
@@ -36,17 +41,23 @@ def main() -> None:
         ).stdout.splitlines()
     ]
     texts = {path: path.read_text(errors="replace") for path in files if path.exists()}
-    modules = {path: text for path, text in texts.items() if _in_a_package(path)}
-    long = [*_long(modules), *_long_sql(texts)]
+    modules = {path: text for path, text in texts.items() if _is_in_the_wheel(path)}
+    too_long = [*long_python(), *long_sql()]
     figures = {
         "committed lines": _lines(texts.values()),
         "Python by hand in the wheel": _lines(
             text for text in modules.values() if not text.startswith(GENERATED)
         ),
-        "SQL": _lines(text for path, text in texts.items() if path.suffix == ".sql"),
+        "SQL": _lines(
+            text
+            for path, text in texts.items()
+            if path.suffix == ".sql" and path.is_relative_to(ROOT / "sql")
+        ),
         "modules in the root of pgqpy": len(list((ROOT / "pgqpy").glob("*.py"))),
         "import cycles": len(cycles()),
-        f"functions over {LONGEST_FUNCTION} lines, classes over {MOST_FIELDS} fields": len(long),
+        f"functions over {LONGEST_FUNCTION} lines, classes over {MOST_FIELDS} fields": len(
+            too_long
+        ),
         "who, whoever, nobody, somebody, so many": sum(
             len(WORDS.findall(text)) for text in texts.values()
         ),
@@ -54,58 +65,65 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{value:>9,}  {name}")
     if names:
-        print(*long, *map(" <-> ".join, cycles()), sep="\n")
+        print(*too_long, *map(" <-> ".join, cycles()), sep="\n")
 
 
-def cycles() -> list[list[str]]:
-    """Find modules that import each other, imports inside functions and for types included."""
-    graph = _imports()
-    found = []
-    while True:
-        try:
-            TopologicalSorter(graph).prepare()
-        except CycleError as error:
-            path: list[str] = error.args[1]
-            found.append(path)
-            # Without this edge the search goes on.
-            graph[path[1]].discard(path[0])
-        else:
-            return found
-
-
-def _imports() -> dict[str, set[str]]:
-    names = {
+@cache
+def imports() -> dict[str, frozenset[str]]:
+    """Return the modules that each module imports, also inside functions and for types."""
+    files = {
         ".".join([package, *path.relative_to(root).with_suffix("").parts]).removesuffix(
             ".__init__"
         ): path
         for package, root in PACKAGES.items()
         for path in root.rglob("*.py")
     }
-    graph: dict[str, set[str]] = {}
-    for name, path in names.items():
-        found: set[str] = set()
-        graph[name] = found
+    graph = {}
+    for module, path in files.items():
+        found = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
-                found.update(alias.name for alias in node.names)
+                found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
-                # A module, or a name from one.
+                # A name is a module, or comes from one.
                 inner = {f"{node.module}.{alias.name}" for alias in node.names}
-                found.update(inner & names.keys())
-                if inner - names.keys():
+                found |= inner & files.keys()
+                if not inner <= files.keys():
                     found.add(node.module)
-        found &= names.keys()
-        found.discard(name)
+        graph[module] = frozenset(found & files.keys() - {module})
     return graph
 
 
-def _in_a_package(path: Path) -> bool:
-    return path.suffix == ".py" and any(path.is_relative_to(root) for root in PACKAGES.values())
+def cycles() -> set[frozenset[str]]:
+    """Return the groups of modules that import each other, directly or not."""
+    reach = {module: _reachable(module) for module in imports()}
+    return {
+        frozenset(name for name in reach[module] if module in reach[name])
+        for module in reach
+        if module in reach[module]
+    }
 
 
-def _long(modules: dict[Path, str]) -> Iterator[str]:
-    """Find functions and classes without a comment above that begins with "Long:"."""
-    for path, text in modules.items():
+def _reachable(start: str) -> set[str]:
+    found: set[str] = set()
+    left = [start]
+    while left:
+        for name in imports()[left.pop()] - found:
+            found.add(name)
+            left.append(name)
+    return found
+
+
+def _is_in_the_wheel(path: Path) -> bool:
+    return path.suffix == ".py" and any(
+        path.is_relative_to(root) for package, root in PACKAGES.items() if package != "examples"
+    )
+
+
+def long_python() -> Iterator[str]:
+    """Find long functions and classes without a comment above that begins with "Long:"."""
+    for path in sorted(path for root in PACKAGES.values() for path in root.rglob("*.py")):
+        text = path.read_text()
         if text.startswith(GENERATED):
             continue
         lines = text.splitlines()
@@ -116,8 +134,7 @@ def _long(modules: dict[Path, str]) -> Iterator[str]:
                 size, most, unit = len(_fields(node)), MOST_FIELDS, "fields"
             else:
                 continue
-            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-            if size > most and not _explained(lines, first - 1, "# Long:"):
+            if size > most and not _says_why(lines, node):
                 yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {size} {unit}"
 
 
@@ -149,30 +166,29 @@ def _fields(node: ast.ClassDef) -> set[str]:
     }
 
 
-def _long_sql(texts: dict[Path, str]) -> Iterator[str]:
-    begin = re.compile(r"create (?:or replace )?(?:function|procedure) ([\w.]+)", re.IGNORECASE)
-    for path, text in texts.items():
-        if path.suffix != ".sql" or not path.is_relative_to(ROOT / "sql"):
-            continue
-        lines = text.splitlines()
-        for number, line in enumerate(lines):
-            if match := begin.match(line):
-                size = 0
-                for inner in lines[number + 1 :]:
-                    if re.match(r"\$\w*\$;?|end\b.*\$\w*\$;?$", inner) and size:
-                        break
-                    size += bool(inner.strip()) and not inner.lstrip().startswith("--")
-                if size > LONGEST_FUNCTION and not _explained(lines, number, "-- Long:"):
-                    yield f"{path.relative_to(ROOT)}:{number + 1} {match[1]}: {size} lines"
+def _says_why(lines: list[str], node: ast.AST) -> bool:
+    """Whether the comment above or below the first line begins so."""
+    near = lines[max(node.lineno - 6, 0) : node.body[0].lineno + 6]  # type: ignore[attr-defined]
+    return any(line.strip().startswith("# Long: ") for line in near)
 
 
-def _explained(lines: list[str], number: int, begin: str) -> bool:
-    """Whether the comment above line ``number`` has a line that begins so."""
-    while number and lines[number - 1].lstrip().startswith(begin[:2].strip()):
-        number -= 1
-        if lines[number].lstrip().startswith(begin):
-            return True
-    return False
+def sql_functions() -> Iterator[tuple[str, str]]:
+    """Return the names of all SQL functions, and their texts."""
+    for path in sorted((ROOT / "sql").rglob("*.sql")):
+        for name, _, body in SQL_FUNCTION.findall(path.read_text()):
+            yield name, body
+
+
+def sql_code(body: str) -> list[str]:
+    """Return the lines that are neither empty nor comments."""
+    return [line for line in body.splitlines() if line.strip() and not re.match(r"\s*--", line)]
+
+
+def long_sql() -> Iterator[str]:
+    """Find long functions without a comment that begins with "In one function:"."""
+    for name, body in sql_functions():
+        if len(sql_code(body)) > LONGEST_FUNCTION and REASON not in body:
+            yield f"{name}: {len(sql_code(body))} lines"
 
 
 def _lines(texts: Iterable[str]) -> int:

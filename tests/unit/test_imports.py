@@ -1,70 +1,18 @@
-"""Rules about imports, those inside functions and for types included: who may know of whom."""
+"""Rules about modules: which may import which, also inside functions; and what is long says why."""
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tools.figures import cycles, imports, long_python
+
 ROOT = Path(__file__).parents[2]
-PACKAGES = {
-    "pgqpy": ROOT / "pgqpy",
-    "pgqpy_ticker": ROOT / "ticker" / "pgqpy_ticker",
-    "pgqpy_consumers": ROOT / "consumers" / "pgqpy_consumers",
-    "examples": ROOT / "examples",
-}
 MOST_IN_THE_ROOT = 20
-
-
-@cache
-def imports() -> dict[str, frozenset[str]]:
-    """Return the modules that each module imports."""
-    files = {
-        ".".join([package, *path.relative_to(root).with_suffix("").parts]).removesuffix(
-            ".__init__"
-        ): path
-        for package, root in PACKAGES.items()
-        for path in root.rglob("*.py")
-    }
-    graph = {}
-    for module, path in files.items():
-        found = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                # A name is a module, or comes from one.
-                inner = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= inner & files.keys()
-                if not inner <= files.keys():
-                    found.add(node.module)
-        graph[module] = frozenset(found & files.keys() - {module})
-    return graph
-
-
-def reachable(start: str) -> set[str]:
-    found: set[str] = set()
-    left = [start]
-    while left:
-        for name in imports()[left.pop()] - found:
-            found.add(name)
-            left.append(name)
-    return found
-
-
-def cycles() -> set[frozenset[str]]:
-    """Return the groups of modules that import each other, directly or not."""
-    reach = {module: reachable(module) for module in imports()}
-    return {
-        frozenset(name for name in reach[module] if module in reach[name])
-        for module in reach
-        if module in reach[module]
-    }
 
 
 def within(*packages: str) -> Callable[[str], bool]:
@@ -84,6 +32,10 @@ def violations(users: Callable[[str], bool], used: Callable[[str], bool]) -> lis
 
 def test_no_modules_import_each_other() -> None:
     assert cycles() == set()
+
+
+def test_what_is_long_says_why() -> None:
+    assert list(long_python()) == []
 
 
 def test_the_library_does_not_know_the_command_line() -> None:

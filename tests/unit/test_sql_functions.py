@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from pgqpy.schema import SQL_DIR
-
-FUNCTION = re.compile(
-    r"^create or replace function (\S+?)\(.*?^as \$(\w*)\$\n(.*?)\$\2\$;", re.MULTILINE | re.DOTALL
-)
-LONG = 60
-REASON = "-- In one function: "
-
-
-def functions() -> Iterator[tuple[str, str]]:
-    for path in SQL_DIR.rglob("*.sql"):
-        for name, _, body in FUNCTION.findall(path.read_text()):
-            yield name, body
-
-
-def code(body: str) -> list[str]:
-    return [line for line in body.splitlines() if line.strip() and not re.match(r"\s*--", line)]
+from tools.figures import LONGEST_FUNCTION, REASON, sql_code, sql_functions
 
 
 def test_a_long_function_says_why_it_is_one() -> None:
-    """Functions of `LONG` lines of code may be read at once; a reason of the past must go."""
-    long = {name for name, body in functions() if len(code(body)) > LONG}
-    assert {name for name, body in functions() if REASON in body} == long
+    """A reason of the past must go."""
+    long = {name for name, body in sql_functions() if len(sql_code(body)) > LONGEST_FUNCTION}
+    assert {name for name, body in sql_functions() if REASON in body} == long
 
 
 def test_every_function_begins_with_what_it_does() -> None:
-    assert [name for name, body in functions() if not body.startswith("-- ")] == []
+    assert [name for name, body in sql_functions() if not body.startswith("-- ")] == []
 
 
 def test_every_large_number_is_in_the_register() -> None:
     used: set[str] = set()
     for path in SQL_DIR.rglob("*.sql"):
         if path.name != "locks.sql":
-            used |= set(re.findall(r"\b\d{6,}\b", "\n".join(code(path.read_text()))))
+            used |= set(re.findall(r"\b\d{6,}\b", "\n".join(sql_code(path.read_text()))))
     register = (SQL_DIR / "pgq" / "core" / "numbers.txt").read_text()
     assert used == set(re.findall(r"\b\d{6,}(?=,| {2})", register))

@@ -24,6 +24,7 @@ class ConfigError(Exception):
     """The configuration cannot be used; the message says which key, and what would be right."""
 
 
+# Long: a key each of the configuration.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """A database to serve. Times are in seconds."""
