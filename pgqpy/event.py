@@ -153,7 +153,7 @@ class Event:
         if self._retries is None:
             raise PgqError(
                 f"event {self.id} does not belong to a batch",
-                hint="Only events that a batch is iterating can be put back or given up.",
+                hint="Only events that a batch is iterating can be retried or given up.",
             )
         return self._retries
 

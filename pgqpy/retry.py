@@ -25,7 +25,7 @@ class Retry(Exception):
 
     def __init__(self, delay: float | timedelta) -> None:
         """``delay`` is in seconds or an interval."""
-        super().__init__("put back on purpose")
+        super().__init__("retried on purpose")
         self.delay = delay
 
 

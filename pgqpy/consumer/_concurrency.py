@@ -30,7 +30,7 @@ class Failed(Protocol):
     def __call__(self, event: Event, error: Exception, *, spoiled: bool) -> Awaitable[None]: ...
 
 
-class AsyncSlots:
+class AsyncConcurrentEvents:
     """Runs at most ``slots`` events at once; these, and one that waits for a slot, are in memory.
 
     With ``savepoints`` the writes of a failed event are undone when ``failed`` is called.
@@ -98,7 +98,7 @@ class AsyncSlots:
             await failed(event, error, spoiled=turn.begun and not self._savepoints)
 
 
-class Slots:
+class ConcurrentEvents:
     """Slots for threads: there is one, and it needs no help."""
 
     def __init__(self, conn: Any, slots: int, *, savepoints: bool) -> None:
@@ -188,7 +188,7 @@ class AsyncKeyOrder:
     """Lets each event wait for the one before it with the same key, until that is done or parked.
 
     Of the events that need not wait, ``at_once`` are processed at a time. Events begin in their
-    order, like the tasks of `AsyncSlots`.
+    order, like the tasks of `AsyncConcurrentEvents`.
     """
 
     def __init__(self, at_once: int) -> None:

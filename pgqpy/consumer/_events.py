@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from pgqpy._runtime.batch_connection import savepoint, swallowed_error
 from pgqpy._runtime.failure import blame
 from pgqpy.connection import Connection
-from pgqpy.consumer._concurrency import Slots
+from pgqpy.consumer._concurrency import ConcurrentEvents
 from pgqpy.consumer.batch import Batch
 from pgqpy.event import Event, UnreadableEvent
 
@@ -57,8 +57,8 @@ class EventByEvent:
         """Process all events, ``at_once`` concurrently. Raises RunInPieces, and unhandled
         errors."""
         if at_once > 1:
-            slots = Slots(self._conn, at_once, savepoints=self._batch.in_pieces)
-            slots.run(self._batch, self._process, self._failed_there)
+            concurrent = ConcurrentEvents(self._conn, at_once, savepoints=self._batch.in_pieces)
+            concurrent.run(self._batch, self._process, self._failed_there)
         elif self._batch.in_pieces:
             self._run_in_pieces()
         else:

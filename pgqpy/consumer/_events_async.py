@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from pgqpy._runtime.batch_connection_async import async_savepoint, swallowed_error
 from pgqpy._runtime.failure import blame
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.consumer._concurrency import AsyncSlots
+from pgqpy.consumer._concurrency import AsyncConcurrentEvents
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.event import Event, UnreadableEvent
 
@@ -54,8 +54,10 @@ class AsyncEventByEvent:
         """Process all events, ``at_once`` concurrently. Raises RunInPieces, and unhandled
         errors."""
         if at_once > 1:
-            slots = AsyncSlots(self._conn, at_once, savepoints=self._batch.in_pieces)
-            await slots.run(self._batch, self._process, self._failed_there)
+            concurrent = AsyncConcurrentEvents(
+                self._conn, at_once, savepoints=self._batch.in_pieces
+            )
+            await concurrent.run(self._batch, self._process, self._failed_there)
         elif self._batch.in_pieces:
             await self._run_in_pieces()
         else:

@@ -32,7 +32,7 @@ from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._concurrency import Slots
+from pgqpy.consumer._concurrency import ConcurrentEvents
 from pgqpy.consumer._events import EventByEvent
 from pgqpy.consumer._loop import Batches, Loop
 from pgqpy.consumer.batch import Batch
@@ -285,7 +285,7 @@ class Consumer(Stoppable):
         check_overridden(self, Consumer, "process_batch", "process_event")
         check_settings(self, _SETTINGS)
         check_hooks(self)
-        Slots.check(self.concurrency)
+        ConcurrentEvents.check(self.concurrency)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
 

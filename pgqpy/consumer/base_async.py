@@ -29,7 +29,7 @@ from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._concurrency import AsyncSlots
+from pgqpy.consumer._concurrency import AsyncConcurrentEvents
 from pgqpy.consumer._events_async import AsyncEventByEvent
 from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
 from pgqpy.consumer.batch_async import AsyncBatch
@@ -284,7 +284,7 @@ class AsyncConsumer(AsyncStoppable):
         check_overridden(self, AsyncConsumer, "process_batch", "process_event")
         check_settings(self, _SETTINGS)
         check_hooks(self)
-        AsyncSlots.check(self.concurrency)
+        AsyncConcurrentEvents.check(self.concurrency)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
 

@@ -145,7 +145,7 @@ class SerialConsumer(RemoteConsumer):
     def _end(self, target: Connection, batch: Batch) -> None:
         if batch.retries:
             raise PgqError(
-                f"an event of batch {batch.id} was put back or given up, but consumer "
+                f"an event of batch {batch.id} was retried or given up, but consumer "
                 f"{batch.consumer} keeps the order of events",
                 hint="Raise the error, so that the batch comes again, or use a RemoteConsumer.",
             )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import secrets
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +13,7 @@ from psycopg.rows import dict_row, tuple_row
 
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.failure import interval
+from pgqpy._runtime.heartbeat import unique_name
 from pgqpy._wire.statements import checked
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import InvalidTask, TaskFailed, translate_errors
@@ -40,11 +38,6 @@ _Taken: TypeAlias = list[Task]
 POLL = 1.0
 
 
-def claimant_name() -> str:
-    """Return a unique name for a claimant: host, process, and a random part."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def _seconds(wait: Duration | None) -> float:
     return math.inf if wait is None else interval(wait, "wait").total_seconds()
 
@@ -60,7 +53,7 @@ class AsyncTasks:
     def __init__(self, conn: AsyncConnection, claimant: str | None = None) -> None:
         """``claimant`` is the name under which tasks are claimed; by default a unique one."""
         self.conn = conn
-        self.claimant = claimant or claimant_name()
+        self.claimant = claimant or unique_name()
 
     # --- push
 

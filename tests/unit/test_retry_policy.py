@@ -80,7 +80,7 @@ def test_an_error_is_told_in_one_line() -> None:
     assert in_short(ValueError("two\n  lines")) == "ValueError: two lines"
     assert in_short(KeyError()) == "KeyError"
     assert in_short(DeadLetter("said so")) == "said so"
-    assert in_short(Retry(timedelta(minutes=1))) == "put back on purpose"
+    assert in_short(Retry(timedelta(minutes=1))) == "retried on purpose"
 
 
 def test_the_last_word_on_an_event_counts() -> None:

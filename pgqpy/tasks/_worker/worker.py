@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 from pgqpy import dsn as dsns
+from pgqpy._runtime.heartbeat import unique_name
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
 from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks import _statements as sql
-from pgqpy.tasks._client import claimant_name
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import Task
@@ -123,7 +123,7 @@ class TaskWorker(Stoppable):
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
-        self.name = name or claimant_name()
+        self.name = name or unique_name()
         self.handler = handler
         self._loop: Loop | None = None
 
