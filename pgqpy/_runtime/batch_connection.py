@@ -75,8 +75,8 @@ class BatchConnection(psycopg.Connection[tuple[Any, ...]]):
     def _refuse_in_batch(self, what: str) -> None:
         if self._in_batch:
             raise psycopg.ProgrammingError(
-                f"{what} is not for a batch's connection: what is written commits when the batch is"
-                " finished, and is rolled back when process_batch raises"
+                f"{what} is not for this connection: what is written commits when the work is"
+                " finished, and is rolled back if an error is raised"
             )
 
 

@@ -31,7 +31,7 @@ from tests.fixtures.fix_ticker import eventually
     ("statement", "said"),
     [
         ("close", "process_task closed its connection"),
-        ("commit", "is not for a batch's connection"),
+        ("commit", "is not for this connection"),
         ("ignore", "current transaction is aborted"),
     ],
 )
