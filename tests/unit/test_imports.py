@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pgqpy_consumers.ready import READY, ready
 from tools.figures import cycles, imports, long_python
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +64,23 @@ def test_ready_made_consumers_and_examples_use_only_public_modules() -> None:
 def test_the_root_of_the_package_has_few_modules() -> None:
     modules = [path.name for path in (ROOT / "pgqpy").glob("*.py")]
     assert len(modules) <= MOST_IN_THE_ROOT, sorted(modules)
+
+
+def private_names(kind: type) -> set[str]:
+    """Return the names of pgqpy's private attributes of a class."""
+    ours = [each for each in kind.__mro__ if each.__module__.startswith("pgqpy.")]
+    names = {name for each in ours for name in [*vars(each), *inspect.get_annotations(each)]}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
+
+
+@pytest.mark.parametrize("name", READY)
+def test_consumers_use_no_private_attributes_of_pgqpy(name: str) -> None:
+    kind = ready(name)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    private = private_names(kind)
+    assert len(private) > 5
+    assert (used | set(vars(kind))) & private == set()
 
 
 HEAVY = {"alembic", "matplotlib", "pandas", "prometheus_client", "pyarrow", "pyspark", "sqlalchemy"}
