@@ -36,7 +36,7 @@ def test_systemd_hears_each_change_as_one_datagram(tmp_path: Path, abstract: boo
 
 
 def test_a_service_manager_that_went_away_is_no_error(tmp_path: Path) -> None:
-    Systemd(str(tmp_path / "nobody"), None).alive()
+    Systemd(str(tmp_path / "unknown"), None).alive()
 
 
 def test_without_systemd_nothing_is_sent_and_there_is_no_watchdog(

@@ -239,7 +239,7 @@ def test_a_table_given_away_is_captured_on_while_nothing_of_its_new_owner_runs(
     conn.execute(f"alter table shop.given owner to {role}")
     mallory.execute("insert into shop.given values (1)")
     mallory.execute(
-        "create table mallory.ran_as (who text); grant insert on mallory.ran_as to public;"
+        "create table mallory.ran_as (actor text); grant insert on mallory.ran_as to public;"
         "grant usage on schema mallory to public;"
         "create type mallory.mood as enum ('good');"
         "create function mallory.mood_json(mallory.mood) returns json language plpgsql as"
@@ -257,7 +257,7 @@ def test_a_table_given_away_is_captured_on_while_nothing_of_its_new_owner_runs(
     mallory.execute("set default_transaction_isolation = 'read committed'")
     mallory.execute("select pgq.capture_table('shop.given', %s, replace => true)", [queue])
     mallory.execute("insert into shop.given values (3, 'a', 'good')")
-    assert mallory.execute("select who from mallory.ran_as").fetchall() == [(role,)]
+    assert mallory.execute("select actor from mallory.ran_as").fetchall() == [(role,)]
     assert short(conn) == [("I", 1), ("I", 3)]
 
 

@@ -152,7 +152,7 @@ def test_a_role_without_any_right_is_refused(
     queue: str, make_role: MakeRole, as_role: Callable[[str], Connection]
 ) -> None:
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        as_role(make_role("nobody")).execute("select pgq.capture_table('pg_class', %s)", [queue])
+        as_role(make_role("unknown")).execute("select pgq.capture_table('pg_class', %s)", [queue])
 
 
 def test_a_superuser_captures_for_the_owner_and_the_function_is_the_owners(
@@ -186,7 +186,7 @@ def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
 ) -> None:
     owner = as_role(shop)
     owner.execute(
-        "create table shop.ran_as (who text, what text);"
+        "create table shop.ran_as (actor text, what text);"
         "create function shop.spy(what text) returns boolean language plpgsql as"
         " $$begin insert into shop.ran_as values (current_user, what); return true; end$$;"
         "create type shop.mood as enum ('good', 'bad');"
@@ -202,7 +202,7 @@ def test_what_users_put_into_a_capture_runs_as_the_owner_of_the_table(
     clerk = as_role(make_role("clerk"))
     clerk.execute("insert into shop.day values (1, 'good')")
     clerk.execute("begin isolation level repeatable read; delete from shop.day; commit")
-    seen = set(conn.execute("select who, what from shop.ran_as").fetchall())
+    seen = set(conn.execute("select actor, what from shop.ran_as").fetchall())
     assert seen == {(shop, "condition"), (shop, "cast")}
 
 

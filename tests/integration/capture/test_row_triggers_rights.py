@@ -83,7 +83,7 @@ def test_others_may_not(conn: Connection, connect: Connect, writer: Connection) 
 
 def test_nothing_that_users_make_runs_as_the_owner(conn: Connection, writer: Connection) -> None:
     """Expressions, checks of domains, casts, equality: all see the writer as current user."""
-    writer.execute("create table seen (who text)")
+    writer.execute("create table seen (actor text)")
     writer.execute(
         "create function note() returns boolean language plpgsql as"
         " $$ begin insert into app.seen values (current_user); return true; end $$"
@@ -103,7 +103,7 @@ def test_nothing_that_users_make_runs_as_the_owner(conn: Connection, writer: Con
     )
     writer.execute("insert into item values (1, 'x', (1, 'y'), true)")
     writer.execute("update item set p = (1, 'z'), b = false")
-    assert conn.execute("select distinct who from app.seen").fetchall() == [("row_writer",)]
+    assert conn.execute("select distinct actor from app.seen").fetchall() == [("row_writer",)]
     assert len(event_data(conn)) == 2
 
 

@@ -88,13 +88,13 @@ def test_a_server_that_is_not_there_is_named_without_the_password(
 
 @pytest.mark.parametrize(
     ("part", "remedy"),
-    [("/nosuch?", "createdb"), ("nobody@", "createuser")],
+    [("/nosuch?", "createdb"), ("unknown@", "createuser")],
     ids=["database", "role"],
 )
 def test_a_database_or_user_that_is_not_there_says_how_to_make_it(
     cli: Cli, server: Server, part: str, remedy: str
 ) -> None:
-    dsn = server.dsn_of("nosuch") if "/" in part else server.dsn_of("postgres", "nobody")
+    dsn = server.dsn_of("nosuch") if "/" in part else server.dsn_of("postgres", "unknown")
     assert part in dsn
     assert remedy in cli.fails("queue", "list", "--dsn", dsn)
 

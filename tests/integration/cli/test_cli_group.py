@@ -125,7 +125,7 @@ def test_mistakes_are_explained(cli: Cli, queue: str, failing: str) -> None:
     assert "group parked" in cli.fails("group", "unpark", queue, failing, "c")
     cli.fails("group", "unpark", queue, failing, exit_code=2)
     cli.fails("group", "unpark", queue, failing, "a", "--all", exit_code=2)
-    said = cli.fails("group", "show", queue, "nobody")
+    said = cli.fails("group", "show", queue, "unknown")
     assert "no consumer group" in said
     assert "pgqpy group list" in said
     assert "does not exist" in cli.fails("group", "show", "nowhere", failing)

@@ -139,8 +139,8 @@ def test_a_consumer_is_registered_listed_and_unregistered(cli: Cli) -> None:
 @pytest.mark.parametrize("command", [("unregister",), ("seek", "--end")], ids=" ".join)
 def test_a_consumer_that_is_not_registered_is_named(cli: Cli, command: tuple[str, ...]) -> None:
     cli.ok("queue", "create", "flights")
-    said = cli.fails("consumer", command[0], "flights", "nobody", *command[1:])
-    assert "consumer 'nobody' is not registered on queue 'flights'" in said
+    said = cli.fails("consumer", command[0], "flights", "unknown", *command[1:])
+    assert "consumer 'unknown' is not registered on queue 'flights'" in said
 
 
 def test_a_consumer_can_start_or_be_moved_anywhere(cli: Cli, conn: Connection) -> None:

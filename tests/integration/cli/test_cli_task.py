@@ -508,7 +508,7 @@ def test_queues_are_restricted_to_granted_roles(cli: Cli, conn: Connection, mail
     cli.ok("task", "revoke", mails, "pgq_reader", "claim")
     assert "read" in cli.ok("task", "grants")
     cli.ok("task", "restrict", mails, "--off")
-    assert "nobody" in cli.fails("task", "grant", mails, "nobody", "read")
+    assert "unknown" in cli.fails("task", "grant", mails, "unknown", "read")
 
 
 # --- workers

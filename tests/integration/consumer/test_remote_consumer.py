@@ -275,7 +275,7 @@ def test_retries_that_cannot_come_are_told_of_and_can_be_given_up(
     assert "has not come here" in said
     assert ops.value(target, "select pgq_ext.forget_retries('copier', %s)", queue) is True
     assert ops.value(target, "select pgq_ext.forget_retries('copier', %s)", queue) is False
-    assert ops.value(target, "select pgq_ext.forget_retries('nobody', %s)", queue) is False
+    assert ops.value(target, "select pgq_ext.forget_retries('unknown', %s)", queue) is False
     conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, end])
     half_done.run(until_empty=True)
     assert counts(target) == dict.fromkeys("abce", 1)

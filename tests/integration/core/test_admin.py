@@ -176,4 +176,4 @@ def test_a_queue_that_does_not_exist_is_an_error_with_a_hint(
 
 def test_a_consumer_that_is_not_registered_is_an_error(admin: Admin, queue: str) -> None:
     with pytest.raises(errors.ConsumerNotRegistered):
-        admin.next_batch(queue, "nobody")
+        admin.next_batch(queue, "unknown")

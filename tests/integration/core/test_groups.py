@@ -286,7 +286,7 @@ def test_what_is_not_there_is_named(conn: Connection, queue: str) -> None:
     with refused("PQ001"):
         conn.execute("select pgq.create_group('nowhere', %s, 4, 'ev_data')", [GROUP])
     with refused("PQ036"):
-        conn.execute("select pgq.join_group(%s, 'nobody', 'w')", [queue])
+        conn.execute("select pgq.join_group(%s, 'unknown', 'w')", [queue])
     with refused("PQ035"):
         conn.execute("select pgq.next_group_batch(4711, 1000)")
     with refused("PQ035"):

@@ -32,7 +32,7 @@ create view {schema}.node_info as select 'q'::text as queue_name, {schema}.evil(
 def attacker(conn: Connection, connect: Connect) -> Iterator[Connection]:
     """A role that may create schemas in the database, and nothing else. `public.ran` says which
     roles ran its code."""
-    conn.execute("create table public.ran (who text)")
+    conn.execute("create table public.ran (actor text)")
     conn.execute("grant insert on public.ran to public")
     conn.execute("create role test_attacker")
     conn.execute(
@@ -71,7 +71,7 @@ def run_all(conn: Connection) -> None:
 
 
 def ran(conn: Connection) -> list[tuple[str]]:
-    return conn.execute("select who from public.ran").fetchall()
+    return conn.execute("select actor from public.ran").fetchall()
 
 
 def name_extra(conn: Connection, queue: str, *functions: str) -> None:
@@ -364,7 +364,7 @@ def test_the_ticker_runs_nothing_of_a_schema_pgq_that_another_role_has_made(
 ) -> None:
     """Made where pgqpy is not installed yet, and a ticker waits for it."""
     conn = connect(empty_dsn)
-    conn.execute("create table public.ran (who text)")
+    conn.execute("create table public.ran (actor text)")
     conn.execute("create role test_planter")
     conn.execute("create schema pgq authorization test_planter")
     conn.execute("grant insert on public.ran to public")

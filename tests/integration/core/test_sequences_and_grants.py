@@ -45,7 +45,7 @@ def test_seq_setval_moves_what_the_caller_may_move_and_never_back(admin: Connect
 
 
 def test_seq_getval_runs_no_code_of_a_view(conn: Connection, admin: Connection) -> None:
-    admin.execute("create table mine.ran (who text)")
+    admin.execute("create table mine.ran (actor text)")
     admin.execute(
         "create function mine.evil() returns bigint language sql as"
         " $$ insert into mine.ran values (current_user) returning 1 $$"

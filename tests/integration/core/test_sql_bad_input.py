@@ -44,7 +44,7 @@ def unchanged(conn: Connection, batch: int) -> Iterator[None]:
     assert everything(conn) == before
 
 
-Q, NO_QUEUE, NO_CONSUMER = "test_queue", "nope", "nobody"
+Q, NO_QUEUE, NO_CONSUMER = "test_queue", "nope", "unknown"
 
 REFUSED: list[tuple[str, str, Sequence[object]]] = [
     # no such queue
@@ -139,7 +139,7 @@ def test_what_is_done_already_is_no_error_and_changes_nothing(conn: Connection, 
     for call in (
         "pgq.create_queue('test_queue')",
         "pgq.register_consumer('test_queue', 'c')",
-        "pgq.unregister_consumer('test_queue', 'nobody')",
+        "pgq.unregister_consumer('test_queue', 'unknown')",
         "pgq.finish_batch(999)",
         "pgq.finish_batch(null)",
     ):

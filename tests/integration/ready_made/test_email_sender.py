@@ -141,7 +141,7 @@ def test_captured_rows_become_mails_by_templates(
         ("[1]", "no JSON object"),
         ('{"to": "a@b.example", "body": "x"}', "subject missing"),
         ('{"to": [], "subject": "x", "body": "x"}', "to missing"),
-        ('{"to": "nobody", "subject": "x", "body": "x"}', "'nobody' is no address"),
+        ('{"to": "unknown", "subject": "x", "body": "x"}', "'unknown' is no address"),
         ('{"to": 1, "subject": "x", "body": "x"}', "to is neither an address nor a list"),
         ('{"to": "a@b.example", "subject": "x\\nBcc: c@d.example", "body": "x"}', "linefeed"),
         (

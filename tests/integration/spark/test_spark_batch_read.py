@@ -164,7 +164,7 @@ def test_payloads_become_columns(load: Load, conn: Connection, queue: str) -> No
         (None, {"queue": "no such queue"}, "queue 'no such queue' does not exist"),
         (None, {"startTick": 999}, "tick 999 of queue 'test_queue' is not available"),
         (None, {"startTick": 2, "endTick": 1}, "from 2 to 1 runs backwards"),
-        (None, {"consumer": "nobody"}, "consumer 'nobody' is not registered"),
+        (None, {"consumer": "unknown"}, "consumer 'unknown' is not registered"),
         (None, {"columns": "ev_id, amount"}, "option columns names 'amount'"),
         ("ev_id int", {}, "events have no column ev_id:int"),
         ("ev_id bigint", {"columns": "ev_type"}, "disagree"),

@@ -423,11 +423,11 @@ def test_what_cannot_be_a_modification_or_a_filter_is_refused_with_an_example(
         with pytest.raises(errors.InvalidTask, match="keys that are no texts"):
             tasks.change("work", odd, {"delay": 1})  # type: ignore[arg-type]
     a_list: Any = ["status"]
-    nobody: Any = None
+    unknown: Any = None
     with pytest.raises(errors.InvalidTask, match="is no dict"):
         tasks.list("work", a_list)
     with pytest.raises(errors.InvalidTask, match="queues are None"):
-        tasks.try_claim(nobody)
+        tasks.try_claim(unknown)
 
 
 @pytest.mark.parametrize("payload", [datetime(2100, 1, 1, tzinfo=UTC), timedelta(hours=1)])

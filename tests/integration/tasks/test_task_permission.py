@@ -317,7 +317,7 @@ def test_a_role_that_is_gone_is_harmless(conn: Connection, anna: Connection) -> 
         ((CLOSED, ["claims"], ROLE), "no action 'claims'"),
         ((CLOSED, [None], ROLE), "no action NULL"),
         ((CLOSED, [], ROLE), "no action is given"),
-        ((CLOSED, ["claim"], "nobody at all"), "no role 'nobody at all'"),
+        ((CLOSED, ["claim"], "unknown at all"), "no role 'unknown at all'"),
         ((CLOSED, ["claim"], None), "no role NULL"),
     ],
 )

@@ -21,7 +21,7 @@ def test_what_the_page_about_changes_shows_works(conn: Connection) -> None:
         conn.execute(block.encode())
     # the one that failed is back, the one of the second claim is claimed
     found = tasks.rows(conn, "select queue, payload, error from pgq_task.tasks where error <> ''")
-    assert found == [{"queue": "mails", "payload": {"to": "nobody"}, "error": "no such address"}]
+    assert found == [{"queue": "mails", "payload": {"to": "unknown"}, "error": "no such address"}]
     info = tasks.rows(conn, "select * from pgq_task.get_queue_info('mails')")
     assert (info[0]["max_attempts"], info[0]["error_queue"]) == (5, "dead mails")
 

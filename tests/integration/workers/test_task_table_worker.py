@@ -156,7 +156,7 @@ def test_a_row_that_fails_has_written_nothing_and_costs_no_other(
         calls.append(row["id"])
         send(conn, row)
         if row["id"] == 2:
-            raise RuntimeError("nobody is there: ä\0")
+            raise RuntimeError("no answer: ä\0")
         if row["id"] == 3:
             # A failed statement that the handler ignores.
             with suppress(psycopg.Error):
@@ -174,7 +174,7 @@ def test_a_row_that_fails_has_written_nothing_and_costs_no_other(
         4: ("succeeded", False, 1),
     }
     error = ops.value(mail, "select last_error from mail where id = 2")
-    assert error.startswith("RuntimeError: nobody is there: ä\\x00\n")
+    assert error.startswith("RuntimeError: no answer: ä\\x00\n")
     assert "in fails" in error
     assert ops.value(
         mail,
