@@ -11,8 +11,6 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.smoke
-
 SNAPSHOT_LEVELS = [IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 
 

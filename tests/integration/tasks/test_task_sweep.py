@@ -17,8 +17,6 @@ from psycopg import IsolationLevel
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
-pytestmark = pytest.mark.smoke
-
 QUEUE = "tasks"
 LOW = "select pgq_task._time_of(pg_sequence_last_value(lane_low)) from pgq_task.lane"
 PATIENCE = 60.0
