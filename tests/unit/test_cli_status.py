@@ -196,7 +196,7 @@ def test_keys_that_wait_for_a_person_are_told_of() -> None:
         Group("others", "shipments", partitions=3, keys_given_up=1),
     ]
     [alert] = judge(replace(HEALTHY, groups=groups), PATIENCE).alerts
-    assert alert.message.startswith("flights: 1 key of group shipments failed so often")
+    assert alert.message.startswith("flights: 1 key of group shipments failed too often")
     assert "pgqpy group parked flights shipments" in alert.remedy
 
 
