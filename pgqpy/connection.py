@@ -11,8 +11,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.session_settings import ENCODING, PIN
 from pgqpy.errors import translate_errors
+from pgqpy.session_settings import ENCODING, PIN
 
 #: Any psycopg connection; rows may have any type.
 Connection: TypeAlias = psycopg.Connection[Any]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pgqpy._runtime.log import logger
 from pgqpy.errors import is_transient
+from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy, in_short
 
 #: The maximum characters of a stored traceback.

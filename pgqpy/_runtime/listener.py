@@ -16,10 +16,10 @@ from psycopg.rows import tuple_row
 
 from pgqpy._runtime.acompat import Lock, Waker, Watch, shared
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.log import logger
 from pgqpy._wire.statements import call
 from pgqpy.connection import Connection, connect
 from pgqpy.errors import PgqError
+from pgqpy.log import logger
 
 #: The payload for a change that concerns all consumers of a queue: see pgq.tick_channel().
 _CHANGED = "changed"

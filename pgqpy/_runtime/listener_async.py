@@ -13,10 +13,10 @@ from psycopg.rows import tuple_row
 
 from pgqpy._runtime.acompat import AsyncLock, AsyncWaker, AsyncWatch, async_shared
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.log import logger
 from pgqpy._wire.statements import call
 from pgqpy.connection_async import AsyncConnection, async_connect
 from pgqpy.errors import PgqError
+from pgqpy.log import logger
 
 #: The payload for a change that concerns all consumers of a queue: see pgq.tick_channel().
 _CHANGED = "changed"

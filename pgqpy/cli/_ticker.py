@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 import pgqpy.dsn
-from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.cli._base.command import Command, Settings
+from pgqpy.log import FORMATS, LEVELS
 
 
 @click.command(cls=Command, role="pgq_admin")

@@ -18,7 +18,6 @@ from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.failure import blamed, storable
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
 from pgqpy._wire.statements import next_batch
@@ -34,6 +33,7 @@ from pgqpy.errors import (
     PgqError,
     translate_errors,
 )
+from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import in_short
 

@@ -15,7 +15,6 @@ from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.failure import blamed, storable
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy._wire.statements import next_batch
@@ -31,6 +30,7 @@ from pgqpy.errors import (
     PgqError,
     translate_errors,
 )
+from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import in_short
 

@@ -27,7 +27,6 @@ from pgqpy._runtime.checks import (
 )
 from pgqpy._runtime.failure import blame, decide, is_outage
 from pgqpy._runtime.listener import Subscription
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.admin import Admin
@@ -38,6 +37,7 @@ from pgqpy.consumer._loop import Batches, Loop
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
+from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 

@@ -24,7 +24,6 @@ from pgqpy._runtime.checks import (
 )
 from pgqpy._runtime.failure import blame, decide, is_outage
 from pgqpy._runtime.listener_async import AsyncSubscription
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.admin_async import AsyncAdmin
@@ -35,6 +34,7 @@ from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
+from pgqpy.log import logger
 from pgqpy.models import BatchStats
 from pgqpy.retry import DeadLetter, Retry, RetryPolicy
 

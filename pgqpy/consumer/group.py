@@ -18,7 +18,6 @@ from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
 from pgqpy._runtime.failure import decide
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import MOST_INLINE, call, checked
 from pgqpy.admin import GroupAdmin
@@ -30,6 +29,7 @@ from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch
 from pgqpy.errors import LeaseLost, ParkingFull, PgqError, translate_errors
 from pgqpy.event import Event
+from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
 
 _NEXT_BATCH = b"""

@@ -12,7 +12,6 @@ from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.checks import check_overridden
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session import Session
 from pgqpy._wire.statements import next_batch_and_tick
 from pgqpy.connection import Connection
@@ -21,6 +20,7 @@ from pgqpy.consumer._target import TargetBatches, TargetConsumer
 from pgqpy.consumer.batch import Batch
 from pgqpy.errors import PgqError, comes_from, translate_errors
 from pgqpy.event import Event
+from pgqpy.log import logger
 
 
 class RemoteConsumer(TargetConsumer):

@@ -9,7 +9,6 @@ from psycopg.rows import dict_row, tuple_row
 from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.checks import check_overridden
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._wire.statements import next_batch_and_tick
 from pgqpy.connection_async import AsyncConnection
@@ -18,6 +17,7 @@ from pgqpy.consumer._target_async import AsyncTargetBatches, AsyncTargetConsumer
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.errors import PgqError, comes_from, translate_errors
 from pgqpy.event import Event
+from pgqpy.log import logger
 
 
 class AsyncRemoteConsumer(AsyncTargetConsumer):

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 import pgqpy
 import pgqpy.sqlalchemy
 from pgqpy import Admin, Producer, errors
-from pgqpy._runtime.session_settings import SETTINGS
 from pgqpy.embedded import Server
 from pgqpy.retry import FixedDelay
+from pgqpy.session_settings import SETTINGS
 from pgqpy.testing import _databases as databases
 from tests.fixtures.fix_cli import Cli
 from tests.fixtures.fix_client import Tick

@@ -54,11 +54,11 @@ def test_the_wire_and_the_runtime_know_nothing_of_consumers_and_tasks() -> None:
     assert not violations(within("pgqpy._wire"), within("pgqpy._runtime"))
 
 
-def test_ready_made_consumers_and_examples_use_only_public_modules() -> None:
+def test_ticker_ready_made_consumers_and_examples_use_only_public_modules() -> None:
     def internal(module: str) -> bool:
         return module.startswith("pgqpy.") and "._" in module
 
-    assert not violations(within("pgqpy_consumers", "examples"), internal)
+    assert not violations(within("pgqpy_ticker", "pgqpy_consumers", "examples"), internal)
 
 
 def test_the_root_of_the_package_has_few_modules() -> None:

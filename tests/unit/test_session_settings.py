@@ -32,4 +32,4 @@ def test_connections_are_opened_where_the_settings_are_pinned() -> None:
     }
     assert found == OPENS
     for name in ("pgqpy/connection.py", "ticker/pgqpy_ticker/connect.py"):
-        assert "from pgqpy._runtime.session_settings import" in (ROOT / name).read_text()
+        assert "from pgqpy.session_settings import" in (ROOT / name).read_text()

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.dsn import parse
 from pgqpy.errors import InvalidDsn
+from pgqpy.log import FORMATS, LEVELS
 
 
 class ConfigError(Exception):

@@ -12,7 +12,7 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from pgqpy._runtime.session_settings import ENCODING, SETTINGS
+from pgqpy.session_settings import ENCODING, SETTINGS
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.problem import Unanswered
 

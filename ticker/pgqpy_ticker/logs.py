@@ -6,7 +6,7 @@ import logging
 from collections.abc import MutableMapping
 from typing import IO, Any
 
-from pgqpy._runtime import log_format
+from pgqpy import log
 
 LOGGER = "pgqpy.ticker"
 
@@ -29,4 +29,4 @@ def setup(level: str, form: str, stream: IO[str] | None = None) -> None:
 
     ``form`` is auto, text, logfmt or json.
     """
-    log_format.setup(LOGGER, level, form, stream)
+    log.setup(LOGGER, level, form, stream)

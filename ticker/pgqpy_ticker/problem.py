@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import errors
 
-from pgqpy._runtime.backoff import Backoff
+from pgqpy.retry import Backoff
 from pgqpy_ticker.config import Database
 from pgqpy_ticker.logs import Log
 

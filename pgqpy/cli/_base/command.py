@@ -18,9 +18,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 import pgqpy.dsn
-from pgqpy._runtime.log_format import FORMATS, LEVELS
 from pgqpy.cli._base.errors import Situation, explain, explain_usage
 from pgqpy.cli._base.output import print_problem
+from pgqpy.log import FORMATS, LEVELS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from pgqpy._runtime import log_format
-from pgqpy._runtime.log import logger
+from pgqpy import log
 from pgqpy.cli._base.output import console
+from pgqpy.log import logger
 
 #: Seconds between two lines of progress where there is no terminal.
 EVERY = 60.0
@@ -99,7 +99,7 @@ def _logging(
     level: str, form: str, stream: IO[str] | None, tell: Callable[[_BatchCounter], None]
 ) -> Iterator[None]:
     before = logger.handlers[:], logger.level, logger.propagate
-    log_format.setup(logger.name, level, form, stream).setLevel(level.upper())
+    log.setup(logger.name, level, form, stream).setLevel(level.upper())
     logger.addHandler(_BatchCounter(tell))
     # Batches are logged at this level.
     logger.setLevel(logging.DEBUG)

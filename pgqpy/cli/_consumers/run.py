@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from pgqpy import dsn as dsns
-from pgqpy._runtime.log import logger
 from pgqpy.cli._base.arguments import TEXT
 from pgqpy.cli._base.command import Command, Settings, log_options
 from pgqpy.cli._base.errors import CliError, first_line
@@ -18,6 +17,7 @@ from pgqpy.cli._base.load_class import load_class
 from pgqpy.cli._base.output import print_table
 from pgqpy.cli._consumers.batch_log import batch_log
 from pgqpy.errors import PgqError
+from pgqpy.log import logger
 
 
 @click.command(cls=Command, role="pgq_reader")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pgqpy._runtime.log import logger
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, queue_argument
 from pgqpy.cli._base.command import Group, dsn_option, json_option
 from pgqpy.cli._base.database import connect, one_queue
@@ -19,6 +18,7 @@ from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
 from pgqpy.cli._base.output import print_json, print_table, say
 from pgqpy.errors import PgqError
+from pgqpy.log import logger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

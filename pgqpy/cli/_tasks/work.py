@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from pgqpy._runtime.log import logger
-from pgqpy._runtime.log_format import setup
 from pgqpy.cli._base.arguments import TASK_QUEUE, TEXT
 from pgqpy.cli._base.command import dsn_option, interruptible, log_options
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_module
 from pgqpy.cli._tasks.group import task
 from pgqpy.errors import PgqError
+from pgqpy.log import logger, setup
 
 
 @task.command("work", role="pgq_reader")

@@ -10,9 +10,9 @@ from typing import Any
 
 from psycopg.rows import namedtuple_row
 
-from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection
 from pgqpy.errors import PermissionDenied, PgqError, translate_errors
+from pgqpy.log import logger
 
 #: Seconds until changes of periodic tasks by other sessions are noticed.
 LOOK = 30.0

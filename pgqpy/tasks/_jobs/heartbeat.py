@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from pgqpy._runtime.heartbeat import Heartbeat
-from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PERMANENT, PgqError
+from pgqpy.log import logger
 from pgqpy.tasks._jobs.current import CurrentJob
 from pgqpy.tasks._jobs.due import LOOK, push_due
 from pgqpy.tasks._jobs.periodic import PeriodicTask, set_periodic

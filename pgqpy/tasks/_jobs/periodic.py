@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask, translate_errors
+from pgqpy.log import logger
 from pgqpy.tasks._statements import headers_json, jsonb
 
 try:

@@ -17,8 +17,8 @@ import psycopg
 
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.failure import is_outage
-from pgqpy._runtime.log import logger
 from pgqpy.errors import PERMANENT, InvalidTaskTable, is_transient, translate_errors
+from pgqpy.log import logger
 from pgqpy.retry import in_short
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.handler_async import AsyncRowHandler, AsyncRowHooks

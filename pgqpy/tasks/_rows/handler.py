@@ -16,9 +16,9 @@ from psycopg.pq import TransactionStatus
 from pgqpy._runtime.acompat import deadline
 from pgqpy._runtime.batch_connection import swallowed_error
 from pgqpy._runtime.failure import decide_anyway, delay_of, is_outage, storable
-from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection
 from pgqpy.errors import ConnectionFailed
+from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, Retry
 from pgqpy.tasks._outcome import TaskStats, no_outcomes, outcomes_in
 from pgqpy.tasks._rows.settings import RowSettings

@@ -16,9 +16,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy._runtime.log import logger
 from pgqpy.connection import connect_as
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
+from pgqpy.log import logger
 from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import (
     CURRENT,

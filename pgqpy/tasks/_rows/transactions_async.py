@@ -13,9 +13,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
-from pgqpy._runtime.log import logger
 from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
+from pgqpy.log import logger
 from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import (
     CURRENT,

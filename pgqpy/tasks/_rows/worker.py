@@ -12,9 +12,9 @@ from typing import Any
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Slots, Waker
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.connection import Connection
+from pgqpy.log import logger
 from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._outcome import TaskStats

@@ -9,9 +9,9 @@ from typing import Any
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import AsyncSlots, AsyncWaker
-from pgqpy._runtime.log import logger
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.connection_async import AsyncConnection
+from pgqpy.log import logger
 from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks._notifier_async import AsyncNotifier
 from pgqpy.tasks._outcome import TaskStats

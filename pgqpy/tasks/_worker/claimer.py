@@ -98,8 +98,10 @@ class Claimer:
     def claimed(
         self, room: int, rows: Sequence[Sequence[Any]], due: float | None, now: float
     ) -> list[Claim]:
-        """Return the claims of these rows, and decide on the next ones. Another task is ``due`` in
-        so many seconds, None: not known."""
+        """Return the claims of these rows, and decide on the next ones.
+
+        ``due`` is the number of seconds until another task is due, None if not known.
+        """
         self._found = len(rows)
         was_dry, self.dry = self.dry, len(rows) < room
         if not rows:

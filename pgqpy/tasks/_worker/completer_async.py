@@ -16,9 +16,9 @@ from psycopg.rows import tuple_row
 from pgqpy._runtime.acompat import async_holding
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.failure import Failure, is_outage
-from pgqpy._runtime.log import logger
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import PgqError, TaskConflict, is_transient, translate_errors
+from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, in_short
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (

@@ -12,9 +12,9 @@ from typing import Any
 from psycopg import Cursor
 from psycopg.rows import tuple_row
 
-from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect, read_committed
 from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
+from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due import LOOK, push_due
 from pgqpy.tasks._worker.completer import send

@@ -9,9 +9,9 @@ from typing import Any
 from psycopg import AsyncCursor
 from psycopg.rows import tuple_row
 
-from pgqpy._runtime.log import logger
 from pgqpy.connection_async import AsyncConnection, async_connect, async_read_committed
 from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
+from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due_async import LOOK, async_push_due
 from pgqpy.tasks._worker.completer_async import async_send

@@ -16,9 +16,9 @@ from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import INTERRUPTIONS, Interruptible, Waker, holding
 from pgqpy._runtime.batch_connection import BatchConnection
-from pgqpy._runtime.log import logger
 from pgqpy.connection import connect_as
 from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_transient
+from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
     Finished,

@@ -13,9 +13,9 @@ from psycopg.pq import TransactionStatus
 
 from pgqpy._runtime.acompat import INTERRUPTIONS, AsyncInterruptible, AsyncWaker, async_holding
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
-from pgqpy._runtime.log import logger
 from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import ConnectionFailed, PgqError, TaskConflict, is_transient
+from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
     Finished,

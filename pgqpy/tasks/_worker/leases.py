@@ -20,8 +20,8 @@ from psycopg.rows import tuple_row
 
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.heartbeat import Heartbeat
-from pgqpy._runtime.log import logger
 from pgqpy.connection import Connection, connect
+from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.settings import Database

@@ -10,8 +10,8 @@ from time import monotonic
 
 from pgqpy._runtime.acompat import Slots, Waker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.log import logger
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
+from pgqpy.log import logger
 from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._outcome import Released
 from pgqpy.tasks._worker.claimer import Claimer

@@ -7,8 +7,8 @@ from time import monotonic
 
 from pgqpy._runtime.acompat import AsyncSlots, AsyncWaker
 from pgqpy._runtime.backoff import Backoff
-from pgqpy._runtime.log import logger
 from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
+from pgqpy.log import logger
 from pgqpy.tasks._notifier_async import AsyncNotifier
 from pgqpy.tasks._outcome import Released
 from pgqpy.tasks._worker.claimer import Claimer

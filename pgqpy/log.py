@@ -1,4 +1,7 @@
-"""Log lines with fields: readable on a terminal, logfmt or JSON for programs."""
+"""The library's logger, and lines with fields: readable on a terminal, logfmt or JSON for programs.
+
+Messages carry their values as fields (``extra``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 from typing import IO
+
+logger = logging.getLogger("pgqpy")
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("auto", "text", "logfmt", "json")
@@ -24,10 +29,10 @@ def setup(name: str, level: str, form: str, stream: IO[str] | None = None) -> lo
         form = "text" if target.isatty() else "logfmt"
     handler = logging.StreamHandler(target)
     handler.setFormatter(_FORMATTERS[form]())
-    logger = logging.getLogger(name)
-    logger.handlers[:] = [handler]
-    logger.setLevel(level.upper())
-    logger.propagate = False
+    named = logging.getLogger(name)
+    named.handlers[:] = [handler]
+    named.setLevel(level.upper())
+    named.propagate = False
     return handler
 
 
