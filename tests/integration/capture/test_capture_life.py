@@ -139,7 +139,7 @@ def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue
 
 
 @pytest.mark.parametrize(
-    ("table", "queue"),
+    ("table", "name"),
     [
         ("x" * 63, "q" * 60),
         ("é" * 31, "quote\"'s and spaces %s %I"),
@@ -147,20 +147,20 @@ def test_a_change_for_a_queue_that_is_gone_fails_by_name(conn: Connection, queue
         ("select", "-- comment"),
     ],
 )
-def test_awkward_names_work(conn: Connection, table: str, queue: str) -> None:
+def test_awkward_names_work(conn: Connection, table: str, name: str) -> None:
     quoted = '"' + table.replace('"', '""') + '"'
-    conn.execute("select pgq.create_queue(%s)", [queue])
+    conn.execute("select pgq.create_queue(%s)", [name])
     conn.execute(f'create table {quoted} ("k\'"" %" int primary key, "v;--" text)')
     for again in (False, True):
         conn.execute(
             "select pgq.capture_table(%s, %s, replace => %s, exclude => array[%s])",
-            [quoted, queue, again, "v;--"],
+            [quoted, name, again, "v;--"],
         )
     conn.execute(f"insert into {quoted} values (1, 'x'), (2, 'y')")
     conn.execute(f'update {quoted} set "k\'"" %" = 3 where "k\'"" %" = 1')
     assert [c.table for c in changes(conn)] == [("public", table)] * 4
     assert changes(conn)[0].key == ("k'\" %",)
-    conn.execute("select pgq.release_table(%s, %s)", [quoted, queue])
+    conn.execute("select pgq.release_table(%s, %s)", [quoted, name])
 
 
 def test_a_queue_name_with_a_newline_stays_inside_its_quotes(conn: Connection) -> None:
