@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import click
 
-from pgqpy.cli._base.command import Command, dsn_option, json_option
-from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._base.command import Command, Exclusive, dsn_option
+from pgqpy.cli._base.output import json_option, print_json, print_table, say, wants_json
 
 
 @click.command(cls=Command, role="pgq_owner")
 @dsn_option
-@click.option("--to", "revision", metavar="REVISION", help="Upgrade to this revision only.")
 @click.option(
-    "--down", metavar="REVISION", help="Go back to a revision; `base` removes the schema."
+    "--to", "revision", cls=Exclusive, metavar="REVISION", help="Upgrade to this revision only."
+)
+@click.option(
+    "--down",
+    cls=Exclusive,
+    metavar="REVISION",
+    help="Go back to a revision; `base` removes the schema.",
 )
 @click.option("--force", is_flag=True, help="With --down: also if queues, tasks or notes are lost.")
-@click.option("--show", is_flag=True, help="Show the revisions, and where the database is.")
+@click.option(
+    "--show", cls=Exclusive, is_flag=True, help="Show the revisions, and where the database is."
+)
 @click.option("--sql", is_flag=True, help="Print the SQL instead; needs no database.")
 @click.option("--from", "start", metavar="REVISION", help="With --sql: the revision to start from.")
 @json_option
@@ -27,7 +34,6 @@ def migrate(
     show: bool,
     sql: bool,
     start: str | None,
-    as_json: bool,
 ) -> None:
     """Install or upgrade the pgq schema in a database.
 
@@ -41,13 +47,11 @@ def migrate(
       pgqpy migrate --sql > install.sql
       pgqpy migrate --down base --force
     """
-    if bool(revision) + bool(down) + show > 1:
-        raise click.UsageError("--to, --down and --show exclude each other.")
     if force and not down:
         raise click.UsageError("--force goes with --down.")
     if start and not sql:
         raise click.UsageError("--from goes with --sql.")
-    if as_json and not show:
+    if wants_json() and not show:
         raise click.UsageError("--json goes with --show.")
     # Alembic and SQLAlchemy take a quarter of a second to import; only this command needs them.
     from pgqpy import schema
@@ -62,7 +66,7 @@ def migrate(
         else:
             click.echo(schema.downgrade_sql(start, down), nl=False)
     elif show:
-        _show(dsn, as_json=as_json)
+        _show(dsn)
     elif down is not None:
         at = schema.downgrade(dsn, down, force=force)
         say(f"the schema is at revision {at}" if at else "the schema is removed")
@@ -71,12 +75,12 @@ def migrate(
         say(f"the schema is at revision {at}")
 
 
-def _show(dsn: str, *, as_json: bool) -> None:
+def _show(dsn: str) -> None:
     from pgqpy import schema
 
     at = schema.current(dsn)
     revisions = schema.history()
-    if as_json:
+    if wants_json():
         print_json({"current": at, "revisions": revisions})
         return
     print_table(

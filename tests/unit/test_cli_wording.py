@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from pgqpy.cli._base.wording import duration, printable, rate, shown
+from pgqpy.cli._base.output import duration, printable, rate, shown
 
 
 @pytest.mark.parametrize(

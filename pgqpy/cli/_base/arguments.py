@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 
 import pgqpy
 from pgqpy.admin import Admin
-from pgqpy.cli._base.command import options
+from pgqpy.cli._base.command import Exclusive, options
 from pgqpy.cli._base.database import refuse_planted
 
 #: The seconds to wait for completions: the shell's prompt is blocked meanwhile.
@@ -185,6 +185,11 @@ set_option = click.option(
     help="Configure it; may be given several times. The command config shows the parameters.",
 )
 due_options = options(
-    click.option("--at", type=MOMENT, help="Not now, but then; local time if without offset."),
-    click.option("--delay", type=INTERVAL, help="Not now, but after this interval."),
+    click.option(
+        "--at",
+        cls=Exclusive,
+        type=MOMENT,
+        help="Not now, but then; local time if without offset.",
+    ),
+    click.option("--delay", cls=Exclusive, type=INTERVAL, help="Not now, but after this interval."),
 )

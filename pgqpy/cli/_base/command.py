@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import inspect
 import io
-import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 import click
 
 import pgqpy.dsn
+from pgqpy.cli._base.database import INTERRUPTED, connect
 from pgqpy.cli._base.errors import Situation, explain, explain_usage
 from pgqpy.cli._base.output import print_problem
 from pgqpy.log import FORMATS, LEVELS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-#: The exit code that a shell reports for a process ended by SIGINT.
-INTERRUPTED = 128 + signal.SIGINT
-
-#: The seconds that unwinding may take after Ctrl-C.
-PATIENCE = 1.0
 
 
 @dataclass(slots=True)
@@ -41,14 +31,42 @@ class Settings:
     debug: bool = False
 
 
-class Command(click.Command):
-    """A command with the database role that it needs, and with examples: the end of its help."""
+def _resolve(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if ctx.resilient_parsing:
+        return value
+    settings = ctx.ensure_object(Settings)
+    dsn = pgqpy.dsn.resolve(value or settings.dsn_argument)
+    pgqpy.dsn.parse(dsn)
+    settings.dsn = dsn
+    return dsn
 
-    def __init__(self, *args: Any, role: str | None = None, **kwargs: Any) -> None:
+
+_DSN: dict[str, Any] = {
+    "metavar": "DSN",
+    "callback": _resolve,
+    "help": "The database; default: PGQPY_DSN, then libpq's environment.",
+}
+
+
+class Command(click.Command):
+    """A command with the database role that it needs, and with examples: the end of its help.
+
+    If its function takes ``conn``, it has --dsn, and is called with a connection to that database.
+    """
+
+    def __init__(
+        self, *args: Any, role: str | None = None, names_of_users: bool = False, **kwargs: Any
+    ) -> None:
+        """For ``names_of_users`` see `connect`."""
         super().__init__(*args, **kwargs)
         self.help, _, examples = inspect.cleandoc(self.help or "").partition("\n\nExamples:\n")
         self.examples = tuple(line.strip() for line in examples.splitlines())
         self.role = role
+        self.names_of_users = names_of_users
+        assert self.callback is not None
+        self.connects = "conn" in inspect.signature(self.callback).parameters
+        if self.connects:
+            self.params.insert(0, click.Option(["--dsn"], **_DSN))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples; they are commands to copy, so they must not be wrapped."""
@@ -61,7 +79,11 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run, and record which role a permission error asks for."""
         ctx.ensure_object(Settings).role = self.role
-        return super().invoke(ctx)
+        if not self.connects:
+            return super().invoke(ctx)
+        with connect(ctx.params.pop("dsn"), names_of_users=self.names_of_users) as conn:
+            ctx.params["conn"] = conn
+            return super().invoke(ctx)
 
 
 class Group(click.Group):
@@ -118,30 +140,6 @@ class Program(Group):
         sys.exit(outcome if isinstance(outcome, int) else 0)
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt at Ctrl-C inside the block; end the process if that hangs.
-
-    An interrupt at the wrong moment, such as the start of a COPY, leaves psycopg waiting for its
-    own lock. Ending the process is just as clean: the server rolls back uncommitted work.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        watchdog = threading.Timer(PATIENCE, os._exit, [INTERRUPTED])
-        watchdog.daemon = True
-        watchdog.start()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def options(*declared: Callable[[Function], Function]) -> Callable[[Function], Function]:
     """Combine declarations of options and arguments, in their order, into one."""
 
@@ -153,32 +151,21 @@ def options(*declared: Callable[[Function], Function]) -> Callable[[Function], F
     return decorate
 
 
-def at_most_one(**given: object) -> None:
-    """Raise UsageError if more than one of these options was given."""
-    if sum(value not in (None, False) for value in given.values()) > 1:
-        names = [f"--{name}" for name in given]
-        raise click.UsageError(f"{', '.join(names[:-1])} and {names[-1]} exclude each other.")
+class Exclusive(click.Option):
+    """An option of a command that takes at most one of these."""
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Refuse two of them."""
+        of = [each for each in ctx.command.params if isinstance(each, Exclusive)]
+        if sum(each.name in opts for each in of) > 1 and not ctx.resilient_parsing:
+            names = [each.opts[0] for each in of]
+            raise click.UsageError(f"{', '.join(names[:-1])} and {names[-1]} exclude each other.")
+        return super().handle_parse_result(ctx, opts, args)
 
 
-def _resolve(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if ctx.resilient_parsing:
-        return value
-    settings = ctx.ensure_object(Settings)
-    dsn = pgqpy.dsn.resolve(value or settings.dsn_argument)
-    pgqpy.dsn.parse(dsn)
-    settings.dsn = dsn
-    return dsn
-
-
-dsn_option = click.option(
-    "--dsn",
-    metavar="DSN",
-    callback=_resolve,
-    help="The database; default: PGQPY_DSN, then libpq's environment.",
-)
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON, for scripts, instead of text."
-)
+dsn_option = click.option("--dsn", **_DSN)
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Only say how many it would be; change nothing."
 )

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import LiteralString
+from types import FrameType
+from typing import Any, LiteralString
+
+from psycopg.rows import dict_row
 
 import pgqpy
 from pgqpy.admin import Admin
-from pgqpy.cli._base.command import interruptible
 from pgqpy.errors import ConsumerNotRegistered, PgqError, QueueNotFound, translate_errors
 from pgqpy.models import ConsumerInfo, QueueInfo
 
 # psycopg raises the errors that it logs while unwinding; on a terminal the log is noise.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
+#: The exit code that a shell reports for a process ended by SIGINT.
+INTERRUPTED = 128 + signal.SIGINT
+
+#: The seconds that unwinding may take after Ctrl-C.
+PATIENCE = 1.0
 
 _PLANTED: LiteralString = """
     select n.nspname, r.rolname
@@ -29,6 +39,30 @@ _PLANTED: LiteralString = """
        and not pg_catalog.pg_has_role(r.oid, current_user, 'member')
      limit 1
 """
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt at Ctrl-C inside the block; end the process if that hangs.
+
+    An interrupt at the wrong moment, such as the start of a COPY, leaves psycopg waiting for its
+    own lock. Ending the process is just as clean: the server rolls back uncommitted work.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        watchdog = threading.Timer(PATIENCE, os._exit, [INTERRUPTED])
+        watchdog.daemon = True
+        watchdog.start()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -58,6 +92,14 @@ def refuse_planted(conn: pgqpy.Connection) -> None:
             f"schema {schema} belongs to role {owner}: it is not ours, and not used",
             hint="drop or rename that schema, or choose another database",
         )
+
+
+def dict_rows(
+    conn: pgqpy.Connection, statement: LiteralString, arguments: Sequence[Any] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows of a statement, by column."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(statement, arguments).fetchall()
 
 
 def no_such_queue(queue: str) -> QueueNotFound:

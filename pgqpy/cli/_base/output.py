@@ -1,7 +1,7 @@
 """Output of results: tables and JSON on standard output, problems on standard error.
 
-Cells hold foreign text: none of it is interpreted as markup. Rich is imported only for tables and
-problems, because its import takes longer than most commands.
+Cells hold foreign text: none of it is interpreted as markup, or as a control sequence. Rich is
+imported only for tables and problems, because its import takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -16,13 +16,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pgqpy.cli._base.wording import brief, printable, shown
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
 T = TypeVar("T")
+
+_JSON = "pgqpy.json"
+
+
+def _set_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_JSON] = value
+
+
+json_option = click.option(
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_json,
+    help="Print JSON, for scripts, instead of text.",
+)
+
+
+def wants_json() -> bool:
+    """Whether --json was given; `print_items`, `print_parameters` and `show` obey it."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
 
 #: The columns of a table: headings, with attributes (or keys) or functions of the items.
 Columns = Mapping[str, str | Callable[[Any], Any]]
@@ -64,28 +83,19 @@ def print_items(
     columns: Columns,
     *,
     empty: str,
-    as_json: bool = False,
-    lines: bool = False,
-    cut: bool = False,
+    each_a_line: bool = False,
 ) -> None:
-    """Print items as a table, or as JSON: a list of them, or with `lines` each on a line.
+    """Print items, dataclasses or dictionaries, as a table, or as a JSON list.
 
-    Args:
-        items: dataclasses or dictionaries.
-        columns: those of the table.
-        empty: the text that stands for a table without rows.
-        as_json: whether to print JSON.
-        lines: the form of the JSON.
-        cut: on a terminal, cut each row to one line instead of folding wide cells.
+    ``empty`` is printed instead of a table without rows. With ``each_a_line`` an item is a line:
+    JSON is printed without a list around it, and wide cells of tables are cut on a terminal.
     """
-    if as_json and lines:
-        for item in items:
-            print_json_line(item)
-    elif as_json:
-        print_json(items)
+    if wants_json():
+        for each in items if each_a_line else [items]:
+            print_json(each, indent=None if each_a_line else 2)
     elif items:
         rows = [[_cell(item, each) for each in columns.values()] for item in items]
-        print_table([*columns], rows, cut=cut)
+        print_table([*columns], rows, cut=each_a_line)
     else:
         say(empty)
 
@@ -110,11 +120,9 @@ def print_pairs(*pairs: tuple[str, Any]) -> None:
         click.echo(f"{name:<{width}}  {shown(value)}")
 
 
-def print_parameters(
-    values: Mapping[str, Any], meanings: Mapping[str, str], *, as_json: bool
-) -> None:
+def print_parameters(values: Mapping[str, Any], meanings: Mapping[str, str]) -> None:
     """Print the parameters of a queue."""
-    if as_json:
+    if wants_json():
         print_json(values)
     else:
         rows = [(name, shown(value), meanings[name]) for name, value in values.items()]
@@ -143,13 +151,10 @@ def print_problem(message: str, hint: str | None = None) -> None:
 
 
 def show(
-    read: Callable[[], T],
-    draw: Callable[[T], RenderableType],
-    *,
-    every: float | None,
-    as_json: bool,
+    read: Callable[[], T], draw: Callable[[T], RenderableType], *, every: float | None
 ) -> None:
     """Print what is read: once, or until Ctrl-C with pauses of ``every`` seconds."""
+    as_json = wants_json()
     if every is None:
         now = read()
         print_json(now) if as_json else print_rich(draw(now))
@@ -222,3 +227,75 @@ def console(*, stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = _UNBOUNDED
     return made
+
+
+# --- single values as text
+
+
+def shown(value: object) -> str:
+    """Return the text of a cell."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return rate(value)
+        case timedelta():
+            return duration(value)
+        case datetime():
+            return value.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        case _:
+            return printable(str(value))
+
+
+def duration(value: timedelta) -> str:
+    """Format an interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``3 d 4
+    h``."""
+    seconds = value.total_seconds()
+    if seconds < 0:
+        return f"-{duration(-value)}"
+    if round(seconds, 3) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    if whole < 3600:
+        size, unit, smaller, below = 60, "min", 1, "s"
+    elif whole < 86400:
+        size, unit, smaller, below = 3600, "h", 60, "min"
+    else:
+        size, unit, smaller, below = 86400, "d", 3600, "h"
+    rest = whole % size // smaller
+    return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+
+
+def brief(value: timedelta) -> str:
+    """Format an interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3
+    d``."""
+    number, unit = duration(value).split(" ")[:2]
+    return f"{number} {unit}"
+
+
+def ago(value: timedelta | None) -> str:
+    """Format the time since something."""
+    return "never" if value is None else f"{duration(value)} ago"
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a number of things: ``1 event``, ``2,000 events``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def rate(value: float) -> str:
+    """Format a rate a second, with its significant digits."""
+    return f"{value:,.0f}" if round(value, 1) >= 10 or value == 0 else f"{value:.1f}"
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped, so that terminals do not obey them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

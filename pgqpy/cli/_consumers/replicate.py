@@ -12,10 +12,17 @@ import click
 from psycopg.rows import dict_row
 
 from pgqpy.cli._base.arguments import LIST, TEXT
-from pgqpy.cli._base.command import Function, Group, Settings, json_option, options
+from pgqpy.cli._base.command import Function, Group, Settings, options
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, print_json, print_table, say
+from pgqpy.cli._base.output import (
+    json_option,
+    print_items,
+    print_json,
+    print_table,
+    say,
+    wants_json,
+)
 from pgqpy.errors import comes_from
 
 if TYPE_CHECKING:
@@ -133,7 +140,7 @@ def copy(settings: Settings, tables: tuple[str, ...], path: Path) -> None:
 @config_argument
 @json_option
 @click.pass_obj
-def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
+def list_tables(settings: Settings, path: Path) -> None:
     """List the tables and sequences, and how far each is.
 
     States: added, copying, catching_up, in_step; failed, with the reason: then the table's changes
@@ -150,7 +157,7 @@ def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
         others = [asdict(each) for each in sequences(manager.state)]
         if not tables and not others:
             manager.check_queue()
-    if as_json:
+    if wants_json():
         print_json({"tables": tables, "sequences": others})
         return
     rows = tables + [
@@ -181,7 +188,7 @@ def list_tables(settings: Settings, path: Path, as_json: bool) -> None:
 @replicate.command("compare", role="pgq_admin")
 @compare_options
 @click.pass_obj
-def compare(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> None:
+def compare(settings: Settings, /, path: Path, **which: Any) -> None:
     """Compare tables with their copies, while both change.
 
     Without names, all of them. Each is compared at one point in time, by checksums, and the keys
@@ -192,7 +199,7 @@ def compare(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> N
       pgqpy replicate compare public.flight replicate.toml --json
     """
     compared = _compare(settings, path, repair=False, **which)
-    _print_comparisons(compared, as_json)
+    _print_comparisons(compared)
     if any(each.differences for each in compared):
         raise CliError("the copies differ", f"`pgqpy replicate repair ... {path}` sets them right")
 
@@ -200,7 +207,7 @@ def compare(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> N
 @replicate.command("repair", role="pgq_admin")
 @compare_options
 @click.pass_obj
-def repair(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> None:
+def repair(settings: Settings, /, path: Path, **which: Any) -> None:
     """Compare tables, and repair the rows of the copies that differ.
 
     Without names, all of them, while both change. Only rows that differ are written.
@@ -208,7 +215,7 @@ def repair(settings: Settings, /, path: Path, as_json: bool, **which: Any) -> No
     Examples:
       pgqpy replicate repair public.flight replicate.toml
     """
-    _print_comparisons(_compare(settings, path, repair=True, **which), as_json)
+    _print_comparisons(_compare(settings, path, repair=True, **which))
 
 
 def _compare(
@@ -225,8 +232,8 @@ def _compare(
         return [comparer.compare(each, repair=repair) for each in replicas]
 
 
-def _print_comparisons(compared: list[Comparison], as_json: bool) -> None:
-    if as_json:
+def _print_comparisons(compared: list[Comparison]) -> None:
+    if wants_json():
         print_json(
             [
                 {

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, queue_argument
-from pgqpy.cli._base.command import Group, dsn_option, json_option
+from pgqpy.cli._base.command import Group, dsn_option
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_class
-from pgqpy.cli._base.output import print_json, print_table, say
+from pgqpy.cli._base.output import json_option, print_json, print_table, say, wants_json
 from pgqpy.errors import PgqError
 from pgqpy.log import logger
 
@@ -237,7 +237,7 @@ def archive(
 @click.argument("path", type=TEXT)
 @json_option
 @master_option
-def archive_info(path: str, as_json: bool, master: str | None) -> None:
+def archive_info(path: str, master: str | None) -> None:
     """Show what is in an archive.
 
     For each queue: how much was written, of which ticks, and when last. Events that were deleted
@@ -264,7 +264,7 @@ def archive_info(path: str, as_json: bool, master: str | None) -> None:
         for queue, last in newest
         if last is not None
     ]
-    if as_json:
+    if wants_json():
         print_json({"partition_by": ["queue", *by], "queues": found})
         return
     say(f"partitioned by queue, {', '.join(by)}")
@@ -303,7 +303,6 @@ def replay(
     where: str | None,
     mark: str | None,
     dry_run: bool,
-    as_json: bool,
     master: str | None,
 ) -> None:
     """Insert events from an archive into a queue again.
@@ -336,7 +335,7 @@ def replay(
     events = sum(each.events for each in counts)
     if not dry_run and events:
         again.send(dsn, queue, mark=mark)
-    if as_json:
+    if wants_json():
         print_json({"source": again.queue, "sent": not dry_run, "events": events, "counts": counts})
     elif dry_run:
         print_table(

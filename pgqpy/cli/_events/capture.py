@@ -7,15 +7,13 @@ from typing import Any
 import click
 from psycopg import sql
 from psycopg.errors import InvalidName
-from psycopg.rows import dict_row
 
-import pgqpy
 from pgqpy.cli._base.arguments import LIST, QUEUE, TEXT, queue_argument
-from pgqpy.cli._base.command import Group, dsn_option, json_option
-from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.database import dict_rows
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, say
-from pgqpy.cli._base.wording import plural
+from pgqpy.cli._base.output import json_option, plural, print_items, say
+from pgqpy.connection import Connection
 
 
 @click.group(cls=Group)
@@ -23,8 +21,7 @@ def capture() -> None:
     """Turn the changes of tables into events."""
 
 
-@capture.command("add", role="pgq_writer")
-@dsn_option
+@capture.command("add", role="pgq_writer", names_of_users=True)
 @click.argument("table", type=TEXT)
 @queue_argument
 @click.option(
@@ -53,7 +50,7 @@ def capture() -> None:
     help="A changed key is a delete and an insert, or an error.",
 )
 @click.option("--replace", is_flag=True, help="Replace the capture of this table into this queue.")
-def add(dsn: str, table: str, queue: str, replace: bool, **chosen: Any) -> None:
+def add(conn: Connection, table: str, queue: str, replace: bool, **chosen: Any) -> None:
     """Make the changes of a table events in a queue.
 
     Events are written in the same transaction: an event exists if and only if its change does. A
@@ -75,17 +72,15 @@ def add(dsn: str, table: str, queue: str, replace: bool, **chosen: Any) -> None:
             for name in given
         )
     )
-    with connect(dsn, names_of_users=True) as conn:
-        _require_table(conn, table)
-        conn.execute(statement, {"table": table, "queue": queue, **given})
+    _require_table(conn, table)
+    conn.execute(statement, {"table": table, "queue": queue, **given})
     say(f"changes of table {table} are events in queue {queue} from now on")
 
 
-@capture.command("remove", role="pgq_writer")
-@dsn_option
+@capture.command("remove", role="pgq_writer", names_of_users=True)
 @click.argument("table", type=TEXT)
 @click.argument("queue", type=QUEUE, required=False)
-def remove(dsn: str, table: str, queue: str | None) -> None:
+def remove(conn: Connection, table: str, queue: str | None) -> None:
     """End the capture of a table.
 
     From one queue, or from all queues if none is named. The events captured so far stay in the
@@ -95,17 +90,15 @@ def remove(dsn: str, table: str, queue: str | None) -> None:
       pgqpy capture remove public.flight
       pgqpy capture remove flight delays
     """
-    with connect(dsn, names_of_users=True) as conn:
-        _require_table(conn, table)
-        conn.execute("select pgq.release_table(%s::regclass, %s)", [table, queue])
+    _require_table(conn, table)
+    conn.execute("select pgq.release_table(%s::regclass, %s)", [table, queue])
     say(f"table {table} is not captured any more" + (f" into queue {queue}" if queue else ""))
 
 
-@capture.command("list", role="pgq_reader")
-@dsn_option
+@capture.command("list", role="pgq_reader", names_of_users=True)
 @click.argument("table", type=TEXT, required=False)
 @json_option
-def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
+def list_captures(conn: Connection, table: str | None) -> None:
     """List the tables that are captured, and how.
 
     The keys of the JSON objects are the columns of pgq.capture_info().
@@ -114,14 +107,9 @@ def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
       pgqpy capture list
       pgqpy capture list public.flight --json
     """
-    with connect(dsn, names_of_users=True) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        if table is not None:
-            _require_table(conn, table)
-        captures = cursor.execute(
-            "select * from pgq.capture_info(%s::regclass)", [table]
-        ).fetchall()
+    _require_table(conn, table)
     print_items(
-        captures,
+        dict_rows(conn, "select * from pgq.capture_info(%s::regclass)", [table]),
         {
             "Table": "table_name",
             "Queue": "queue_name",
@@ -131,14 +119,12 @@ def list_captures(dsn: str, table: str | None, as_json: bool) -> None:
             "State": _state,
         },
         empty="no table is captured; capture one: pgqpy capture add TABLE QUEUE",
-        as_json=as_json,
     )
 
 
-@capture.command("partitions", role="pgq_writer")
-@dsn_option
+@capture.command("partitions", role="pgq_writer", names_of_users=True)
 @click.argument("table", type=TEXT, required=False)
-def partitions(dsn: str, table: str | None) -> None:
+def partitions(conn: Connection, table: str | None) -> None:
     """Capture partitions that were added to captured tables since.
 
     Only rows written directly to such a partition were missed; rows written through its table are
@@ -148,10 +134,8 @@ def partitions(dsn: str, table: str | None) -> None:
       pgqpy capture partitions
       pgqpy capture partitions public.flight
     """
-    with connect(dsn, names_of_users=True) as conn:
-        if table is not None:
-            _require_table(conn, table)
-        [row] = conn.execute("select pgq.capture_new_partitions(%s::regclass)", [table])
+    _require_table(conn, table)
+    [row] = conn.execute("select pgq.capture_new_partitions(%s::regclass)", [table])
     say(f"captured {plural(row[0], 'new partition')}")
 
 
@@ -162,8 +146,10 @@ def _state(capture_info: dict[str, Any]) -> str:
     return f"{missing} new partitions" if missing else "on"
 
 
-def _require_table(conn: pgqpy.Connection, table: str) -> None:
-    """Check it here: the server's error is the one for a schema that is not installed."""
+def _require_table(conn: Connection, table: str | None) -> None:
+    """Check a table, if one is named: the server's error is that of a schema not installed."""
+    if table is None:
+        return
     try:
         row = conn.execute("select to_regclass(%s)", [table]).fetchone()
     except InvalidName:

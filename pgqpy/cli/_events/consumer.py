@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import wraps
 from typing import Any, LiteralString
 
 import click
-from psycopg.rows import class_row
 
-import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import CONSUMER, MOMENT, any_queue_argument, queue_argument
-from pgqpy.cli._base.command import Group, at_most_one, dsn_option, json_option, options
+from pgqpy.cli._base.command import Exclusive, Group, options
 from pgqpy.cli._base.database import connect, one_consumer, one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._base.output import json_option, print_items, say
+from pgqpy.connection import Connection
 from pgqpy.errors import ForeignTick, TickNotFound, comes_from, translate_errors
 from pgqpy.models import ConsumerInfo
 
@@ -64,14 +62,6 @@ REWIND = b"select pgq.rewind_consumer(%s, %s, %s, %s, %s::text::txid_snapshot, %
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A tick's number and time."""
-
-    id: int
-    time: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Position:
     """The position that the options give; the end if there are none."""
 
@@ -85,42 +75,40 @@ class Position:
         """Whether any option was used."""
         return self != Position()
 
-    def resolve(self, conn: pgqpy.Connection, queue: str) -> int:
+    def resolve(self, conn: Connection, queue: str) -> int:
         """Return the current tick of this position in a queue."""
         if self.tick is not None:
             return self.tick
         statement = OLDEST if self.start else LAST_BEFORE if self.time else NEWEST
-        with conn.cursor(row_factory=class_row(Tick)) as cursor:
-            found = cursor.execute(statement, {"queue": queue, "time": self.time}).fetchone()
-            if found is not None:
-                return found.id
-            oldest = cursor.execute(OLDEST, {"queue": queue}).fetchone()
+        found = conn.execute(statement, {"queue": queue, "time": self.time}).fetchone()
+        if found is not None:
+            return int(found[0])
+        oldest = conn.execute(OLDEST, {"queue": queue}).fetchone()
         if oldest is None:
             raise CliError(f"queue {queue} has no tick yet", "keep `pgqpy ticker` running")
+        tick, time = oldest
         raise CliError(
             f"queue {queue} has no tick from before {self.time:%Y-%m-%d %H:%M:%S%z} any more; "
-            f"its oldest, {oldest.id}, is of {oldest.time.astimezone():%Y-%m-%d %H:%M:%S%z}",
+            f"its oldest, {tick}, is of {time.astimezone():%Y-%m-%d %H:%M:%S%z}",
             "--start goes there",
         )
 
 
-def position_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Declare the options of a `Position`, which is passed as ``position``."""
-
-    @options(
-        click.option("--tick", type=click.IntRange(min=0), metavar="N", help="A tick by number."),
-        click.option("--time", type=MOMENT, help="The last tick before a time (ISO 8601)."),
-        click.option("--start", is_flag=True, help="The oldest tick that still has its events."),
-        click.option("--end", is_flag=True, help="The newest tick: only events to come."),
-    )
-    @wraps(function)
-    def call(
-        *, tick: int | None, time: datetime | None, start: bool, end: bool, **others: Any
-    ) -> None:
-        at_most_one(tick=tick, time=time, start=start, end=end)
-        function(position=Position(tick, time, start, end), **others)
-
-    return call
+#: The options of a `Position`.
+position_options = options(
+    click.option(
+        "--tick", cls=Exclusive, type=click.IntRange(min=0), metavar="N", help="A tick by number."
+    ),
+    click.option(
+        "--time", cls=Exclusive, type=MOMENT, help="The last tick before a time (ISO 8601)."
+    ),
+    click.option(
+        "--start", cls=Exclusive, is_flag=True, help="The oldest tick that still has its events."
+    ),
+    click.option(
+        "--end", cls=Exclusive, is_flag=True, help="The newest tick: only events to come."
+    ),
+)
 
 
 @click.group(cls=Group)
@@ -132,11 +120,10 @@ consumer_argument = click.argument("consumer", type=CONSUMER)
 
 
 @consumer.command("register", role="pgq_reader")
-@dsn_option
 @queue_argument
 @consumer_argument
 @position_options
-def register(dsn: str, queue: str, consumer: str, position: Position) -> None:
+def register(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
     """Register a consumer on a queue.
 
     From now on the queue keeps events until the consumer has read them. It starts behind the newest
@@ -147,7 +134,8 @@ def register(dsn: str, queue: str, consumer: str, position: Position) -> None:
       pgqpy consumer register flights delay_counter
       pgqpy consumer register flights delay_counter --start
     """
-    with connect(dsn) as conn, conn.transaction():
+    position = Position(**place)
+    with conn.transaction():
         admin = Admin(conn)
         created = admin.register_consumer(queue, consumer)
         if created and position.given:
@@ -164,10 +152,9 @@ def register(dsn: str, queue: str, consumer: str, position: Position) -> None:
 
 
 @consumer.command("unregister", role="pgq_reader")
-@dsn_option
 @queue_argument
 @consumer_argument
-def unregister(dsn: str, queue: str, consumer: str) -> None:
+def unregister(conn: Connection, queue: str, consumer: str) -> None:
     """Unregister a consumer from a queue.
 
     The queue forgets its position and its retries. Events that it has not read yet are lost for
@@ -176,23 +163,21 @@ def unregister(dsn: str, queue: str, consumer: str) -> None:
     Examples:
       pgqpy consumer unregister flights delay_counter
     """
-    with connect(dsn) as conn:
-        info = one_consumer(conn, queue, consumer)
-        main = main_consumer(conn, queue, consumer)
-        if main is not None and info.current_batch is not None:
-            raise CliError(
-                f"worker {consumer} has batch {info.current_batch} of consumer {main} open",
-                "stop it, and another worker takes the batch over; this would lose its events",
-            )
-        Admin(conn).unregister_consumer(queue, consumer)
+    info = one_consumer(conn, queue, consumer)
+    main = main_consumer(conn, queue, consumer)
+    if main is not None and info.current_batch is not None:
+        raise CliError(
+            f"worker {consumer} has batch {info.current_batch} of consumer {main} open",
+            "stop it, and another worker takes the batch over; this would lose its events",
+        )
+    Admin(conn).unregister_consumer(queue, consumer)
     say(f"unregistered consumer {consumer} from queue {queue}")
 
 
 @consumer.command("list", role="pgq_reader")
-@dsn_option
 @any_queue_argument
 @json_option
-def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
+def list_consumers(conn: Connection, queue: str | None) -> None:
     """List the consumers, of all queues or of one.
 
     Shown are their positions, lags and numbers of pending events. Workers that share a consumer's
@@ -203,14 +188,13 @@ def list_consumers(dsn: str, queue: str | None, as_json: bool) -> None:
       pgqpy consumer list
       pgqpy consumer list flights --json
     """
-    with connect(dsn) as conn:
-        consumers = Admin(conn).get_consumer_info(queue)
-        if queue is not None and not consumers:
-            one_queue(conn, queue)
-    print_consumers(consumers, as_json=as_json)
+    consumers = Admin(conn).get_consumer_info(queue)
+    if queue is not None and not consumers:
+        one_queue(conn, queue)
+    print_consumers(consumers)
 
 
-def print_consumers(consumers: Sequence[ConsumerInfo], *, as_json: bool = False) -> None:
+def print_consumers(consumers: Sequence[ConsumerInfo]) -> None:
     """Print consumers."""
     print_items(
         consumers,
@@ -224,22 +208,20 @@ def print_consumers(consumers: Sequence[ConsumerInfo], *, as_json: bool = False)
             "Batch": "current_batch",
         },
         empty="no consumers yet; make one: pgqpy consumer register QUEUE NAME",
-        as_json=as_json,
     )
 
 
-def main_consumer(conn: pgqpy.Connection, queue: str, consumer: str) -> str | None:
+def main_consumer(conn: Connection, queue: str, consumer: str) -> str | None:
     """Return the consumer whose position a worker shares; None if it is no worker."""
     row = conn.execute(MAIN, [consumer, queue]).fetchone()
     return None if row is None else str(row[0])
 
 
 @consumer.command("seek", role="pgq_admin")
-@dsn_option
 @queue_argument
 @consumer_argument
 @position_options
-def seek(dsn: str, queue: str, consumer: str, position: Position) -> None:
+def seek(conn: Connection, queue: str, consumer: str, **place: Any) -> None:
     """Move a consumer to another place in its queue.
 
     Back, to read events again, or ahead, to skip some: its next batch starts behind the named tick.
@@ -250,9 +232,10 @@ def seek(dsn: str, queue: str, consumer: str, position: Position) -> None:
       pgqpy consumer seek flights delay_counter --time 2026-11-21T08:30
       pgqpy consumer seek flights delay_counter --end
     """
+    position = Position(**place)
     if not position.given:
         raise click.UsageError("Give --tick, --time, --start or --end.")
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         before = one_consumer(conn, queue, consumer)
         main = main_consumer(conn, queue, consumer)
         if main is not None:
@@ -266,13 +249,12 @@ def seek(dsn: str, queue: str, consumer: str, position: Position) -> None:
 
 
 @consumer.command("rewind", role="pgq_admin")
-@dsn_option
 @queue_argument
 @consumer_argument
 @click.option(
     "--target-dsn", required=True, metavar="DSN", help="The database with the consumer's effects."
 )
-def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
+def rewind(conn: Connection, queue: str, consumer: str, target_dsn: str) -> None:
     """Move a consumer to the position of its target database.
 
     For a consumer that writes to another database, after that was restored from an older backup:
@@ -282,8 +264,7 @@ def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
     Examples:
       pgqpy consumer rewind flights copy --target-dsn postgresql:///reports
     """
-    with connect(dsn) as conn:
-        one_consumer(conn, queue, consumer)
+    one_consumer(conn, queue, consumer)
     with comes_from(target_dsn), connect(target_dsn) as target, translate_errors():
         remembered = target.execute(REMEMBERED, (consumer, queue)).fetchone()
         undelivered = target.execute(UNDELIVERED, (consumer, queue)).fetchone()
@@ -293,7 +274,7 @@ def rewind(dsn: str, queue: str, consumer: str, target_dsn: str) -> None:
             "`pgqpy consumer seek` moves the consumer; then tell the target by "
             "select pgq_ext.set_last_tick(consumer, queue, tick)",
         )
-    with connect(dsn) as conn, conn.transaction(), translate_errors():
+    with conn.transaction(), translate_errors():
         before = one_consumer(conn, queue, consumer)
         if undelivered is not None:
             # To come again, the batch must be there from its beginning.

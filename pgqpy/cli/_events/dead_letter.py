@@ -9,14 +9,22 @@ from typing import Any
 
 import click
 
-import pgqpy
 from pgqpy.cli._base.arguments import CONSUMER, INTERVAL, QUEUE, TEXT
-from pgqpy.cli._base.command import Group, count_option, dsn_option, json_option, options
-from pgqpy.cli._base.database import connect, one_queue
+from pgqpy.cli._base.command import Group, count_option, options
+from pgqpy.cli._base.database import one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, print_json_line, print_pairs, print_traceback, say
-from pgqpy.cli._base.wording import plural
+from pgqpy.cli._base.output import (
+    json_option,
+    plural,
+    print_items,
+    print_json_line,
+    print_pairs,
+    print_traceback,
+    say,
+    wants_json,
+)
 from pgqpy.cli._events.event_file import event_keys
+from pgqpy.connection import Connection
 from pgqpy.dead_letters import DeadLetters
 from pgqpy.models import DeadLetterFilter, DeadLetterInfo
 
@@ -43,11 +51,10 @@ def dead_letter() -> None:
 
 
 @dead_letter.command("list", role="pgq_reader")
-@dsn_option
 @filter_options
 @count_option(20)
 @json_option
-def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
+def list_letters(conn: Connection, count: int, **which: Any) -> None:
     """List dead letters, the newest first.
 
     With --json each is an object on a line of its own, with the keys id, time, queue, consumer,
@@ -59,11 +66,10 @@ def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
       pgqpy dead-letter list --json | jq -r .reason | sort | uniq -c
     """
     wanted = DeadLetterFilter(**which)
-    with connect(dsn) as conn:
-        letters = DeadLetters(conn).find(wanted, limit=count)
-        if not letters:
-            _named(conn, which)
-        total = len(letters) if len(letters) < count else DeadLetters(conn).count(wanted)
+    letters = DeadLetters(conn).find(wanted, limit=count)
+    if not letters:
+        _named(conn, which)
+    total = len(letters) if len(letters) < count else DeadLetters(conn).count(wanted)
     now = datetime.now(UTC)
     print_items(
         [_keys(each) for each in letters],
@@ -76,19 +82,16 @@ def list_letters(dsn: str, count: int, as_json: bool, **which: Any) -> None:
             "Reason": "reason",
         },
         empty="no such dead letters" if any(map(bool, which.values())) else "no dead letters",
-        as_json=as_json,
-        lines=True,
-        cut=True,
+        each_a_line=True,
     )
-    if total > len(letters) and not as_json:
+    if total > len(letters) and not wants_json():
         say(f"and {total - len(letters):,} more")
 
 
 @dead_letter.command("show", role="pgq_reader")
-@dsn_option
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(min=1))
 @json_option
-def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
+def show(conn: Connection, ids: tuple[int, ...]) -> None:
     """Show dead letters in full, with event and traceback.
 
     `pgqpy dead-letter list` has the ids. With --json each is an object on a line of its own.
@@ -97,10 +100,9 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
       pgqpy dead-letter show 17
       pgqpy dead-letter show 17 --json | jq -c .event | pgqpy event insert orders --file -
     """
-    with connect(dsn) as conn:
-        letters = _these(conn, ids)
+    letters = _these(conn, ids)
     for number, each in enumerate(letters):
-        if as_json:
+        if wants_json():
             print_json_line(_keys(each))
             continue
         if number:
@@ -124,9 +126,8 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
 
 
 @dead_letter.command("replay", role="pgq_admin")
-@dsn_option
 @choice_options
-def replay(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
+def replay(conn: Connection, **which: Any) -> None:
     """Let consumers retry events that they have given up.
 
     Each goes only to the consumer that gave it up, as if for the first time, when the ticker next
@@ -137,14 +138,13 @@ def replay(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
       pgqpy dead-letter replay 17 18
       pgqpy dead-letter replay --queue orders --consumer mailer --reason timeout
     """
-    number = _do(dsn, ids, every, which, DeadLetters.replay)
+    number = _do(conn, DeadLetters.replay, **which)
     say(f"replayed {plural(number, 'event')}")
 
 
 @dead_letter.command("purge", role="pgq_admin")
-@dsn_option
 @choice_options
-def purge(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
+def purge(conn: Connection, **which: Any) -> None:
     """Delete dead letters. This cannot be undone.
 
     Choose them by ids, by options, or with --all. `list` takes the same options.
@@ -153,21 +153,22 @@ def purge(dsn: str, ids: tuple[int, ...], every: bool, **which: Any) -> None:
       pgqpy dead-letter purge 17
       pgqpy dead-letter purge --older-than '90 days'
     """
-    number = _do(dsn, ids, every, which, DeadLetters.purge)
+    number = _do(conn, DeadLetters.purge, **which)
     say(f"purged {plural(number, 'dead letter')}")
 
 
 def _do(
-    dsn: str,
+    conn: Connection,
+    what: Callable[[DeadLetters, DeadLetterFilter], int],
+    *,
     ids: tuple[int, ...],
     every: bool,
-    which: dict[str, Any],
-    what: Callable[[DeadLetters, DeadLetterFilter], int],
+    **which: Any,
 ) -> int:
     filtered = any(value is not None for value in which.values())
     if [bool(ids), filtered, every].count(True) != 1:
         raise click.UsageError("Give ids, or options that say which, or --all.")
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         if ids:
             _these(conn, ids)
         number = what(DeadLetters(conn), DeadLetterFilter(ids=ids or None, **which))
@@ -176,13 +177,13 @@ def _do(
         return number
 
 
-def _named(conn: pgqpy.Connection, which: dict[str, Any]) -> None:
+def _named(conn: Connection, which: dict[str, Any]) -> None:
     """Raise QueueNotFound if the filter names a queue that does not exist."""
     if which["queue"] is not None:
         one_queue(conn, which["queue"])
 
 
-def _these(conn: pgqpy.Connection, ids: tuple[int, ...]) -> list[DeadLetterInfo]:
+def _these(conn: Connection, ids: tuple[int, ...]) -> list[DeadLetterInfo]:
     """Return the dead letters with these ids, in this order; all must exist."""
     found = {each.id: each for each in DeadLetters(conn).find(DeadLetterFilter(ids=ids))}
     for each in ids:

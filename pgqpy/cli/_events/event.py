@@ -11,23 +11,15 @@ from typing import Any, LiteralString
 import click
 import psycopg
 from psycopg import sql
-from psycopg.rows import args_row, dict_row, scalar_row
+from psycopg.rows import args_row, scalar_row
 
-import pgqpy
 from pgqpy.cli._base.arguments import TEXT, due_options, queue_argument
-from pgqpy.cli._base.command import (
-    Group,
-    at_most_one,
-    count_option,
-    dsn_option,
-    json_option,
-    options,
-)
-from pgqpy.cli._base.database import connect, no_such_queue
+from pgqpy.cli._base.command import Group, count_option, dsn_option, options
+from pgqpy.cli._base.database import connect, dict_rows, no_such_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, say
-from pgqpy.cli._base.wording import plural, shown
+from pgqpy.cli._base.output import json_option, plural, print_items, say, shown
 from pgqpy.cli._events.event_file import FIELDS, FORMATS, event_keys, open_events
+from pgqpy.connection import Connection
 from pgqpy.event import Event, NewEvent
 from pgqpy.producer import Producer
 
@@ -133,7 +125,6 @@ def insert(
       pgqpy event insert orders paid 1047 --key 'order 1047'
       tail -F app.log | pgqpy event insert log line --file - --format lines --batch 1
     """
-    at_most_one(at=at, delay=delay)
     if path is None:
         if event_type is None or data is None:
             raise click.UsageError("Give TYPE and DATA, or --file.")
@@ -174,7 +165,7 @@ def _standard_input() -> str:
     return text
 
 
-def _due(conn: pgqpy.Connection, at: datetime | None, delay: str | None) -> datetime | None:
+def _due(conn: Connection, at: datetime | None, delay: str | None) -> datetime | None:
     """Return the time of delivery: a given time, or now plus an interval as PostgreSQL reads it."""
     if delay is None:
         return at
@@ -192,7 +183,7 @@ def _due(conn: pgqpy.Connection, at: datetime | None, delay: str | None) -> date
 
 
 def _insert_all(
-    conn: pgqpy.Connection,
+    conn: Connection,
     queue: str,
     events: Iterator[NewEvent],
     batch: int | None,
@@ -218,14 +209,13 @@ def _insert_all(
 
 
 @event.command("peek", role="pgq_reader")
-@dsn_option
 @queue_argument
 @count_option(10)
 @click.option("--from-tick", type=click.IntRange(min=0), metavar="N", help="Only after this tick.")
 @click.option("--to-tick", type=click.IntRange(min=0), metavar="N", help="Only up to this tick.")
 @json_option
 def peek(
-    dsn: str, queue: str, count: int, from_tick: int | None, to_tick: int | None, as_json: bool
+    conn: Connection, queue: str, count: int, from_tick: int | None, to_tick: int | None
 ) -> None:
     """Show the newest events of a queue, or those between two ticks. Consumes nothing.
 
@@ -241,11 +231,10 @@ def peek(
     """
     if (from_tick is None) != (to_tick is None):
         raise click.UsageError("--from-tick and --to-tick go together.")
-    with connect(dsn) as conn:
-        if from_tick is None or to_tick is None:
-            events = _newest(conn, queue, count)
-        else:
-            events = _of_ticks(conn, queue, from_tick, to_tick, count)
+    if from_tick is None or to_tick is None:
+        events = _newest(conn, queue, count)
+    else:
+        events = _of_ticks(conn, queue, from_tick, to_tick, count)
     found = [event_keys(each) for each in events]
     columns: dict[str, Any] = {
         "Id": lambda each: str(each["id"]),
@@ -258,13 +247,11 @@ def peek(
         found,
         columns | {name.capitalize(): name for name in used},
         empty=f"queue {queue} has no events there",
-        as_json=as_json,
-        lines=True,
-        cut=True,
+        each_a_line=True,
     )
 
 
-def _newest(conn: pgqpy.Connection, queue: str, count: int) -> list[Event]:
+def _newest(conn: Connection, queue: str, count: int) -> list[Event]:
     """Return the newest events, oldest first, including those that no tick covers yet.
 
     It goes back as many ticks as needed: ids of rolled-back transactions are missing, so one
@@ -290,7 +277,7 @@ def _newest(conn: pgqpy.Connection, queue: str, count: int) -> list[Event]:
             back *= 8
 
 
-def _of_ticks(conn: pgqpy.Connection, queue: str, first: int, last: int, count: int) -> list[Event]:
+def _of_ticks(conn: Connection, queue: str, first: int, last: int, count: int) -> list[Event]:
     """Return the first events between two ticks, in the form that a consumer gets."""
     with conn.cursor(row_factory=scalar_row) as scalar:
         text = scalar.execute(
@@ -304,11 +291,10 @@ def _of_ticks(conn: pgqpy.Connection, queue: str, first: int, last: int, count: 
 
 
 @event.command("delayed", role="pgq_reader")
-@dsn_option
 @queue_argument
 @count_option(10)
 @json_option
-def delayed(dsn: str, queue: str, count: int, as_json: bool) -> None:
+def delayed(conn: Connection, queue: str, count: int) -> None:
     """Show the delayed events, the next ones first.
 
     Retries of consumers are not shown. With --json each is an object on a line of its own,
@@ -318,23 +304,18 @@ def delayed(dsn: str, queue: str, count: int, as_json: bool) -> None:
       pgqpy event delayed flights
       pgqpy event delayed flights -n 1000 --json
     """
-    with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        events = cursor.execute(DELAYED, [queue, count]).fetchall()
     print_items(
-        events,
+        dict_rows(conn, DELAYED, [queue, count]),
         {"Due": "due", "Id": lambda each: str(each["id"]), "Type": "type", "Data": "data"},
         empty=f"queue {queue} has no delayed events",
-        as_json=as_json,
-        lines=True,
-        cut=True,
+        each_a_line=True,
     )
 
 
 @event.command("cancel", role="pgq_writer")
-@dsn_option
 @queue_argument
 @click.argument("event_ids", metavar="EVENT...", type=int, nargs=-1, required=True)
-def cancel(dsn: str, queue: str, event_ids: tuple[int, ...]) -> None:
+def cancel(conn: Connection, queue: str, event_ids: tuple[int, ...]) -> None:
     """Cancel delayed events by their ids.
 
     All of them or none: it is an error if one was delivered, cancelled, or never existed.
@@ -343,7 +324,7 @@ def cancel(dsn: str, queue: str, event_ids: tuple[int, ...]) -> None:
       pgqpy event cancel flights 1047
       pgqpy event cancel flights 1047 1048 1050
     """
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         producer = Producer(queue)
         gone = [each for each in event_ids if not producer.cancel_event(conn, each)]
         if gone:

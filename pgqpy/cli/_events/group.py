@@ -8,11 +8,19 @@ import click
 
 from pgqpy.admin import GroupAdmin
 from pgqpy.cli._base.arguments import TEXT, Name, any_queue_argument, queue_argument
-from pgqpy.cli._base.command import Group, dsn_option, json_option
-from pgqpy.cli._base.database import connect, one_queue
+from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.database import one_queue
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, print_json, print_pairs, say
-from pgqpy.cli._base.wording import plural
+from pgqpy.cli._base.output import (
+    json_option,
+    plural,
+    print_items,
+    print_json,
+    print_pairs,
+    say,
+    wants_json,
+)
+from pgqpy.connection import Connection
 
 GROUP = Name(
     "group",
@@ -32,12 +40,11 @@ def group() -> None:
 
 
 @group.command("create", role="pgq_reader")
-@dsn_option
 @queue_argument
 @click.argument("group", type=TEXT)
 @click.option("--key", required=True, type=TEXT, help="SQL over the event's columns, or pkey.")
 @click.option("--partitions", default=8, show_default=True, help="How many can work at once.")
-def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
+def create(conn: Connection, queue: str, group: str, key: str, partitions: int) -> None:
     """Create a group; workers also create it when they start.
 
     It gets the events behind the newest tick. The key is an immutable SQL expression over ev_type,
@@ -48,8 +55,7 @@ def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
       pgqpy group create orders shipments --key "ev_data::jsonb ->> 'customer'"
       pgqpy group create changes copies --key pkey --partitions 16
     """
-    with connect(dsn) as conn:
-        created = GroupAdmin(conn).create_group(queue, group, key=key, partitions=partitions)
+    created = GroupAdmin(conn).create_group(queue, group, key=key, partitions=partitions)
     if created:
         say(f"created group {group} on queue {queue} with {partitions} partitions")
     else:
@@ -57,10 +63,9 @@ def create(dsn: str, queue: str, group: str, key: str, partitions: int) -> None:
 
 
 @group.command("list", role="pgq_reader")
-@dsn_option
 @any_queue_argument
 @json_option
-def list_groups(dsn: str, queue: str | None, as_json: bool) -> None:
+def list_groups(conn: Connection, queue: str | None) -> None:
     """List the groups, of all queues or of one.
 
     Lag and pending events are those of the slowest partition.
@@ -69,10 +74,9 @@ def list_groups(dsn: str, queue: str | None, as_json: bool) -> None:
       pgqpy group list
       pgqpy group list orders --json
     """
-    with connect(dsn) as conn:
-        groups = GroupAdmin(conn).get_group_info(queue)
-        if queue is not None and not groups:
-            one_queue(conn, queue)
+    groups = GroupAdmin(conn).get_group_info(queue)
+    if queue is not None and not groups:
+        one_queue(conn, queue)
     print_items(
         groups,
         {
@@ -86,16 +90,14 @@ def list_groups(dsn: str, queue: str | None, as_json: bool) -> None:
             "Parked": "parked_events",
         },
         empty="no groups yet; make one: pgqpy group create QUEUE NAME --key KEY",
-        as_json=as_json,
     )
 
 
 @group.command("show", role="pgq_reader")
-@dsn_option
 @queue_argument
 @group_argument
 @json_option
-def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
+def show(conn: Connection, queue: str, group: str) -> None:
     """Show a group's partitions and their workers.
 
     Also shows their positions and parked keys. The keys of the JSON objects are the columns of
@@ -104,11 +106,10 @@ def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
     Examples:
       pgqpy group show orders shipments
     """
-    with connect(dsn) as conn:
-        admin = GroupAdmin(conn)
-        partitions = admin.get_group_partitions(queue, group)
-        [info] = admin.get_group_info(queue, group)
-    if as_json:
+    admin = GroupAdmin(conn)
+    partitions = admin.get_group_partitions(queue, group)
+    [info] = admin.get_group_info(queue, group)
+    if wants_json():
         print_json(partitions)
         return
     print_pairs(
@@ -144,11 +145,10 @@ def show(dsn: str, queue: str, group: str, as_json: bool) -> None:
 
 
 @group.command("resize", role="pgq_reader")
-@dsn_option
 @queue_argument
 @group_argument
 @click.argument("partitions", type=int)
-def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
+def resize(conn: Connection, queue: str, group: str, partitions: int) -> None:
     """Change the number of a group's partitions.
 
     Its workers take all partitions to one tick; then the keys are divided anew, and work goes on.
@@ -157,8 +157,7 @@ def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
     Examples:
       pgqpy group resize orders shipments 16
     """
-    with connect(dsn) as conn:
-        tick = GroupAdmin(conn).resize_group(queue, group, partitions)
+    tick = GroupAdmin(conn).resize_group(queue, group, partitions)
     if tick is None:
         say(f"group {group} on queue {queue} has {partitions} partitions")
     else:
@@ -169,12 +168,11 @@ def resize(dsn: str, queue: str, group: str, partitions: int) -> None:
 
 
 @group.command("set", role="pgq_reader")
-@dsn_option
 @queue_argument
 @group_argument
 @click.argument("parameter", type=click.Choice(["lease", "park_limit"]))
 @click.argument("value", type=TEXT)
-def set_config(dsn: str, queue: str, group: str, parameter: str, value: str) -> None:
+def set_config(conn: Connection, queue: str, group: str, parameter: str, value: str) -> None:
     """Set a parameter of a group.
 
     A worker that is silent for a lease loses its partitions; workers read a new lease when they
@@ -183,17 +181,15 @@ def set_config(dsn: str, queue: str, group: str, parameter: str, value: str) -> 
     Examples:
       pgqpy group set orders shipments park_limit 50000
     """
-    with connect(dsn) as conn:
-        GroupAdmin(conn).set_group_config(queue, group, parameter, value)
+    GroupAdmin(conn).set_group_config(queue, group, parameter, value)
     say(f"set {parameter} of group {group} on queue {queue} to {value}")
 
 
 @group.command("parked", role="pgq_reader")
-@dsn_option
 @queue_argument
 @group_argument
 @json_option
-def parked(dsn: str, queue: str, group: str, as_json: bool) -> None:
+def parked(conn: Connection, queue: str, group: str) -> None:
     """List the parked keys.
 
     The first event of each key has failed, and all later ones wait behind it. They are retried
@@ -202,8 +198,7 @@ def parked(dsn: str, queue: str, group: str, as_json: bool) -> None:
     Examples:
       pgqpy group parked orders shipments
     """
-    with connect(dsn) as conn:
-        keys = GroupAdmin(conn).get_parked_keys(queue, group)
+    keys = GroupAdmin(conn).get_parked_keys(queue, group)
     now = datetime.now(UTC)
     print_items(
         keys,
@@ -218,18 +213,18 @@ def parked(dsn: str, queue: str, group: str, as_json: bool) -> None:
             "Error": "error",
         },
         empty=f"nothing is parked in group {group} on queue {queue}",
-        as_json=as_json,
     )
 
 
 @group.command("unpark", role="pgq_reader")
-@dsn_option
 @queue_argument
 @group_argument
 @click.argument("key", type=TEXT, required=False)
 @click.option("--all", "every", is_flag=True, help="All parked keys.")
 @click.option("--give-up", is_flag=True, help="First make the key's first event a dead letter.")
-def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_up: bool) -> None:
+def unpark(
+    conn: Connection, queue: str, group: str, key: str | None, every: bool, give_up: bool
+) -> None:
     """Retry the events of a parked key now, in their order.
 
     The worker of its partition does it. Events that fail are parked again.
@@ -243,10 +238,9 @@ def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_
         raise click.UsageError("Give a key, or --all.")
     if give_up and every:
         raise click.UsageError("--give-up is for one key.")
-    with connect(dsn) as conn:
-        admin = GroupAdmin(conn)
-        given_up = give_up and key is not None and admin.give_up_parked(queue, group, key)
-        unparked = admin.unpark_key(queue, group, key)
+    admin = GroupAdmin(conn)
+    given_up = give_up and key is not None and admin.give_up_parked(queue, group, key)
+    unparked = admin.unpark_key(queue, group, key)
     if key is not None and not unparked:
         raise CliError(
             f"key {key} of group {group} is not parked",
@@ -261,11 +255,10 @@ def unpark(dsn: str, queue: str, group: str, key: str | None, every: bool, give_
 
 
 @group.command("drop", role="pgq_reader")
-@dsn_option
 @queue_argument
 @group_argument
 @click.option("--force", is_flag=True, help="Also if it has parked events, which are lost then.")
-def drop(dsn: str, queue: str, group: str, force: bool) -> None:
+def drop(conn: Connection, queue: str, group: str, force: bool) -> None:
     """Drop a group with the positions of its partitions.
 
     Events that it has not read yet are lost for it. Stop its workers first: a worker that starts
@@ -274,6 +267,5 @@ def drop(dsn: str, queue: str, group: str, force: bool) -> None:
     Examples:
       pgqpy group drop orders shipments
     """
-    with connect(dsn) as conn:
-        GroupAdmin(conn).drop_group(queue, group, force=force)
+    GroupAdmin(conn).drop_group(queue, group, force=force)
     say(f"dropped group {group} of queue {queue}")

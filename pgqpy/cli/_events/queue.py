@@ -6,18 +6,24 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from psycopg import sql
-from psycopg.rows import dict_row
 
-import pgqpy
 from pgqpy.admin import Admin
 from pgqpy.cli._base.arguments import TEXT, parameter_value, queue_argument, set_option
-from pgqpy.cli._base.command import Group, dsn_option, json_option
-from pgqpy.cli._base.database import connect, no_such_queue, one_queue
-from pgqpy.cli._base.output import print_items, print_json, print_pairs, print_parameters, say
-from pgqpy.cli._base.wording import shown
+from pgqpy.cli._base.command import Group
+from pgqpy.cli._base.database import dict_rows, no_such_queue, one_queue
+from pgqpy.cli._base.output import (
+    json_option,
+    print_items,
+    print_json,
+    print_pairs,
+    print_parameters,
+    say,
+    shown,
+    wants_json,
+)
 from pgqpy.cli._events.consumer import print_consumers
 from pgqpy.cli._status.query import read_delayed
+from pgqpy.connection import Connection
 
 #: The parameters of pgq.set_queue_config(), in the order of their display.
 PARAMETERS = {
@@ -40,10 +46,9 @@ def queue() -> None:
 
 
 @queue.command("create", role="pgq_admin")
-@dsn_option
 @queue_argument
 @set_option
-def create(dsn: str, queue: str, settings: tuple[tuple[str, str | None], ...]) -> None:
+def create(conn: Connection, queue: str, settings: tuple[tuple[str, str | None], ...]) -> None:
     """Create a queue with its event tables.
 
     It takes events at once; a running ticker makes them visible to consumers. If the queue exists,
@@ -53,7 +58,7 @@ def create(dsn: str, queue: str, settings: tuple[tuple[str, str | None], ...]) -
       pgqpy queue create flights
       pgqpy queue create flights --set rotation_period=1h
     """
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         admin = Admin(conn)
         created = admin.create_queue(queue)
         for parameter, value in settings:
@@ -62,10 +67,9 @@ def create(dsn: str, queue: str, settings: tuple[tuple[str, str | None], ...]) -
 
 
 @queue.command("drop", role="pgq_admin")
-@dsn_option
 @queue_argument
 @click.option("--force", is_flag=True, help="Also if it is in use: release what uses it.")
-def drop(dsn: str, queue: str, force: bool) -> None:
+def drop(conn: Connection, queue: str, force: bool) -> None:
     """Drop a queue and all its events. This cannot be undone.
 
     A queue that has consumers, delayed events or dead letters, or that a table is captured into, is
@@ -75,15 +79,13 @@ def drop(dsn: str, queue: str, force: bool) -> None:
       pgqpy queue drop flights
       pgqpy queue drop flights --force
     """
-    with connect(dsn) as conn:
-        Admin(conn).drop_queue(queue, force=force)
+    Admin(conn).drop_queue(queue, force=force)
     say(f"dropped queue {queue}")
 
 
 @queue.command("list", role="pgq_reader")
-@dsn_option
 @json_option
-def list_queues(dsn: str, as_json: bool) -> None:
+def list_queues(conn: Connection) -> None:
     """List the queues.
 
     With their last ticks, events per second, and rotation periods. The keys of the JSON
@@ -93,10 +95,8 @@ def list_queues(dsn: str, as_json: bool) -> None:
       pgqpy queue list
       pgqpy queue list --json | jq -r '.[].queue_name'
     """
-    with connect(dsn) as conn:
-        queues = Admin(conn).get_queue_info()
     print_items(
-        queues,
+        Admin(conn).get_queue_info(),
         {
             "Queue": "queue_name",
             "Last tick": "last_tick_id",
@@ -106,15 +106,13 @@ def list_queues(dsn: str, as_json: bool) -> None:
             "Rotated every": lambda info: shown(info.queue_rotation_period),
         },
         empty="no queues yet; make one: pgqpy queue create NAME",
-        as_json=as_json,
     )
 
 
 @queue.command("show", role="pgq_reader")
-@dsn_option
 @queue_argument
 @json_option
-def show(dsn: str, queue: str, as_json: bool) -> None:
+def show(conn: Connection, queue: str) -> None:
     """Show one queue: its state, its settings, its consumers.
 
     The JSON object has the columns of pgq.get_queue_info(), delayed_events and next_due, under
@@ -124,16 +122,15 @@ def show(dsn: str, queue: str, as_json: bool) -> None:
       pgqpy queue show flights
       pgqpy queue show flights --json
     """
-    with connect(dsn) as conn:
-        info = one_queue(conn, queue)
-        config = read_config(conn, queue)
-        consumers = Admin(conn).get_consumer_info(queue)
-        found = read_delayed(conn, queue).get(queue)
+    info = one_queue(conn, queue)
+    config = read_config(conn, queue)
+    consumers = Admin(conn).get_consumer_info(queue)
+    found = read_delayed(conn, queue).get(queue)
     delayed = {
         "delayed_events": found.delayed_events if found else None,
         "next_due": found.next_due if found else None,
     }
-    if as_json:
+    if wants_json():
         print_json({**asdict(info), **delayed, "config": config, "consumers": consumers})
         return
     print_pairs(
@@ -153,12 +150,11 @@ def show(dsn: str, queue: str, as_json: bool) -> None:
 
 
 @queue.command("config", role="pgq_admin")
-@dsn_option
 @queue_argument
 @click.argument("parameter", type=click.Choice([*PARAMETERS]), required=False)
 @click.argument("value", type=TEXT, required=False)
 @json_option
-def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_json: bool) -> None:
+def config(conn: Connection, queue: str, parameter: str | None, value: str | None) -> None:
     """Show a queue's parameters, show one, or set one to a value.
 
     Intervals are written as PostgreSQL takes them ('3 seconds', '2h'), switches as true or false;
@@ -170,25 +166,16 @@ def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_js
       pgqpy queue config flights rotation_period '30 minutes'
       pgqpy queue config flights ticker_latency null
     """
-    with connect(dsn) as conn:
-        if parameter is not None and value is not None:
-            Admin(conn).set_queue_config(queue, parameter, parameter_value(value))
-        parameters = read_config(conn, queue)
+    if parameter is not None and value is not None:
+        Admin(conn).set_queue_config(queue, parameter, parameter_value(value))
+    parameters = read_config(conn, queue)
     if parameter is not None:
         parameters = {parameter: parameters[parameter]}
-    print_parameters(parameters, PARAMETERS, as_json=as_json)
+    print_parameters(parameters, PARAMETERS)
 
 
-def read_config(conn: pgqpy.Connection, queue: str) -> dict[str, Any]:
+def read_config(conn: Connection, queue: str) -> dict[str, Any]:
     """Return the parameters of a queue and their values. Raises QueueNotFound."""
-    query = sql.SQL("select {} from pgq.queue where queue_name = %s").format(
-        sql.SQL(", ").join(
-            sql.SQL("{} as {}").format(sql.Identifier(f"queue_{name}"), sql.Identifier(name))
-            for name in PARAMETERS
-        )
-    )
-    with conn.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(query, [queue]).fetchone()
-    if found is None:
-        raise no_such_queue(queue)
-    return found
+    for row in dict_rows(conn, "select * from pgq.queue where queue_name = %s", [queue]):
+        return {name: row[f"queue_{name}"] for name in PARAMETERS}
+    raise no_such_queue(queue)

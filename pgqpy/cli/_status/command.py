@@ -7,16 +7,15 @@ from datetime import timedelta
 import click
 
 from pgqpy.cli._base.arguments import any_queue_argument
-from pgqpy.cli._base.command import Command, dsn_option, json_option, watch_options
-from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.output import show
+from pgqpy.cli._base.command import Command, watch_options
+from pgqpy.cli._base.output import json_option, show
 from pgqpy.cli._status.health import judge
 from pgqpy.cli._status.query import read
 from pgqpy.cli._status.view import render
+from pgqpy.connection import Connection
 
 
 @click.command(cls=Command, role="pgq_reader")
-@dsn_option
 @any_queue_argument
 @watch_options
 @click.option(
@@ -29,7 +28,7 @@ from pgqpy.cli._status.view import render
 )
 @json_option
 def status(
-    dsn: str, queue: str | None, watch: bool, every: float, stuck_after: float, as_json: bool
+    conn: Connection, queue: str | None, watch: bool, every: float, stuck_after: float
 ) -> None:
     """Show how queues and consumers are doing, and what is wrong.
 
@@ -44,10 +43,8 @@ def status(
       pgqpy status --json | jq '.queues[] | {queue, unticked_events}'
     """
     patience = timedelta(seconds=stuck_after)
-    with connect(dsn) as conn:
-        show(
-            lambda: judge(read(conn, queue, patience), patience),
-            render,
-            every=every if watch else None,
-            as_json=as_json,
-        )
+    show(
+        lambda: judge(read(conn, queue, patience), patience),
+        render,
+        every=every if watch else None,
+    )

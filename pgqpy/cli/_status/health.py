@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from shlex import quote
 
-from pgqpy.cli._base.wording import ago, duration, plural
+from pgqpy.cli._base.output import ago, duration, plural
 from pgqpy.cli._status.query import (
     Failing,
     Failure,

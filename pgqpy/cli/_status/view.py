@@ -8,8 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgqpy.cli._base.output import empty_table
-from pgqpy.cli._base.wording import brief, plural, printable, rate, shown
+from pgqpy.cli._base.output import brief, empty_table, plural, printable, rate, shown
 from pgqpy.cli._status.health import (
     Alert,
     ConsumerState,

@@ -8,22 +8,19 @@ from typing import Any
 
 import click
 
-import pgqpy
 from pgqpy.cli._base.arguments import JSON, PRIORITY, TASK_ID, TASK_QUEUE, TEXT, due_options
-from pgqpy.cli._base.command import at_most_one, dsn_option
-from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import say
-from pgqpy.cli._base.wording import plural
+from pgqpy.cli._base.output import plural, say
 from pgqpy.cli._tasks.choice import Choice, choice_options, choose, claimed_option
 from pgqpy.cli._tasks.group import no_such_task, task
+from pgqpy.connection import Connection
 from pgqpy.errors import TaskConflict
 from pgqpy.tasks import Tasks
 from pgqpy.tasks import _statements as sql
 
 
 def _do(
-    dsn: str,
+    conn: Connection,
     past: str,
     what: Callable[[Tasks, Choice], int],
     *,
@@ -34,7 +31,7 @@ def _do(
 ) -> None:
     """Change all chosen tasks, or none, and print their number."""
     number = 0
-    with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
+    with conn.transaction(force_rollback=dry_run):
         choices = choose(conn, claimed=claimed, **which)
         for choice in choices:
             done = what(Tasks(conn), choice)
@@ -50,9 +47,8 @@ def _do(
 
 
 @task.command("retry", role="pgq_reader")
-@dsn_option
 @choice_options
-def retry(dsn: str, dry_run: bool, **which: Any) -> None:
+def retry(conn: Connection, dry_run: bool, **which: Any) -> None:
     """Send tasks of an error queue back to where they failed.
 
     They are available there at once, with no attempts, and with their old headers and unique key.
@@ -64,7 +60,7 @@ def retry(dsn: str, dry_run: bool, **which: Any) -> None:
       pgqpy task retry --queue mails.failed --all
     """
     _do(
-        dsn,
+        conn,
         "sent back",
         lambda queues, choice: queues.requeue(choice.queue, choice.filter),
         dry_run=dry_run,
@@ -75,11 +71,10 @@ def retry(dsn: str, dry_run: bool, **which: Any) -> None:
 
 
 @task.command("move", role="pgq_reader")
-@dsn_option
 @click.argument("target", metavar="TO", type=TASK_QUEUE)
 @choice_options
 @claimed_option
-def move(dsn: str, target: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+def move(conn: Connection, target: str, dry_run: bool, claimed: bool, **which: Any) -> None:
     """Move tasks to the queue TO.
 
     They begin there with no attempts; scheduled or stopped tasks stay so, the others are available
@@ -89,14 +84,13 @@ def move(dsn: str, target: str, dry_run: bool, claimed: bool, **which: Any) -> N
       pgqpy task move slow 17 18
       pgqpy task move slow --queue mails --payload '{"size": "large"}' --dry-run
     """
-    _change(dsn, "moved", {"queue": target}, dry_run=dry_run, claimed=claimed, **which)
+    _change(conn, "moved", {"queue": target}, dry_run=dry_run, claimed=claimed, **which)
 
 
 @task.command("stop", role="pgq_reader")
-@dsn_option
 @choice_options
 @claimed_option
-def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+def stop(conn: Connection, dry_run: bool, claimed: bool, **which: Any) -> None:
     """Exclude these tasks from claims, until `pgqpy task start`.
 
     They stay in their queue. `pgqpy task pause` does it for a whole queue, including tasks that are
@@ -106,11 +100,10 @@ def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
       pgqpy task stop 17
       pgqpy task stop --queue mails --attempts 5
     """
-    _change(dsn, "stopped", {"stop": True}, dry_run=dry_run, claimed=claimed, **which)
+    _change(conn, "stopped", {"stop": True}, dry_run=dry_run, claimed=claimed, **which)
 
 
 @task.command("start", role="pgq_reader")
-@dsn_option
 @choice_options
 @claimed_option
 @due_options
@@ -121,7 +114,7 @@ def stop(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
     help="With this priority from now on.",
 )
 def start(
-    dsn: str,
+    conn: Connection,
     dry_run: bool,
     claimed: bool,
     at: datetime | None,
@@ -139,18 +132,16 @@ def start(
       pgqpy task start --queue mails --status stopped --delay '1 hour'
       pgqpy task start --queue reports --status scheduled --set-priority 9
     """
-    at_most_one(at=at, delay=delay)
     change: dict[str, Any] = {"delay": delay or "0"} if at is None else {"at": at.isoformat()}
     if set_priority is not None:
         change["priority"] = set_priority
-    _change(dsn, "started", change, dry_run=dry_run, claimed=claimed, **which)
+    _change(conn, "started", change, dry_run=dry_run, claimed=claimed, **which)
 
 
 @task.command("remove", role="pgq_reader")
-@dsn_option
 @choice_options
 @claimed_option
-def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+def remove(conn: Connection, dry_run: bool, claimed: bool, **which: Any) -> None:
     """Delete tasks. This cannot be undone, unless the queue keeps finished tasks.
 
     Choose them by ids, or by --queue with options or --all. `list` takes the same options, and
@@ -162,7 +153,7 @@ def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
       pgqpy task remove --queue mails --all
     """
     _do(
-        dsn,
+        conn,
         "removed",
         lambda queues, choice: queues.remove(choice.queue, choice.filter, claimed=claimed),
         dry_run=dry_run,
@@ -172,10 +163,9 @@ def remove(dsn: str, dry_run: bool, claimed: bool, **which: Any) -> None:
 
 
 @task.command("finish", role="pgq_reader")
-@dsn_option
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TASK_ID)
 @click.option("--result", type=JSON, help="Kept with it, if the queue does that.")
-def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
+def finish(conn: Connection, ids: tuple[int, ...], result: str | None) -> None:
     """Finish tasks that were done by other means.
 
     They must not be claimed. Tasks behind them by their order key become available, and the history
@@ -185,7 +175,7 @@ def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
       pgqpy task finish 17
       pgqpy task finish 17 --result '"by hand"'
     """
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         for choice in choose(conn, ids=ids):
             for info in Tasks(conn).list(choice.queue, choice.filter, max_tasks=None):
                 conn.execute(sql.FINISH, [conn.info.user, info.id, info.version, result])
@@ -193,10 +183,16 @@ def finish(dsn: str, ids: tuple[int, ...], result: str | None) -> None:
 
 
 def _change(
-    dsn: str, past: str, change: dict[str, Any], *, dry_run: bool, claimed: bool, **which: Any
+    conn: Connection,
+    past: str,
+    change: dict[str, Any],
+    *,
+    dry_run: bool,
+    claimed: bool,
+    **which: Any,
 ) -> None:
     _do(
-        dsn,
+        conn,
         past,
         lambda queues, choice: queues.change(choice.queue, choice.filter, change, claimed=claimed),
         dry_run=dry_run,
@@ -206,12 +202,13 @@ def _change(
 
 
 @task.command("cancel", role="pgq_reader")
-@dsn_option
 @choice_options
 @click.option(
     "--reason", type=TEXT, default="cancelled", metavar="TEXT", help="Why; workers are told it."
 )
-def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: Any) -> None:
+def cancel(
+    conn: Connection, dry_run: bool, reason: str, ids: tuple[int, ...], **which: Any
+) -> None:
     """Cancel tasks, including claimed ones.
 
     Tasks that are not claimed are deleted. Jobs of a TaskApp are told within a second: asyncio jobs
@@ -223,7 +220,7 @@ def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: 
       pgqpy task cancel 17 18 --reason 'wrong customer'
       pgqpy task cancel --queue reports --payload '{"customer": 7}' --dry-run
     """
-    with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
+    with conn.transaction(force_rollback=dry_run):
         choices = choose(conn, ids=ids, claimed=True, **which)
         found = [
             info.id
@@ -244,7 +241,7 @@ def cancel(dsn: str, dry_run: bool, reason: str, ids: tuple[int, ...], **which: 
         )
 
 
-def _cancel(conn: pgqpy.Connection, task_id: int, reason: str, *, named: bool) -> bool | None:
+def _cancel(conn: Connection, task_id: int, reason: str, *, named: bool) -> bool | None:
     """Return whether it is gone, or else still claimed; None if it has ended meanwhile."""
     try:
         with conn.transaction():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import click
-from psycopg.rows import dict_row
 
 from pgqpy.cli._base.arguments import TEXT, any_task_queue_argument, task_queue_argument
-from pgqpy.cli._base.command import dsn_option, json_option, options
-from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._base.command import options
+from pgqpy.cli._base.database import dict_rows
+from pgqpy.cli._base.output import json_option, print_items, say
 from pgqpy.cli._tasks.group import task
+from pgqpy.connection import Connection
 
 ACTIONS = ("insert", "claim", "change", "delete", "read")
 grant_arguments = options(
@@ -20,10 +20,9 @@ grant_arguments = options(
 
 
 @task.command("restrict", role="pgq_admin")
-@dsn_option
 @task_queue_argument
 @click.option("--off", is_flag=True, help="Open it again; the grants are kept.")
-def restrict(dsn: str, queue: str, off: bool) -> None:
+def restrict(conn: Connection, queue: str, off: bool) -> None:
     """Restrict the tasks of a queue to roles with a grant.
 
     Other queues are open: members of pgq_writer push, members of pgq_reader do the rest. Members of
@@ -33,15 +32,13 @@ def restrict(dsn: str, queue: str, off: bool) -> None:
       pgqpy task restrict payments
       pgqpy task restrict payments --off
     """
-    with connect(dsn) as conn:
-        conn.execute("select pgq_task.restrict_queue(%s, %s)", [queue, not off])
+    conn.execute("select pgq_task.restrict_queue(%s, %s)", [queue, not off])
     say(f"task queue {queue} is {'open' if off else 'restricted'}")
 
 
 @task.command("grant", role="pgq_admin")
-@dsn_option
 @grant_arguments
-def grant(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
+def grant(conn: Connection, queue: str, role: str, actions: tuple[str, ...]) -> None:
     """Grant a role actions on the tasks of a restricted queue.
 
     To call the functions at all, the role must also be a member of pgq_writer (insert) or of
@@ -51,15 +48,13 @@ def grant(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
       pgqpy task grant payments shop insert
       pgqpy task grant payments cashier claim read
     """
-    with connect(dsn) as conn:
-        conn.execute("select pgq_task.grant_queue(%s, %s, %s)", [queue, list(actions), role])
+    conn.execute("select pgq_task.grant_queue(%s, %s, %s)", [queue, list(actions), role])
     say(f"granted {', '.join(actions)} on task queue {queue} to {role}")
 
 
 @task.command("revoke", role="pgq_admin")
-@dsn_option
 @grant_arguments
-def revoke(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
+def revoke(conn: Connection, queue: str, role: str, actions: tuple[str, ...]) -> None:
     """Revoke grants of a role.
 
     Rights that it has as a member of another role are not changed. `pgqpy task grants` lists the
@@ -68,16 +63,14 @@ def revoke(dsn: str, queue: str, role: str, actions: tuple[str, ...]) -> None:
     Examples:
       pgqpy task revoke payments shop insert
     """
-    with connect(dsn) as conn:
-        conn.execute("select pgq_task.revoke_queue(%s, %s, %s)", [queue, list(actions), role])
+    conn.execute("select pgq_task.revoke_queue(%s, %s, %s)", [queue, list(actions), role])
     say(f"revoked {', '.join(actions)} on task queue {queue} from {role}")
 
 
 @task.command("grants", role="pgq_admin")
-@dsn_option
 @any_task_queue_argument
 @json_option
-def grants(dsn: str, queue: str | None, as_json: bool) -> None:
+def grants(conn: Connection, queue: str | None) -> None:
     """Show the grants on the tasks of restricted queues.
 
     The keys of the JSON objects are the columns of pgq_task.get_queue_grants(). On a queue that is
@@ -87,10 +80,8 @@ def grants(dsn: str, queue: str | None, as_json: bool) -> None:
       pgqpy task grants
       pgqpy task grants payments --json
     """
-    with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute("select * from pgq_task.get_queue_grants(%s)", [queue]).fetchall()
     print_items(
-        rows,
+        dict_rows(conn, "select * from pgq_task.get_queue_grants(%s)", [queue]),
         {
             "Queue": "queue_name",
             "Restricted": "restricted",
@@ -98,5 +89,4 @@ def grants(dsn: str, queue: str | None, as_json: bool) -> None:
             "May": lambda row: ", ".join(row["actions"] or ()),
         },
         empty=f"task queue {queue} is open to all" if queue else "no task queue is restricted",
-        as_json=as_json,
     )

@@ -10,7 +10,7 @@ import click
 
 from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.wording import brief
+from pgqpy.cli._base.output import brief
 
 
 @click.group(cls=Group)

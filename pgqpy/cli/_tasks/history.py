@@ -9,18 +9,11 @@ from typing import Any
 import click
 
 from pgqpy.cli._base.arguments import MOMENT, TASK_ID, TASK_QUEUE, task_queue_argument
-from pgqpy.cli._base.command import (
-    count_option,
-    dry_run_option,
-    dsn_option,
-    json_option,
-    options,
-)
-from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.output import print_items, say
-from pgqpy.cli._base.wording import plural
+from pgqpy.cli._base.command import count_option, dry_run_option, options
+from pgqpy.cli._base.output import json_option, plural, print_items, say
 from pgqpy.cli._tasks.choice import payload_option
 from pgqpy.cli._tasks.group import compact, distance, task
+from pgqpy.connection import Connection
 from pgqpy.tasks import Tasks
 
 which_options = options(
@@ -38,13 +31,10 @@ which_options = options(
 
 
 @task.command("history", role="pgq_reader")
-@dsn_option
 @which_options
 @count_option(20)
 @json_option
-def history(
-    dsn: str, queue: str, ids: tuple[int, ...], count: int, as_json: bool, **which: Any
-) -> None:
+def history(conn: Connection, queue: str, ids: tuple[int, ...], count: int, **which: Any) -> None:
     """List finished tasks that a queue keeps, the last ones first.
 
     The parameter keep says how long they are kept: see `pgqpy task config`. With --json each is an
@@ -55,8 +45,7 @@ def history(
       pgqpy task history mails --since 2026-11-21 --payload '{"to": "ann"}'
       pgqpy task history mails 17 --json | jq .result
     """
-    with connect(dsn) as conn:
-        tasks = Tasks(conn).finished(queue, max_tasks=count, **_filter(ids, which))
+    tasks = Tasks(conn).finished(queue, max_tasks=count, **_filter(ids, which))
     now = datetime.now(UTC)
     print_items(
         tasks,
@@ -69,20 +58,17 @@ def history(
             "Payload": lambda each: compact(each.payload),
         },
         empty=f"task queue {queue} has kept no such finished tasks",
-        as_json=as_json,
-        lines=True,
-        cut=True,
+        each_a_line=True,
     )
 
 
 @task.command("replay", role="pgq_admin")
-@dsn_option
 @which_options
 @click.option("--all", "every", is_flag=True, help="All that are kept.")
 @click.option("--to", "target", type=TASK_QUEUE, help="Push them into this queue instead.")
 @dry_run_option
 def replay(
-    dsn: str,
+    conn: Connection,
     queue: str,
     ids: tuple[int, ...],
     every: bool,
@@ -102,7 +88,7 @@ def replay(
     """
     if every == (bool(ids) or any(value is not None for value in which.values())):
         raise click.UsageError("Give ids, or options that say which, or --all.")
-    with connect(dsn) as conn, conn.transaction(force_rollback=dry_run):
+    with conn.transaction(force_rollback=dry_run):
         number = len(Tasks(conn).replay(queue, target=target, **_filter(ids, which)))
     text = plural(number, "task")
     say(f"{text} would be pushed" if dry_run else f"pushed {text} into {target or queue}")

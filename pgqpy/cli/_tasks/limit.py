@@ -8,11 +8,9 @@ from typing import Any
 import click
 
 from pgqpy.cli._base.arguments import INTERVAL, any_task_queue_argument, task_queue_argument
-from pgqpy.cli._base.command import dsn_option, json_option
-from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.output import print_items, say
-from pgqpy.cli._base.wording import duration
+from pgqpy.cli._base.output import duration, json_option, print_items, say
 from pgqpy.cli._tasks.group import task
+from pgqpy.connection import Connection
 from pgqpy.tasks import TaskLimits, Tasks
 from pgqpy.tasks import _statements as sql
 
@@ -44,7 +42,6 @@ class Limit(click.ParamType[int]):
 
 
 @task.command("limit", role="pgq_admin")
-@dsn_option
 @task_queue_argument
 @click.option("--running", "max_running", type=Limit(), help="Tasks claimed at a time.")
 @click.option(
@@ -57,7 +54,9 @@ class Limit(click.ParamType[int]):
 @click.option("--rate-per-key", type=Limit(), help="The same per limit_key.")
 @click.option("--period", "rate_period", type=INTERVAL, help="Its length; 1 minute.")
 @click.option("--off", is_flag=True, help="Take all limits away.")
-def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int | None) -> None:
+def limit(
+    conn: Connection, queue: str, off: bool, rate_period: str | None, **given: int | None
+) -> None:
     """Limit how many tasks of a queue all workers claim together.
 
     Limits that are not named stay as they are; none removes a limit. The change holds at once:
@@ -73,7 +72,7 @@ def limit(dsn: str, queue: str, off: bool, rate_period: str | None, **given: int
     changes = {name: value for name, value in given.items() if value is not None}
     if off == bool(changes or rate_period):
         raise click.UsageError("Say which limits, or --off.")
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         tasks = Tasks(conn)
         known = tasks.limits(queue)
         wanted: dict[str, Any] = {
@@ -103,10 +102,9 @@ def _said(limits: TaskLimits) -> list[str]:
 
 
 @task.command("limits", role="pgq_admin")
-@dsn_option
 @any_task_queue_argument
 @json_option
-def limits(dsn: str, queue: str | None, as_json: bool) -> None:
+def limits(conn: Connection, queue: str | None) -> None:
     """Show the limits of queues, and their use.
 
     Running and rate are of the whole queue, the columns per key of tasks with the same limit_key in
@@ -116,8 +114,7 @@ def limits(dsn: str, queue: str | None, as_json: bool) -> None:
       pgqpy task limits
       pgqpy task limits mails --json
     """
-    with connect(dsn) as conn:
-        found = Tasks(conn).limits(queue)
+    found = Tasks(conn).limits(queue)
     whose = "no task queue has" if queue is None else f"task queue {queue} has no"
     print_items(
         found,
@@ -129,7 +126,6 @@ def limits(dsn: str, queue: str | None, as_json: bool) -> None:
             "Rate per key": lambda each: _rate(each.rate_per_key, each),
         },
         empty=f"{whose} limits; set some: pgqpy task limit {queue or 'QUEUE'} --running 20",
-        as_json=as_json,
     )
 
 

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pgqpy.cli._base.arguments import TASK_ID, any_task_queue_argument
-from pgqpy.cli._base.command import count_option, dsn_option, json_option, watch_options
-from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.command import count_option, watch_options
 from pgqpy.cli._base.output import (
+    json_option,
     make_table,
     print_items,
     print_json_line,
     print_pairs,
     print_traceback,
     say,
+    wants_json,
 )
 from pgqpy.cli._base.output import show as show_again
 from pgqpy.cli._tasks.choice import filter_options, read_filter
 from pgqpy.cli._tasks.group import compact, distance, no_such_task, task
+from pgqpy.connection import Connection
 from pgqpy.tasks import TaskProgress, Tasks
 
 if TYPE_CHECKING:
@@ -29,12 +31,11 @@ if TYPE_CHECKING:
 
 
 @task.command("list", role="pgq_reader")
-@dsn_option
 @any_task_queue_argument
 @filter_options
 @count_option(20)
 @json_option
-def list_tasks(dsn: str, queue: str | None, count: int, as_json: bool, **which: Any) -> None:
+def list_tasks(conn: Connection, queue: str | None, count: int, **which: Any) -> None:
     """List tasks, in the order in which they are claimed.
 
     With --json each is an object on a line of its own, with the columns of pgq_task.tasks. When is
@@ -46,9 +47,8 @@ def list_tasks(dsn: str, queue: str | None, count: int, as_json: bool, **which: 
       pgqpy task list mails.failed --error timeout --older-than '1 day'
       pgqpy task list mails --payload '{"to": "ann"}' --json | jq .id
     """
-    with connect(dsn) as conn:
-        given = read_filter(conn, which)
-        tasks = Tasks(conn).list(queue, given, max_tasks=count + 1)
+    given = read_filter(conn, which)
+    tasks = Tasks(conn).list(queue, given, max_tasks=count + 1)
     more, tasks = len(tasks) > count, tasks[:count]
     now = datetime.now(UTC)
     columns: dict[str, Any] = {"Id": lambda each: str(each.id)}
@@ -63,16 +63,15 @@ def list_tasks(dsn: str, queue: str | None, count: int, as_json: bool, **which: 
     if any(each.error for each in tasks):
         columns["Error"] = lambda each: (each.error or "").partition("\n")[0]
     empty = "no such tasks" if given else "no tasks"
-    print_items(tasks, columns, empty=empty, as_json=as_json, lines=True, cut=True)
-    if more and not as_json:
+    print_items(tasks, columns, empty=empty, each_a_line=True)
+    if more and not wants_json():
         say("and more: -n shows them")
 
 
 @task.command("show", role="pgq_reader")
-@dsn_option
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=TASK_ID)
 @json_option
-def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
+def show(conn: Connection, ids: tuple[int, ...]) -> None:
     """Show tasks in full, with payload, headers and the last error.
 
     `pgqpy task list` has the ids. With --json each is an object on a line of its own.
@@ -81,15 +80,14 @@ def show(dsn: str, ids: tuple[int, ...], as_json: bool) -> None:
       pgqpy task show 17
       pgqpy task show 17 18 --json | jq .payload
     """
-    with connect(dsn) as conn:
-        tasks = Tasks(conn).list(filter={"ids": ids}, max_tasks=None)
-        work = {each.id: each for each in Tasks(conn).progress(ids=ids)}
+    tasks = Tasks(conn).list(filter={"ids": ids}, max_tasks=None)
+    work = {each.id: each for each in Tasks(conn).progress(ids=ids)}
     found = {each.id: each for each in tasks}
     for number, task_id in enumerate(dict.fromkeys(ids)):
         if task_id not in found:
             raise no_such_task(task_id)
         each = found[task_id]
-        if as_json:
+        if wants_json():
             print_json_line(each)
             continue
         if number:
@@ -124,11 +122,10 @@ def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:
 
 
 @task.command("progress", role="pgq_reader")
-@dsn_option
 @any_task_queue_argument
 @watch_options
 @json_option
-def progress(dsn: str, queue: str | None, watch: bool, every: float, as_json: bool) -> None:
+def progress(conn: Connection, queue: str | None, watch: bool, every: float) -> None:
     """Show the progress of claimed tasks.
 
     Only tasks that report it: see current_job().progress(). Reported is the time of the last
@@ -138,14 +135,12 @@ def progress(dsn: str, queue: str | None, watch: bool, every: float, as_json: bo
       pgqpy task progress
       pgqpy task progress reports --watch
     """
-    with connect(dsn) as conn:
-        tasks = Tasks(conn)
-        show_again(
-            lambda: tasks.progress(queue),
-            _draw_progress,
-            every=every if watch else None,
-            as_json=as_json,
-        )
+    tasks = Tasks(conn)
+    show_again(
+        lambda: tasks.progress(queue),
+        _draw_progress,
+        every=every if watch else None,
+    )
 
 
 def _draw_progress(found: Sequence[TaskProgress]) -> RenderableType:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 import click
 
 from pgqpy.cli._base.arguments import TEXT
-from pgqpy.cli._base.command import Group, dsn_option, json_option
-from pgqpy.cli._base.database import connect
+from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import print_items, say
+from pgqpy.cli._base.output import json_option, print_items, say
 from pgqpy.cli._tasks.group import distance, task
+from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask
 from pgqpy.tasks import PeriodicInfo, Tasks
 
@@ -28,9 +26,8 @@ def periodic() -> None:
 
 
 @periodic.command("list", role="pgq_reader")
-@dsn_option
 @json_option
-def list_periodic(dsn: str, as_json: bool) -> None:
+def list_periodic(conn: Connection) -> None:
     """List schedules, and when they are due.
 
     Last is the last run that was pushed or skipped. Workers push a run within a second of its time:
@@ -40,8 +37,7 @@ def list_periodic(dsn: str, as_json: bool) -> None:
       pgqpy task periodic list
       pgqpy task periodic list --json | jq '.[].next'
     """
-    with connect(dsn) as conn:
-        found = [asdict(each) | {"next": _next(each)} for each in Tasks(conn).periodic()]
+    found = [asdict(each) | {"next": _next(each)} for each in Tasks(conn).periodic()]
     now = datetime.now(UTC)
     print_items(
         found,
@@ -55,7 +51,6 @@ def list_periodic(dsn: str, as_json: bool) -> None:
             "Missed": "missed",
         },
         empty="there are no schedules; see @app.periodic in docs/tasks-jobs.md",
-        as_json=as_json,
     )
 
 
@@ -71,25 +66,21 @@ def _next(task: PeriodicInfo) -> datetime | None:
         return None
 
 
-@contextmanager
-def _schedule(dsn: str, name: str) -> Iterator[Tasks]:
-    """Connect to a database that has this schedule. Raises CliError if it has not."""
-    with connect(dsn) as conn:
-        tasks = Tasks(conn)
-        if all(each.name != name for each in tasks.periodic()):
-            raise CliError(
-                f"there is no schedule {name}", "`pgqpy task periodic list` shows those there are"
-            )
-        yield tasks
+def _require(tasks: Tasks, name: str) -> Tasks:
+    """Raise CliError if there is no such schedule."""
+    if all(each.name != name for each in tasks.periodic()):
+        raise CliError(
+            f"there is no schedule {name}", "`pgqpy task periodic list` shows those there are"
+        )
+    return tasks
 
 
 name_argument = click.argument("name", type=TEXT)
 
 
 @periodic.command("run", role="pgq_writer")
-@dsn_option
 @name_argument
-def run(dsn: str, name: str) -> None:
+def run(conn: Connection, name: str) -> None:
     """Push a run now, in addition to the due ones.
 
     It has the same payload, priority and keys; a paused schedule is pushed, too.
@@ -97,15 +88,13 @@ def run(dsn: str, name: str) -> None:
     Examples:
       pgqpy task periodic run clean_up
     """
-    with _schedule(dsn, name) as tasks:
-        task_id = tasks.run_periodic(name)
+    task_id = _require(Tasks(conn), name).run_periodic(name)
     say(f"pushed a run of {name}: {task_id}")
 
 
 @periodic.command("pause", role="pgq_admin")
-@dsn_option
 @name_argument
-def pause(dsn: str, name: str) -> None:
+def pause(conn: Connection, name: str) -> None:
     """Push no runs until `pgqpy task periodic resume`.
 
     Runs that were pushed are worked on as usual. The pause survives restarts of workers.
@@ -113,15 +102,13 @@ def pause(dsn: str, name: str) -> None:
     Examples:
       pgqpy task periodic pause clean_up
     """
-    with _schedule(dsn, name) as tasks:
-        tasks.pause_periodic(name)
+    _require(Tasks(conn), name).pause_periodic(name)
     say(f"paused {name}")
 
 
 @periodic.command("resume", role="pgq_admin")
-@dsn_option
 @name_argument
-def resume(dsn: str, name: str) -> None:
+def resume(conn: Connection, name: str) -> None:
     """Push runs again, after `pgqpy task periodic pause`.
 
     Runs that were due during the pause are not made up for.
@@ -129,15 +116,13 @@ def resume(dsn: str, name: str) -> None:
     Examples:
       pgqpy task periodic resume clean_up
     """
-    with _schedule(dsn, name) as tasks:
-        tasks.resume_periodic(name)
+    _require(Tasks(conn), name).resume_periodic(name)
     say(f"resumed {name}")
 
 
 @periodic.command("drop", role="pgq_admin")
-@dsn_option
 @name_argument
-def drop(dsn: str, name: str) -> None:
+def drop(conn: Connection, name: str) -> None:
     """Delete a schedule; tasks that were pushed stay.
 
     Use it for jobs that were removed from their program: a worker whose program still has the
@@ -146,6 +131,5 @@ def drop(dsn: str, name: str) -> None:
     Examples:
       pgqpy task periodic drop clean_up
     """
-    with _schedule(dsn, name) as tasks:
-        tasks.drop_periodic(name)
+    _require(Tasks(conn), name).drop_periodic(name)
     say(f"dropped {name}")

@@ -20,11 +20,10 @@ from pgqpy.cli._base.arguments import (
     json_text,
     task_queue_argument,
 )
-from pgqpy.cli._base.command import at_most_one, dsn_option
+from pgqpy.cli._base.command import dsn_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
-from pgqpy.cli._base.output import say
-from pgqpy.cli._base.wording import plural
+from pgqpy.cli._base.output import plural, say
 from pgqpy.cli._tasks.group import task
 from pgqpy.tasks import _statements as sql
 
@@ -88,7 +87,6 @@ def push(
       pgqpy task push mails --file mails.jsonl
       psql -Atc 'select to_json(c) from customer c' | pgqpy task push mails --file -
     """
-    at_most_one(at=at, delay=delay)
     if headers is not None and not isinstance(json.loads(headers), dict):
         raise click.UsageError("--headers is no JSON object.")
     if key is None and (unique_running or unique_for is not None or replace):

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
-from psycopg.rows import dict_row
 
 from pgqpy.cli._base.arguments import (
     TEXT,
@@ -15,10 +14,17 @@ from pgqpy.cli._base.arguments import (
     set_option,
     task_queue_argument,
 )
-from pgqpy.cli._base.command import dsn_option, json_option
-from pgqpy.cli._base.database import connect
-from pgqpy.cli._base.output import print_items, print_pairs, print_parameters, say
+from pgqpy.cli._base.database import dict_rows
+from pgqpy.cli._base.output import (
+    json_option,
+    print_items,
+    print_pairs,
+    print_parameters,
+    say,
+    wants_json,
+)
 from pgqpy.cli._tasks.group import task
+from pgqpy.connection import Connection
 from pgqpy.tasks import TaskQueueInfo, Tasks
 
 #: The parameters of pgq_task.set_queue_config(), in the order of their display.
@@ -31,10 +37,9 @@ PARAMETERS = {
 
 
 @task.command("create", role="pgq_admin")
-@dsn_option
 @task_queue_argument
 @set_option
-def create(dsn: str, queue: str, settings: tuple[tuple[str, str | None], ...]) -> None:
+def create(conn: Connection, queue: str, settings: tuple[tuple[str, str | None], ...]) -> None:
     """Create a task queue.
 
     It takes tasks at once. If the queue exists, only the settings of --set are changed. Task queues
@@ -44,7 +49,7 @@ def create(dsn: str, queue: str, settings: tuple[tuple[str, str | None], ...]) -
       pgqpy task create mails
       pgqpy task create mails --set lease=5min --set max_attempts=8 --set keep='7 days'
     """
-    with connect(dsn) as conn, conn.transaction():
+    with conn.transaction():
         queues = Tasks(conn)
         created = queues.create_queue(queue)
         for parameter, value in settings:
@@ -53,10 +58,9 @@ def create(dsn: str, queue: str, settings: tuple[tuple[str, str | None], ...]) -
 
 
 @task.command("drop", role="pgq_admin")
-@dsn_option
 @task_queue_argument
 @click.option("--force", is_flag=True, help="Also if it has tasks: they are lost.")
-def drop(dsn: str, queue: str, force: bool) -> None:
+def drop(conn: Connection, queue: str, force: bool) -> None:
     """Drop a task queue, with the finished tasks that it keeps.
 
     A queue that has tasks is dropped only with --force. Pushes into it fail from then on; its error
@@ -66,15 +70,13 @@ def drop(dsn: str, queue: str, force: bool) -> None:
       pgqpy task drop mails
       pgqpy task drop mails --force
     """
-    with connect(dsn) as conn:
-        Tasks(conn).drop_queue(queue, force=force)
+    Tasks(conn).drop_queue(queue, force=force)
     say(f"dropped task queue {queue}")
 
 
 @task.command("queues", role="pgq_reader")
-@dsn_option
 @json_option
-def list_queues(dsn: str, as_json: bool) -> None:
+def list_queues(conn: Connection) -> None:
     """List the task queues, and how many tasks they have.
 
     Waiting is the time that the oldest task has waited. Large numbers are only counted up to
@@ -84,10 +86,8 @@ def list_queues(dsn: str, as_json: bool) -> None:
       pgqpy task queues
       pgqpy task queues --json | jq '.[] | select(.paused)'
     """
-    with connect(dsn) as conn:
-        queues = Tasks(conn).queues()
     print_items(
-        queues,
+        Tasks(conn).queues(),
         {
             "Queue": lambda info: info.queue_name + (" (paused)" if info.paused else ""),
             "Available": lambda info: _size(info, info.available),
@@ -98,7 +98,6 @@ def list_queues(dsn: str, as_json: bool) -> None:
             "Stopped": lambda info: _size(info, info.stopped),
         },
         empty="no task queues yet; make one: pgqpy task create NAME",
-        as_json=as_json,
     )
 
 
@@ -114,12 +113,11 @@ def _since(time: datetime | None) -> timedelta | None:
 
 
 @task.command("config", role="pgq_admin")
-@dsn_option
 @task_queue_argument
 @click.argument("parameter", type=click.Choice([*PARAMETERS]), required=False)
 @click.argument("value", type=TEXT, required=False)
 @json_option
-def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_json: bool) -> None:
+def config(conn: Connection, queue: str, parameter: str | None, value: str | None) -> None:
     """Show a task queue's parameters, show one, or set one to a value.
 
     Intervals are written like PostgreSQL's ('3 seconds', '2h'); null removes a limit. Claims made
@@ -131,20 +129,18 @@ def config(dsn: str, queue: str, parameter: str | None, value: str | None, as_js
       pgqpy task config mails keep '7 days'
       pgqpy task config mails error_queue null
     """
-    with connect(dsn) as conn:
-        queues = Tasks(conn)
-        if parameter is not None and value is not None:
-            queues.set_config(queue, parameter, parameter_value(value))
-        (info,) = queues.queues(queue, max_count=1)
+    queues = Tasks(conn)
+    if parameter is not None and value is not None:
+        queues.set_config(queue, parameter, parameter_value(value))
+    (info,) = queues.queues(queue, max_count=1)
     names = [parameter] if parameter is not None else [*PARAMETERS]
     parameters = {name: getattr(info, name) for name in names}
-    print_parameters(parameters, PARAMETERS, as_json=as_json)
+    print_parameters(parameters, PARAMETERS)
 
 
 @task.command("pause", role="pgq_admin")
-@dsn_option
 @task_queue_argument
-def pause(dsn: str, queue: str) -> None:
+def pause(conn: Connection, queue: str) -> None:
     """Stop claims of a queue's tasks until `pgqpy task resume`.
 
     Claimed tasks are finished as usual, and tasks are pushed as usual. It holds for all workers,
@@ -153,15 +149,13 @@ def pause(dsn: str, queue: str) -> None:
     Examples:
       pgqpy task pause mails
     """
-    with connect(dsn) as conn:
-        Tasks(conn).pause(queue)
+    Tasks(conn).pause(queue)
     say(f"paused task queue {queue}")
 
 
 @task.command("resume", role="pgq_admin")
-@dsn_option
 @task_queue_argument
-def resume(dsn: str, queue: str) -> None:
+def resume(conn: Connection, queue: str) -> None:
     """End a pause: tasks of the queue are claimed again.
 
     Waiting workers are notified at once. A queue that is not paused stays as it is.
@@ -169,16 +163,14 @@ def resume(dsn: str, queue: str) -> None:
     Examples:
       pgqpy task resume mails
     """
-    with connect(dsn) as conn:
-        Tasks(conn).resume(queue)
+    Tasks(conn).resume(queue)
     say(f"resumed task queue {queue}")
 
 
 @task.command("stats", role="pgq_reader")
-@dsn_option
 @any_task_queue_argument
 @json_option
-def stats(dsn: str, queue: str | None, as_json: bool) -> None:
+def stats(conn: Connection, queue: str | None) -> None:
     """Show how often each operation was done on tasks.
 
     The counts start when the queue is created. Failed tasks went to the error queue, released tasks
@@ -189,9 +181,8 @@ def stats(dsn: str, queue: str | None, as_json: bool) -> None:
       pgqpy task stats
       pgqpy task stats mails --json
     """
-    with connect(dsn) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute("select * from pgq_task.get_statistics(%s)", [queue]).fetchall()
-    if queue is not None and not as_json:
+    rows = dict_rows(conn, "select * from pgq_task.get_statistics(%s)", [queue])
+    if queue is not None and not wants_json():
         print_pairs(*rows[0].items())
         return
     columns: dict[str, Any] = {"Queue": "queue_name"}
@@ -200,4 +191,4 @@ def stats(dsn: str, queue: str | None, as_json: bool) -> None:
         if name not in hidden:
             columns[name.replace("_", " ").capitalize()] = name
     empty = "no task queues yet; make one: pgqpy task create NAME"
-    print_items(rows, columns, empty=empty, as_json=as_json)
+    print_items(rows, columns, empty=empty)

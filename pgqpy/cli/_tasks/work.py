@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from pgqpy.cli._base.arguments import TASK_QUEUE, TEXT
-from pgqpy.cli._base.command import dsn_option, interruptible, log_options
+from pgqpy.cli._base.command import dsn_option, log_options
+from pgqpy.cli._base.database import interruptible
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_module
 from pgqpy.cli._tasks.group import task
