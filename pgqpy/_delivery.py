@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from pgqpy._runtime.failure import delay_of
 from pgqpy._wire.statements import event_arrays
@@ -41,6 +41,26 @@ select pgq.insert_events_once(
            i_times => coalesce(%s::timestamptz[],
                                array_fill(clock_timestamp() + %s::interval, array[%s::int4])))
 """
+
+
+class EventsOptions(TypedDict, total=False):
+    """The options of `pgqpy.Producer.insert_events`."""
+
+    at: datetime | Callable[[EventFields], datetime] | None
+    delay: float | timedelta | None
+    key: Callable[[EventFields], str | None] | None
+
+
+class EventOptions(TypedDict, total=False):
+    """The options of `pgqpy.Producer.insert_event`."""
+
+    extra1: str | None
+    extra2: str | None
+    extra3: str | None
+    extra4: str | None
+    at: datetime | None
+    delay: float | timedelta | None
+    key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

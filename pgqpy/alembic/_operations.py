@@ -2,26 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from alembic.autogenerate.api import AutogenContext
 from alembic.autogenerate.render import renderers
 from alembic.operations import MigrateOperation, Operations
 
 from pgqpy.errors import PgqError
-from pgqpy.sqlalchemy import _statements as statements
 from pgqpy.sqlalchemy._capture import Capture
 from pgqpy.sqlalchemy._session import translate_errors
-from pgqpy.sqlalchemy._statements import execute
+from pgqpy.sqlalchemy._statements import call, capture_table, execute, quoted
 from pgqpy.tasks import TaskColumnNames
 
+_SUBJECT = ("queue", "schema", "table_name", "capture", "names")
 
-@Operations.register_operation("create_queue")
+
+class PgqOp(MigrateOperation):
+    """Base of the operations."""
+
+    function = ""
+    """The name of the operation."""
+
+    def run(self, send: Callable[[str], Any]) -> None:
+        """Send the statements; ``send`` returns the result, or None offline."""
+        raise NotImplementedError
+
+    def arguments(self) -> tuple[list[str], dict[str, Any]]:
+        """Return the arguments that autogenerate writes."""
+        raise NotImplementedError
+
+    def to_diff_tuple(self) -> tuple[Any, ...]:
+        return (self.function, *(getattr(self, name) for name in _SUBJECT if hasattr(self, name)))
+
+
+def _run(operations: Operations, operation: PgqOp) -> None:
+    """Execute an operation; offline, print its statements exactly as they are."""
+    context = operations.migration_context
+
+    def send(statement: str) -> Any:
+        if context.as_sql:
+            context.impl.static_output(statement + context.impl.command_terminator)
+            return None
+        with translate_errors():
+            return execute(operations.get_bind(), statement).scalar_one()
+
+    operation.run(send)
+
+
+Op = TypeVar("Op", bound=type[PgqOp])
+
+
+def _operation(cls: Op) -> Op:
+    Operations.register_operation(cls.function)(cls)
+    Operations.implementation_for(cls)(_run)
+    return cls
+
+
+@_operation
 @dataclass(eq=False)
-class CreateQueueOp(MigrateOperation):
+class CreateQueueOp(PgqOp):
     """Creates a queue."""
+
+    function = "create_queue"
 
     queue: str
     if_not_exists: bool = False
@@ -43,17 +88,32 @@ class CreateQueueOp(MigrateOperation):
         """
         operations.invoke(cls(queue, if_not_exists=if_not_exists, settings=settings))
 
+    def run(self, send: Callable[[str], Any]) -> None:
+        if send(call("pgq.create_queue", self.queue)) == 0 and not self.if_not_exists:
+            raise PgqError(
+                f"queue {self.queue!r} exists already",
+                hint="Give if_not_exists=True if this migration shall not mind.",
+            )
+        # Setting ticker_max_lag turns early ticks off, so ticker_latency comes after it.
+        for name in sorted(self.settings, key=lambda name: (name == "ticker_latency", name)):
+            value = self.settings[name]
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            send(call("pgq.set_queue_config", self.queue, name, None if value is None else text))
+
+    def arguments(self) -> tuple[list[str], dict[str, Any]]:
+        given = {"if_not_exists": True} if self.if_not_exists else {}
+        return [self.queue], {**self.settings, **given}
+
     def reverse(self) -> MigrateOperation:
         return DropQueueOp(self.queue, settings=self.settings)
 
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("create_queue", self.queue)
 
-
-@Operations.register_operation("drop_queue")
+@_operation
 @dataclass(eq=False)
-class DropQueueOp(MigrateOperation):
+class DropQueueOp(PgqOp):
     """Drops a queue; ``settings`` are for creating it again."""
+
+    function = "drop_queue"
 
     queue: str
     force: bool = False
@@ -67,17 +127,22 @@ class DropQueueOp(MigrateOperation):
         """
         operations.invoke(cls(queue, force=force))
 
+    def run(self, send: Callable[[str], Any]) -> None:
+        send(call("pgq.drop_queue", self.queue, self.force))
+
+    def arguments(self) -> tuple[list[str], dict[str, Any]]:
+        return [self.queue], {"force": True} if self.force else {}
+
     def reverse(self) -> MigrateOperation:
         return CreateQueueOp(self.queue, settings=self.settings)
 
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("drop_queue", self.queue)
 
-
-@Operations.register_operation("capture_table")
+@_operation
 @dataclass(eq=False)
-class CaptureTableOp(MigrateOperation):
+class CaptureTableOp(PgqOp):
     """Captures a table into a queue."""
+
+    function = "capture_table"
 
     table_name: str
     capture: Capture
@@ -104,17 +169,24 @@ class CaptureTableOp(MigrateOperation):
         capture = Capture(queue, **options)
         operations.invoke(cls(table_name, capture, schema=schema, replace=replace))
 
+    def run(self, send: Callable[[str], Any]) -> None:
+        send(capture_table(self.table_name, self.schema, self.capture, replace=self.replace))
+
+    def arguments(self) -> tuple[list[str], dict[str, Any]]:
+        given = {"replace": True} if self.replace else {}
+        options = _schema(self.schema) | self.capture.options() | given
+        return [self.table_name, self.capture.queue], options
+
     def reverse(self) -> MigrateOperation:
         return ReleaseTableOp(self.table_name, self.capture, schema=self.schema)
 
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("capture_table", self.schema, self.table_name, self.capture)
 
-
-@Operations.register_operation("release_table")
+@_operation
 @dataclass(eq=False)
-class ReleaseTableOp(MigrateOperation):
+class ReleaseTableOp(PgqOp):
     """Ends the capture of a table into a queue; its options are for capturing it again."""
+
+    function = "release_table"
 
     table_name: str
     capture: Capture
@@ -135,17 +207,23 @@ class ReleaseTableOp(MigrateOperation):
         """
         operations.invoke(cls(table_name, Capture(queue), schema=schema))
 
+    def run(self, send: Callable[[str], Any]) -> None:
+        table = quoted(self.table_name, self.schema)
+        send(call("pgq.release_table", table, self.capture.queue))
+
+    def arguments(self) -> tuple[list[str], dict[str, Any]]:
+        return [self.table_name, self.capture.queue], _schema(self.schema)
+
     def reverse(self) -> MigrateOperation:
         return CaptureTableOp(self.table_name, self.capture, schema=self.schema)
 
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("release_table", self.schema, self.table_name, self.capture)
 
-
-@Operations.register_operation("add_task_columns")
+@_operation
 @dataclass(eq=False)
-class AddTaskColumnsOp(MigrateOperation):
+class AddTaskColumnsOp(PgqOp):
     """Makes the rows of a table tasks."""
+
+    function = "add_task_columns"
 
     table_name: str
     schema: str | None = None
@@ -177,17 +255,22 @@ class AddTaskColumnsOp(MigrateOperation):
         }
         operations.invoke(cls(table_name, schema, names or TaskColumnNames(), notify, options))
 
+    def run(self, send: Callable[[str], Any]) -> None:
+        table = quoted(self.table_name, self.schema), json.dumps(asdict(self.names))
+        send(call("pgq_task.add_columns", *table, **self.options))
+        if self.notify:
+            send(call("pgq_task.notify_workers", *table))
+
     def reverse(self) -> MigrateOperation:
         return RemoveTaskColumnsOp(self.table_name, schema=self.schema, names=self.names)
 
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("add_task_columns", self.schema, self.table_name, self.names)
 
-
-@Operations.register_operation("remove_task_columns")
+@_operation
 @dataclass(eq=False)
-class RemoveTaskColumnsOp(MigrateOperation):
+class RemoveTaskColumnsOp(PgqOp):
     """Removes the task columns of a table."""
+
+    function = "remove_task_columns"
 
     table_name: str
     schema: str | None = None
@@ -211,125 +294,28 @@ class RemoveTaskColumnsOp(MigrateOperation):
         """
         operations.invoke(cls(table_name, schema, names or TaskColumnNames(), force))
 
+    def run(self, send: Callable[[str], Any]) -> None:
+        table = quoted(self.table_name, self.schema), json.dumps(asdict(self.names))
+        send(call("pgq_task.remove_columns", *table, self.force))
+
     def reverse(self) -> MigrateOperation:
         return AddTaskColumnsOp(self.table_name, schema=self.schema, names=self.names)
-
-    def to_diff_tuple(self) -> tuple[Any, ...]:
-        return ("remove_task_columns", self.schema, self.table_name, self.names)
-
-
-@Operations.implementation_for(CreateQueueOp)
-def _create_queue(operations: Operations, operation: CreateQueueOp) -> None:
-    created = _run(operations, statements.create_queue(operation.queue))
-    if created == 0 and not operation.if_not_exists:
-        raise PgqError(
-            f"queue {operation.queue!r} exists already",
-            hint="Give if_not_exists=True if this migration shall not mind.",
-        )
-    for parameter in sorted(operation.settings, key=_setting_order):
-        value = operation.settings[parameter]
-        _run(operations, statements.set_queue_config(operation.queue, parameter, value))
-
-
-@Operations.implementation_for(DropQueueOp)
-def _drop_queue(operations: Operations, operation: DropQueueOp) -> None:
-    _run(operations, statements.drop_queue(operation.queue, force=operation.force))
-
-
-@Operations.implementation_for(CaptureTableOp)
-def _capture_table(operations: Operations, operation: CaptureTableOp) -> None:
-    _run(
-        operations,
-        statements.capture_table(
-            operation.table_name, operation.schema, operation.capture, replace=operation.replace
-        ),
-    )
-
-
-@Operations.implementation_for(ReleaseTableOp)
-def _release_table(operations: Operations, operation: ReleaseTableOp) -> None:
-    _run(
-        operations,
-        statements.release_table(operation.table_name, operation.schema, operation.capture.queue),
-    )
-
-
-@Operations.implementation_for(AddTaskColumnsOp)
-def _add_task_columns(operations: Operations, operation: AddTaskColumnsOp) -> None:
-    table = operation.table_name, operation.schema, asdict(operation.names)
-    _run(operations, statements.add_task_columns(*table, operation.options))
-    if operation.notify:
-        _run(operations, statements.notify_workers(*table))
-
-
-@Operations.implementation_for(RemoveTaskColumnsOp)
-def _remove_task_columns(operations: Operations, operation: RemoveTaskColumnsOp) -> None:
-    table = operation.table_name, operation.schema, asdict(operation.names)
-    _run(operations, statements.remove_task_columns(*table, force=operation.force))
-
-
-def _run(operations: Operations, statement: str) -> Any:
-    """Execute a statement and return its result; offline, print it exactly as it is."""
-    context = operations.migration_context
-    if context.as_sql:
-        context.impl.static_output(statement + context.impl.command_terminator)
-        return None
-    with translate_errors():
-        return execute(operations.get_bind(), statement).scalar_one()
-
-
-def _setting_order(parameter: str) -> tuple[bool, str]:
-    # Setting ticker_max_lag turns early ticks off, so ticker_latency comes after it.
-    return parameter == "ticker_latency", parameter
-
-
-# --- autogenerate's text of the operations
 
 
 def register_renderers() -> None:
     """Register the text that autogenerate writes."""
-    renderers.dispatch_for(CreateQueueOp, replace=True)(_create_queue_text)
-    renderers.dispatch_for(DropQueueOp, replace=True)(_drop_queue_text)
-    renderers.dispatch_for(CaptureTableOp, replace=True)(_capture_table_text)
-    renderers.dispatch_for(ReleaseTableOp, replace=True)(_release_table_text)
+    for operation in (CreateQueueOp, DropQueueOp, CaptureTableOp, ReleaseTableOp):
+        renderers.dispatch_for(operation, replace=True)(_text)
 
 
-def _create_queue_text(context: AutogenContext, operation: CreateQueueOp) -> str:
-    options = dict(operation.settings)
-    if operation.if_not_exists:
-        options["if_not_exists"] = True
-    return _call(context, "create_queue", operation.queue, **options)
-
-
-def _drop_queue_text(context: AutogenContext, operation: DropQueueOp) -> str:
-    options = {"force": True} if operation.force else {}
-    return _call(context, "drop_queue", operation.queue, **options)
-
-
-def _capture_table_text(context: AutogenContext, operation: CaptureTableOp) -> str:
-    options = _schema(operation.schema) | operation.capture.options()
-    if operation.replace:
-        options["replace"] = True
-    return _call(context, "capture_table", operation.table_name, operation.capture.queue, **options)
-
-
-def _release_table_text(context: AutogenContext, operation: ReleaseTableOp) -> str:
-    return _call(
-        context,
-        "release_table",
-        operation.table_name,
-        operation.capture.queue,
-        **_schema(operation.schema),
-    )
-
-
-def _schema(schema: str | None) -> dict[str, Any]:
-    return {} if schema is None else {"schema": schema}
-
-
-def _call(context: AutogenContext, function: str, *names: str, **options: object) -> str:
+def _text(context: AutogenContext, operation: PgqOp) -> str:
+    names, options = operation.arguments()
     # SQLAlchemy's names may be a string subclass with another repr().
     arguments = [repr(str(name)) for name in names]
     arguments += [f"{name}={value!r}" for name, value in options.items()]
     prefix = context.opts["alembic_module_prefix"] or ""
-    return f"{prefix}{function}({', '.join(arguments)})"
+    return f"{prefix}{operation.function}({', '.join(arguments)})"
+
+
+def _schema(schema: str | None) -> dict[str, Any]:
+    return {} if schema is None else {"schema": schema}

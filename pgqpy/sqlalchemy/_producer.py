@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from pgqpy._delivery import Delivery, EventFields
+from pgqpy._delivery import Delivery, EventFields, EventOptions, EventsOptions
 from pgqpy._runtime.acompat import async_each
 from pgqpy._wire.statements import call, checked, event_arrays, texts
 from pgqpy.sqlalchemy._session import translate_errors
@@ -67,10 +67,7 @@ class Producer:
         self,
         session: AnySession,
         events: Iterable[EventFields],
-        *,
-        at: datetime | Callable[[EventFields], datetime] | None = None,
-        delay: float | timedelta | None = None,
-        key: Callable[[EventFields], str | None] | None = None,
+        **options: Unpack[EventsOptions],
     ) -> int:
         """Write any number of events; returns their number.
 
@@ -80,7 +77,7 @@ class Producer:
         count = 0
         with translate_errors(), _checked(session).begin_nested():
             for some in _sliced(events):
-                self.insert_events_returning(session, some, at=at, delay=delay, key=key)
+                self.insert_events_returning(session, some, **options)
                 count += len(some)
         return count
 
@@ -88,16 +85,13 @@ class Producer:
         self,
         session: AnySession,
         events: Iterable[EventFields],
-        *,
-        at: datetime | Callable[[EventFields], datetime] | None = None,
-        delay: float | timedelta | None = None,
-        key: Callable[[EventFields], str | None] | None = None,
+        **options: Unpack[EventsOptions],
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order.
 
         They are held in memory; for large numbers use `insert_events`.
         """
-        delivery = Delivery(at=at, delay=delay, key=key)
+        delivery = Delivery(**options)
         if delivery.plain:
             return _execute(session, _INSERT_EVENTS, [self.queue, *event_arrays(events)])
         return _execute(session, *delivery.events(self.queue, list(events)))
@@ -115,27 +109,14 @@ class AsyncProducer:
         session: AnyAsyncSession,
         type: str | None,  # noqa: A002
         data: str | None = None,
-        *,
-        extra1: str | None = None,
-        extra2: str | None = None,
-        extra3: str | None = None,
-        extra4: str | None = None,
-        at: datetime | None = None,
-        delay: float | timedelta | None = None,
-        key: str | None = None,
+        **options: Unpack[EventOptions],
     ) -> int:
         """Write one event (pgq.insert_event, .._at, .._once); returns its id."""
         return await _real(session).run_sync(
             self._producer.insert_event,
             type,
             data,
-            extra1=extra1,
-            extra2=extra2,
-            extra3=extra3,
-            extra4=extra4,
-            at=at,
-            delay=delay,
-            key=key,
+            **options,
         )
 
     async def cancel_event(self, session: AnyAsyncSession, event_id: int) -> bool:
@@ -146,10 +127,7 @@ class AsyncProducer:
         self,
         session: AnyAsyncSession,
         events: Iterable[EventFields] | AsyncIterable[EventFields],
-        *,
-        at: datetime | Callable[[EventFields], datetime] | None = None,
-        delay: float | timedelta | None = None,
-        key: Callable[[EventFields], str | None] | None = None,
+        **options: Unpack[EventsOptions],
     ) -> int:
         """Write any number of events; returns their number. See `Producer.insert_events`."""
         real = _real(session)
@@ -160,24 +138,19 @@ class AsyncProducer:
                 async for event in async_each(events):
                     count += 1
                     if piece.add(event):
-                        await self.insert_events_returning(
-                            real, piece.taken(), at=at, delay=delay, key=key
-                        )
-                await self.insert_events_returning(real, piece.taken(), at=at, delay=delay, key=key)
+                        await self.insert_events_returning(real, piece.taken(), **options)
+                await self.insert_events_returning(real, piece.taken(), **options)
         return count
 
     async def insert_events_returning(
         self,
         session: AnyAsyncSession,
         events: Iterable[EventFields],
-        *,
-        at: datetime | Callable[[EventFields], datetime] | None = None,
-        delay: float | timedelta | None = None,
-        key: Callable[[EventFields], str | None] | None = None,
+        **options: Unpack[EventsOptions],
     ) -> list[int]:
         """Write some events in one statement; returns their ids, in order."""
         return await _real(session).run_sync(
-            self._producer.insert_events_returning, events, at=at, delay=delay, key=key
+            self._producer.insert_events_returning, events, **options
         )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,20 +12,11 @@ from pgqpy.sqlalchemy._capture import Capture, captures_of
 from pgqpy.sqlalchemy._session import translate_errors
 
 
-def create_queue(queue: str) -> str:
-    """Create a queue, if it does not exist."""
-    return f"select pgq.create_queue({literal(queue)})"
-
-
-def set_queue_config(queue: str, parameter: str, value: object) -> str:
-    """Set one setting of a queue."""
-    text = None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return f"select pgq.set_queue_config({literal(queue)}, {literal(parameter)}, {literal(text)})"
-
-
-def drop_queue(queue: str, *, force: bool) -> str:
-    """Drop a queue; with ``force`` also if it is in use."""
-    return f"select pgq.drop_queue({literal(queue)}{', true' if force else ''})"
+def call(function: str, *arguments: object, **options: object) -> str:
+    """Return the call of an SQL function, with options as ``name => value``."""
+    values = [*map(literal, arguments)]
+    values += [f"{name} => {literal(value)}" for name, value in options.items()]
+    return f"select {function}({', '.join(values)})"
 
 
 def capture_table(table: str, schema: str | None, capture: Capture, *, replace: bool) -> str:
@@ -37,37 +26,7 @@ def capture_table(table: str, schema: str | None, capture: Capture, *, replace: 
         options["operations"] = ",".join(options["operations"])
     if replace:
         options["replace"] = True
-    arguments = [_table(table, schema), literal(capture.queue)]
-    arguments += [f"{name} => {literal(value)}" for name, value in options.items()]
-    return f"select pgq.capture_table({', '.join(arguments)})"
-
-
-def release_table(table: str, schema: str | None, queue: str) -> str:
-    """End a capture."""
-    return f"select pgq.release_table({_table(table, schema)}, {literal(queue)})"
-
-
-def add_task_columns(
-    table: str, schema: str | None, names: Mapping[str, str], options: Mapping[str, bool]
-) -> str:
-    """Make the rows of a table tasks."""
-    arguments = [_table(table, schema), literal(json.dumps(dict(names)))]
-    arguments += [f"{name} => {literal(value)}" for name, value in options.items()]
-    return f"select pgq_task.add_columns({', '.join(arguments)})"
-
-
-def notify_workers(table: str, schema: str | None, names: Mapping[str, str]) -> str:
-    """Notify workers of the rows of a table."""
-    arguments = [_table(table, schema), literal(json.dumps(dict(names)))]
-    return f"select pgq_task.notify_workers({', '.join(arguments)})"
-
-
-def remove_task_columns(
-    table: str, schema: str | None, names: Mapping[str, str], *, force: bool
-) -> str:
-    """Remove the task columns and the triggers; with ``force`` also if rows wait."""
-    arguments = [_table(table, schema), literal(json.dumps(dict(names)))]
-    return f"select pgq_task.remove_columns({', '.join(arguments)}{', true' if force else ''})"
+    return call("pgq.capture_table", quoted(table, schema), capture.queue, **options)
 
 
 def literal(value: Any) -> str:
@@ -78,9 +37,10 @@ def literal(value: Any) -> str:
     return sql.Literal(value).as_string(None).strip()
 
 
-def _table(name: str, schema: str | None) -> str:
-    parts = (name,) if schema is None else (schema, name)
-    return literal(sql.Identifier(*parts).as_string(None))
+def quoted(table: str, schema: str | None) -> str:
+    """Return the name of a table as SQL writes it."""
+    parts = (table,) if schema is None else (schema, table)
+    return sql.Identifier(*parts).as_string(None)
 
 
 def listen() -> None:
@@ -99,7 +59,7 @@ def _capture(table: sa.Table, connection: sa.Connection, **_: Any) -> None:
         for capture in captures:
             # A role that may not create queues may capture into an existing one.
             if not (executes and connection.scalar(_QUEUE, {"queue": capture.queue})):
-                execute(connection, create_queue(capture.queue))
+                execute(connection, call("pgq.create_queue", capture.queue))
             execute(connection, capture_table(table.name, schema, capture, replace=False))
 
 
