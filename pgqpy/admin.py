@@ -10,9 +10,10 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from pgqpy._wire.statements import call, checked
+from pgqpy._runtime.fetch import fetch
+from pgqpy._wire.statements import call
 from pgqpy.connection import Connection
-from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound, translate_errors
+from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
 from pgqpy.models import (
     BatchInfo,
     ConsumerInfo,
@@ -34,9 +35,7 @@ class _Calls:
         return next(iter((self._rows(function, *arguments))[0].values()))
 
     def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
-        with translate_errors(), self.conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(call(function, len(arguments)), checked(arguments))
-            return cursor.fetchall()
+        return fetch(self.conn, call(function, len(arguments)), arguments, dict_row)
 
 
 class Admin(_Calls):

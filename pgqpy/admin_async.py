@@ -7,9 +7,10 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from pgqpy._wire.statements import call, checked
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._wire.statements import call
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound, translate_errors
+from pgqpy.errors import BatchNotFound, GroupNotFound, QueueNotFound
 from pgqpy.models import (
     BatchInfo,
     ConsumerInfo,
@@ -31,10 +32,7 @@ class _AsyncCalls:
         return next(iter((await self._rows(function, *arguments))[0].values()))
 
     async def _rows(self, function: str, *arguments: Any) -> list[dict[str, Any]]:
-        with translate_errors():
-            async with self.conn.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(call(function, len(arguments)), checked(arguments))
-                return await cursor.fetchall()
+        return await async_fetch(self.conn, call(function, len(arguments)), arguments, dict_row)
 
 
 class AsyncAdmin(_AsyncCalls):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple
@@ -80,18 +80,7 @@ class Event:
 
     def __reduce__(self) -> tuple[Callable[..., Event], tuple[Any, ...]]:
         # An event in another process has left its batch.
-        return Event, (
-            self.id,
-            self.time,
-            self.txid,
-            self.retry_count,
-            self.type,
-            self.data,
-            self.extra1,
-            self.extra2,
-            self.extra3,
-            self.extra4,
-        )
+        return Event, tuple(getattr(self, each.name) for each in fields(self)[:-1])
 
     def json(self) -> Any:
         """The data, decoded as JSON; None if there is none.

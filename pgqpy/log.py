@@ -45,8 +45,8 @@ def _time(record: logging.LogRecord) -> datetime:
     return datetime.fromtimestamp(record.created, UTC)
 
 
-class _Json(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+class _Fields(logging.Formatter):
+    def fields(self, record: logging.LogRecord) -> dict[str, object]:
         line: dict[str, object] = {
             "time": _time(record).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -55,20 +55,17 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return line
 
 
-class _Logfmt(logging.Formatter):
+class _Json(_Fields):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": _time(record).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "message": record.getMessage(),
-            **fields_of(record),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return " ".join(f"{key}={logfmt(value)}" for key, value in line.items())
+        return json.dumps(self.fields(record), default=str, ensure_ascii=False)
+
+
+class _Logfmt(_Fields):
+    def format(self, record: logging.LogRecord) -> str:
+        return " ".join(f"{key}={logfmt(value)}" for key, value in self.fields(record).items())
 
 
 class _Text(logging.Formatter):
@@ -82,11 +79,8 @@ class _Text(logging.Formatter):
         return f"{body}\n{self.formatException(record.exc_info)}" if record.exc_info else body
 
 
-_FORMATTERS: dict[str, type[logging.Formatter]] = {
-    "text": _Text,
-    "logfmt": _Logfmt,
-    "json": _Json,
-}
+_FORMATTERS: dict[str, type[logging.Formatter]]
+_FORMATTERS = {"text": _Text, "logfmt": _Logfmt, "json": _Json}
 
 
 def logfmt(value: object) -> str:

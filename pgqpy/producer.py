@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
 from psycopg.abc import Buffer
 from psycopg.copy import LibpqWriter
@@ -17,6 +16,7 @@ from psycopg.rows import tuple_row
 from pgqpy._delivery import PIECE, Delivery
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import each
+from pgqpy._runtime.fetch import fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.statements import call, checked, copy_in, event_arrays, padded, texts
 from pgqpy.connection import Connection
@@ -65,9 +65,7 @@ class Producer:
             statement, arguments = _INSERT_EVENT, [self.queue, *fields]
         else:
             statement, arguments = delivery.event(self.queue, fields)
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(statement, checked(arguments))
-            return int((cursor.fetchall())[0][0])
+        return int((fetch(conn, statement, arguments))[0][0])
 
     def cancel_event(self, conn: Connection, event_id: int) -> bool:
         """Cancel a delayed event (pgq.cancel_event).
@@ -76,9 +74,7 @@ class Producer:
         delivered or cancelled before. In REPEATABLE READ and SERIALIZABLE it raises
         RetryTransaction if the event was delivered after the transaction began.
         """
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_CANCEL_EVENT, checked([self.queue, event_id]))
-            return bool((cursor.fetchall())[0][0])
+        return bool((fetch(conn, _CANCEL_EVENT, [self.queue, event_id]))[0][0])
 
     def insert_events(
         self,
@@ -127,9 +123,7 @@ class Producer:
             statement, arguments = _INSERT_EVENTS, [self.queue, *event_arrays(events)]
         else:
             statement, arguments = delivery.events(self.queue, list(events))
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(statement, checked(arguments))
-            return [int(event_id) for (event_id,) in cursor.fetchall()]
+        return [int(event_id) for (event_id,) in fetch(conn, statement, arguments)]
 
     def _in_pieces(
         self,
@@ -139,14 +133,13 @@ class Producer:
     ) -> int:
         count = 0
         piece: list[EventFields] = []
-        with conn.cursor(row_factory=tuple_row) as cursor:
-            for event in each(events):
-                piece.append(event)
-                if len(piece) == PIECE:
-                    cursor.execute(*_prepared(delivery, self.queue, piece))
-                    count += len(piece)
-                    piece.clear()
-            cursor.execute(*_prepared(delivery, self.queue, piece))
+        for event in each(events):
+            piece.append(event)
+            if len(piece) == PIECE:
+                fetch(conn, *delivery.events(self.queue, piece))
+                count += len(piece)
+                piece.clear()
+        fetch(conn, *delivery.events(self.queue, piece))
         return count + len(piece)
 
     def _copy(
@@ -191,8 +184,3 @@ _INSERT_EVENT = call("insert_event", 7)
 _INSERT_EVENTS = call("insert_events", 7)
 _CURRENT_TABLE = call("current_event_table", 1)
 _CANCEL_EVENT = call("cancel_event", 2)
-
-
-def _prepared(delivery: Delivery, queue: str, piece: list[EventFields]) -> tuple[bytes, list[Any]]:
-    statement, arguments = delivery.events(queue, piece)
-    return statement, checked(arguments)

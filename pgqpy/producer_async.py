@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
 from psycopg.abc import Buffer
 from psycopg.copy import AsyncLibpqWriter
@@ -14,6 +13,7 @@ from psycopg.rows import tuple_row
 from pgqpy._delivery import PIECE, Delivery
 from pgqpy._delivery import EventFields as EventFields  # noqa: PLC0414
 from pgqpy._runtime.acompat import async_each
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._wire.copy_format import MAX_EVENT_BYTES, NEW_EVENT_COLUMNS
 from pgqpy._wire.statements import call, checked, copy_in, event_arrays, padded, texts
 from pgqpy.connection_async import AsyncConnection
@@ -62,10 +62,7 @@ class AsyncProducer:
             statement, arguments = _INSERT_EVENT, [self.queue, *fields]
         else:
             statement, arguments = delivery.event(self.queue, fields)
-        with translate_errors():
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(statement, checked(arguments))
-                return int((await cursor.fetchall())[0][0])
+        return int((await async_fetch(conn, statement, arguments))[0][0])
 
     async def cancel_event(self, conn: AsyncConnection, event_id: int) -> bool:
         """Cancel a delayed event (pgq.cancel_event).
@@ -74,10 +71,7 @@ class AsyncProducer:
         delivered or cancelled before. In REPEATABLE READ and SERIALIZABLE it raises
         RetryTransaction if the event was delivered after the transaction began.
         """
-        with translate_errors():
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(_CANCEL_EVENT, checked([self.queue, event_id]))
-                return bool((await cursor.fetchall())[0][0])
+        return bool((await async_fetch(conn, _CANCEL_EVENT, [self.queue, event_id]))[0][0])
 
     async def insert_events(
         self,
@@ -126,10 +120,7 @@ class AsyncProducer:
             statement, arguments = _INSERT_EVENTS, [self.queue, *event_arrays(events)]
         else:
             statement, arguments = delivery.events(self.queue, list(events))
-        with translate_errors():
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(statement, checked(arguments))
-                return [int(event_id) for (event_id,) in await cursor.fetchall()]
+        return [int(event_id) for (event_id,) in await async_fetch(conn, statement, arguments)]
 
     async def _in_pieces(
         self,
@@ -139,14 +130,13 @@ class AsyncProducer:
     ) -> int:
         count = 0
         piece: list[EventFields] = []
-        async with conn.cursor(row_factory=tuple_row) as cursor:
-            async for event in async_each(events):
-                piece.append(event)
-                if len(piece) == PIECE:
-                    await cursor.execute(*_prepared(delivery, self.queue, piece))
-                    count += len(piece)
-                    piece.clear()
-            await cursor.execute(*_prepared(delivery, self.queue, piece))
+        async for event in async_each(events):
+            piece.append(event)
+            if len(piece) == PIECE:
+                await async_fetch(conn, *delivery.events(self.queue, piece))
+                count += len(piece)
+                piece.clear()
+        await async_fetch(conn, *delivery.events(self.queue, piece))
         return count + len(piece)
 
     async def _copy(
@@ -191,8 +181,3 @@ _INSERT_EVENT = call("insert_event", 7)
 _INSERT_EVENTS = call("insert_events", 7)
 _CURRENT_TABLE = call("current_event_table", 1)
 _CANCEL_EVENT = call("cancel_event", 2)
-
-
-def _prepared(delivery: Delivery, queue: str, piece: list[EventFields]) -> tuple[bytes, list[Any]]:
-    statement, arguments = delivery.events(queue, piece)
-    return statement, checked(arguments)

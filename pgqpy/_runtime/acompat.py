@@ -12,14 +12,7 @@ import selectors
 import signal
 import socket
 import threading
-from collections.abc import (
-    AsyncIterable,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-)
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, TypeVar
@@ -287,18 +280,30 @@ class Interruptible:
         """Do nothing."""
 
 
-class Slots:
-    """Concurrency slots: at most ``most`` calls run in threads. `check` raises the first error."""
+class _Slots:
+    """Concurrency slots. `check` raises the first error."""
 
     def __init__(self, most: int, ended: Callable[[], None]) -> None:
         """``ended`` is called whenever a call has ended."""
         self._ended = ended
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="pgqpy")
-        self._running: set[Future[None]] = set()
+        self._running: set[Any] = set()
         self._error: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self._running)
+
+    def check(self) -> None:
+        """Raise the error of a call."""
+        if self._error is not None:
+            raise self._error
+
+
+class Slots(_Slots):
+    """Slots for calls that run in threads, at most ``most``."""
+
+    def __init__(self, most: int, ended: Callable[[], None]) -> None:
+        super().__init__(most, ended)
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="pgqpy")
 
     def start(self, call: Callable[[], None]) -> None:
         """Run a call; there must be room."""
@@ -311,26 +316,13 @@ class Slots:
         self._running.discard(ended)
         self._ended()
 
-    def check(self) -> None:
-        """Raise the error of a call."""
-        if self._error is not None:
-            raise self._error
-
     def close(self) -> None:
         """Wait for all calls."""
         self._pool.shutdown()
 
 
-class AsyncSlots:
-    """Concurrency slots: calls that run in tasks. `close` cancels those that still run."""
-
-    def __init__(self, most: int, ended: Callable[[], None]) -> None:
-        self._ended = ended
-        self._running: set[asyncio.Task[None]] = set()
-        self._error: BaseException | None = None
-
-    def __len__(self) -> int:
-        return len(self._running)
+class AsyncSlots(_Slots):
+    """Slots for calls that run in tasks. `close` cancels those that still run."""
 
     def start(self, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a call; there must be room."""
@@ -343,11 +335,6 @@ class AsyncSlots:
         if not task.cancelled():
             self._error = self._error or task.exception()
         self._ended()
-
-    def check(self) -> None:
-        """Raise the error of a call."""
-        if self._error is not None:
-            raise self._error
 
     async def close(self) -> None:
         """Cancel all calls, and wait for them."""

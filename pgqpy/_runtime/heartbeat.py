@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Callable
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 
 from pgqpy._runtime.backoff import Backoff
@@ -54,12 +53,7 @@ class Heartbeat:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:

@@ -63,27 +63,21 @@ def next_batch(
     max_count: int | None,
     min_lag: timedelta | None,
     event_types: Collection[str] | None,
+    *,
+    with_tick: bool = False,
 ) -> tuple[bytes, list[Any]]:
-    """Return the statement that opens a consumer's next batch, and its parameters."""
+    """Return the statement that opens a consumer's next batch, and its parameters.
+
+    ``with_tick`` is for consumers that store their ticks elsewhere.
+    """
     if max_count is None:
-        return _NEXT_BATCH_OF_PGQ, checked([queue, consumer, min_lag])
+        return _NEXT_BATCH_OF_PGQ, [queue, consumer, min_lag]
     # If only some types are wanted, the server must not send the others.
     most_inline = MOST_INLINE if event_types is None else 0
-    return _NEXT_BATCH, checked([queue, consumer, min_lag, max_count, most_inline])
-
-
-def next_batch_and_tick(
-    queue: str,
-    consumer: str,
-    max_count: int | None,
-    min_lag: timedelta | None,
-    event_types: Collection[str] | None,
-) -> tuple[bytes, list[Any]]:
-    """Return `next_batch`'s statement for consumers that store their ticks elsewhere."""
-    statement, parameters = next_batch(queue, consumer, max_count, min_lag, event_types)
-    if max_count is None:
-        return statement, parameters
-    return _NEXT_BATCH_AND_TICK, [queue, *parameters]
+    parameters = [queue, consumer, min_lag, max_count, most_inline]
+    if with_tick:
+        return _NEXT_BATCH_AND_TICK, [queue, *parameters]
+    return _NEXT_BATCH, parameters
 
 
 #: The missing NULLs, by the number of fields given.

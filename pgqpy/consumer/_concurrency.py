@@ -13,11 +13,11 @@ from collections.abc import AsyncIterable, Awaitable, Callable
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 from pgqpy._runtime.batch_connection_async import async_savepoint
+from pgqpy._runtime.checks import COUNT, Kind
 from pgqpy.connection_async import AsyncConnection
-from pgqpy.errors import InvalidConsumer
 from pgqpy.event import Event
 
 #: The events that wait in memory for each that is processed: most may be of one key.
@@ -43,12 +43,6 @@ class AsyncConcurrentEvents:
         self._savepoints = savepoints
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
-
-    @staticmethod
-    def check(slots: int) -> None:
-        """Raise InvalidConsumer if this number of slots is not possible."""
-        if slots < 1:
-            raise InvalidConsumer(f"concurrency is {slots}; it must be at least 1")
 
     async def run(
         self,
@@ -96,24 +90,6 @@ class AsyncConcurrentEvents:
                 await _uncancelled(process(event))
         except Exception as error:
             await failed(event, error, spoiled=turn.begun and not self._savepoints)
-
-
-class ConcurrentEvents:
-    """Slots for threads: there is one, and it needs no help."""
-
-    def __init__(self, conn: Any, slots: int, *, savepoints: bool) -> None:
-        raise NotImplementedError
-
-    @staticmethod
-    def check(slots: int) -> None:
-        """Raise InvalidConsumer if this number of slots is not possible."""
-        if slots != 1:
-            raise InvalidConsumer(
-                f"concurrency is {slots}; only AsyncConsumer can process several events at once"
-            )
-
-    def run(self, events: Any, process: Any, failed: Any) -> None:
-        raise NotImplementedError
 
 
 class _Turn:
@@ -214,17 +190,20 @@ class AsyncKeyOrder:
             done.set()
 
 
-class KeyOrder:
-    """The order for threads, which process one event after the other anyway."""
+class _OneByOne:
+    """Replaces both classes for threads, which never make them."""
 
-    def __init__(self, at_once: int) -> None:
-        """Make one place."""
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
 
-    def begin(self, event_id: int, key: str) -> None:
-        """Do nothing: it is the event's turn."""
+    def __getattr__(self, name: str) -> Any: ...
 
-    def leave(self) -> None:
-        """Do nothing: the place is free."""
 
-    def end(self, event_id: int) -> None:
-        """Do nothing: events run one after the other."""
+ConcurrentEvents: TypeAlias = _OneByOne
+KeyOrder: TypeAlias = _OneByOne
+
+#: The kinds of a consumer's ``concurrency``.
+async_concurrency = COUNT
+concurrency = Kind(
+    "a whole number, 1: only AsyncConsumer can process several events", lambda n: n == 1
+)

@@ -18,6 +18,7 @@ from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy._runtime.failure import blamed, storable
+from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stopped
 from pgqpy._wire.statements import next_batch
@@ -31,7 +32,6 @@ from pgqpy.errors import (
     ConnectionFailed,
     LeaseLost,
     PgqError,
-    translate_errors,
 )
 from pgqpy.log import logger
 from pgqpy.models import BatchStats
@@ -73,6 +73,8 @@ class Batches:
 
     #: Whether to pause after a failed batch; otherwise other batches have their turn.
     pauses = True
+    #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
+    _with_tick = False
 
     def __init__(self, consumer: Hooks) -> None:
         self._consumer = consumer
@@ -95,10 +97,7 @@ class Batches:
         With ``strict`` raise any reason for which there may be batches that cannot be opened.
         """
         conn = session.asking()
-        statement = self._statement()
-        with translate_errors(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            cursor.execute(*statement)
-            (row,) = cursor.fetchall()
+        (row,) = fetch(conn, *self._statement(), dict_row, binary=True)
         if row["batch_id"] is None:
             return None
         return self._made(session, row)
@@ -135,11 +134,9 @@ class Batches:
         """Clean up in any case."""
 
     def _statement(self) -> tuple[bytes, list[Any]]:
-        return next_batch(*self._wanted())
-
-    def _wanted(self) -> tuple[str, str, int | None, timedelta | None, Collection[str] | None]:
         mine = self._consumer
-        return mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
+        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
+        return next_batch(*wanted, with_tick=self._with_tick)
 
     def _made(
         self,

@@ -15,6 +15,7 @@ from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy._runtime.failure import blamed, storable
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import Stopped
 from pgqpy._wire.statements import next_batch
@@ -28,7 +29,6 @@ from pgqpy.errors import (
     ConnectionFailed,
     LeaseLost,
     PgqError,
-    translate_errors,
 )
 from pgqpy.log import logger
 from pgqpy.models import BatchStats
@@ -70,6 +70,8 @@ class AsyncBatches:
 
     #: Whether to pause after a failed batch; otherwise other batches have their turn.
     pauses = True
+    #: Whether batches have the tick's snapshot, and heartbeats of an idle queue are batches.
+    _with_tick = False
 
     def __init__(self, consumer: AsyncHooks) -> None:
         self._consumer = consumer
@@ -94,11 +96,7 @@ class AsyncBatches:
         With ``strict`` raise any reason for which there may be batches that cannot be opened.
         """
         conn = await session.asking()
-        statement = self._statement()
-        with translate_errors():
-            async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
-                await cursor.execute(*statement)
-                (row,) = await cursor.fetchall()
+        (row,) = await async_fetch(conn, *self._statement(), dict_row, binary=True)
         if row["batch_id"] is None:
             return None
         return await self._made(session, row)
@@ -135,11 +133,9 @@ class AsyncBatches:
         """Clean up in any case."""
 
     def _statement(self) -> tuple[bytes, list[Any]]:
-        return next_batch(*self._wanted())
-
-    def _wanted(self) -> tuple[str, str, int | None, timedelta | None, Collection[str] | None]:
         mine = self._consumer
-        return mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
+        wanted = mine.queue, mine.consumer, mine.batch_size, mine.min_lag, mine.event_types
+        return next_batch(*wanted, with_tick=self._with_tick)
 
     async def _made(
         self,

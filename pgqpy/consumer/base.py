@@ -31,7 +31,7 @@ from pgqpy._runtime.session import Session
 from pgqpy._runtime.stoppable import Stoppable
 from pgqpy.admin import Admin
 from pgqpy.connection import Connection, connect
-from pgqpy.consumer._concurrency import ConcurrentEvents
+from pgqpy.consumer._concurrency import concurrency
 from pgqpy.consumer._events import EventByEvent
 from pgqpy.consumer._loop import Batches, Loop
 from pgqpy.consumer.batch import Batch
@@ -285,7 +285,6 @@ class Consumer(Stoppable):
         check_overridden(self, Consumer, "process_batch", "process_event")
         check_settings(self, _SETTINGS)
         check_hooks(self)
-        ConcurrentEvents.check(self.concurrency)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
 
@@ -333,7 +332,7 @@ class Consumer(Stoppable):
 
 _SETTINGS = {
     "batch_size": COUNT.or_none(),
-    "concurrency": COUNT,
+    "concurrency": concurrency,
     **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
     **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
     "event_types": SEVERAL,

@@ -28,7 +28,7 @@ from pgqpy._runtime.session_async import AsyncSession
 from pgqpy._runtime.stoppable_async import AsyncStoppable
 from pgqpy.admin_async import AsyncAdmin
 from pgqpy.connection_async import AsyncConnection, async_connect
-from pgqpy.consumer._concurrency import AsyncConcurrentEvents
+from pgqpy.consumer._concurrency import async_concurrency
 from pgqpy.consumer._events_async import AsyncEventByEvent
 from pgqpy.consumer._loop_async import AsyncBatches, AsyncLoop
 from pgqpy.consumer.batch_async import AsyncBatch
@@ -284,7 +284,6 @@ class AsyncConsumer(AsyncStoppable):
         check_overridden(self, AsyncConsumer, "process_batch", "process_event")
         check_settings(self, _SETTINGS)
         check_hooks(self)
-        AsyncConcurrentEvents.check(self.concurrency)
         if self.retry_policy is not None:
             check_policy(self.retry_policy)
 
@@ -332,7 +331,7 @@ class AsyncConsumer(AsyncStoppable):
 
 _SETTINGS = {
     "batch_size": COUNT.or_none(),
-    "concurrency": COUNT,
+    "concurrency": async_concurrency,
     **dict.fromkeys(("poll_interval", "backoff_first", "backoff_cap", "reconnect_cap"), SECONDS),
     **dict.fromkeys(("min_lag", "max_lag"), INTERVAL.or_none()),
     "event_types": SEVERAL,

@@ -11,18 +11,12 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import psycopg
-from psycopg.rows import tuple_row
 
 from pgqpy._runtime.acompat import Lock
+from pgqpy._runtime.fetch import fetch
 from pgqpy._wire import copy_protocol
 from pgqpy._wire.copy_format import HEADER, TRAILER, copied, decode_events
-from pgqpy._wire.statements import (
-    EVENT_DEAD_LETTER_MANY,
-    EVENT_RETRY_MANY,
-    call,
-    checked,
-    copy_out,
-)
+from pgqpy._wire.statements import EVENT_DEAD_LETTER_MANY, EVENT_RETRY_MANY, call, copy_out
 from pgqpy.connection import Connection
 from pgqpy.errors import BatchNotFound, PgqError, translate_errors
 from pgqpy.event import Event, Retries
@@ -109,14 +103,12 @@ class Batch:
         with the same consumer name has finished it: then roll back this one's effects.
         """
         self.close()
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            if len(self.retries):
-                cursor.execute(EVENT_RETRY_MANY, checked([self.id, *self.retries.columns()]))
-            encoding = conn.info.parameter_status("server_encoding") or ""
-            for letters in self.retries.letters(encoding):
-                cursor.execute(EVENT_DEAD_LETTER_MANY, checked([self.id, *letters]))
-            cursor.execute(*self._finish_batch(encoding))
-            ((finished,),) = cursor.fetchall()
+        if len(self.retries):
+            fetch(conn, EVENT_RETRY_MANY, [self.id, *self.retries.columns()])
+        encoding = conn.info.parameter_status("server_encoding") or ""
+        for letters in self.retries.letters(encoding):
+            fetch(conn, EVENT_DEAD_LETTER_MANY, [self.id, *letters])
+        ((finished,),) = fetch(conn, *self._finish_batch(encoding))
         if not finished:
             raise BatchNotFound(
                 f"batch {self.id} of consumer {self.consumer} on queue {self.queue} is not open",

@@ -15,14 +15,15 @@ from typing import Any, Unpack
 from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
+from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.session import Session
-from pgqpy._wire.statements import MOST_INLINE, checked
+from pgqpy._wire.statements import MOST_INLINE
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import PgqError, translate_errors
+from pgqpy.errors import PgqError
 
 _REGISTER = b"select pgq_coop.register_subconsumer(%s, %s, %s)"
 _UNREGISTER = b"select pgq_coop.unregister_subconsumer(%s, %s, %s, 0)"
@@ -117,9 +118,7 @@ class _SharedBatches(Batches):
         self._heartbeat.start()
 
     def join(self, conn: Connection) -> bool:
-        with translate_errors():
-            cursor = conn.execute(_REGISTER, self._member)
-            ((new,),) = cursor.fetchall()
+        ((new,),) = fetch(conn, _REGISTER, self._member)
         return bool(new)
 
     def open(self, session: Session, *, strict: bool) -> Batch | None:
@@ -148,8 +147,7 @@ class _SharedBatches(Batches):
 
     def leave(self, session: Session) -> None:
         try:
-            with translate_errors():
-                (session.working()).execute(_UNREGISTER, self._member)
+            fetch(session.working(), _UNREGISTER, self._member)
         except PgqError as error:
             # A failed batch must not be skipped; other workers take over, and clean up.
             self._warn("worker %s stays registered: %s", self._member[2], error.message)
@@ -161,7 +159,7 @@ class _SharedBatches(Batches):
         consumer = self._consumer
         most_inline = MOST_INLINE if consumer.event_types is None else 0
         options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
-        return _NEXT_BATCH, checked([*self._member, *options])
+        return _NEXT_BATCH, [*self._member, *options]
 
     def _made(
         self,

@@ -12,15 +12,16 @@ from typing import Any, Unpack
 from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import POSITIVE_INTERVAL, check_settings
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.session_async import AsyncSession
-from pgqpy._wire.statements import MOST_INLINE, checked
+from pgqpy._wire.statements import MOST_INLINE
 from pgqpy.connection import Connection, connect
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import PgqError, translate_errors
+from pgqpy.errors import PgqError
 
 _REGISTER = b"select pgq_coop.register_subconsumer(%s, %s, %s)"
 _UNREGISTER = b"select pgq_coop.unregister_subconsumer(%s, %s, %s, 0)"
@@ -115,9 +116,7 @@ class _AsyncSharedBatches(AsyncBatches):
         self._heartbeat.start()
 
     async def join(self, conn: AsyncConnection) -> bool:
-        with translate_errors():
-            cursor = await conn.execute(_REGISTER, self._member)
-            ((new,),) = await cursor.fetchall()
+        ((new,),) = await async_fetch(conn, _REGISTER, self._member)
         return bool(new)
 
     async def open(self, session: AsyncSession, *, strict: bool) -> AsyncBatch | None:
@@ -146,8 +145,7 @@ class _AsyncSharedBatches(AsyncBatches):
 
     async def leave(self, session: AsyncSession) -> None:
         try:
-            with translate_errors():
-                await (await session.working()).execute(_UNREGISTER, self._member)
+            await async_fetch(await session.working(), _UNREGISTER, self._member)
         except PgqError as error:
             # A failed batch must not be skipped; other workers take over, and clean up.
             self._warn("worker %s stays registered: %s", self._member[2], error.message)
@@ -159,7 +157,7 @@ class _AsyncSharedBatches(AsyncBatches):
         consumer = self._consumer
         most_inline = MOST_INLINE if consumer.event_types is None else 0
         options = [consumer.dead_after, consumer.min_lag, consumer.batch_size, most_inline]
-        return _NEXT_BATCH, checked([*self._member, *options])
+        return _NEXT_BATCH, [*self._member, *options]
 
     async def _made(
         self,

@@ -17,9 +17,10 @@ from pgqpy._runtime.acompat import Waker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
 from pgqpy._runtime.failure import decide
+from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.session import Session
-from pgqpy._wire.statements import MOST_INLINE, call, checked
+from pgqpy._wire.statements import MOST_INLINE, call
 from pgqpy.admin import GroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.consumer._concurrency import WAITING, KeyOrder
@@ -27,7 +28,7 @@ from pgqpy.consumer._loop import Batches
 from pgqpy.consumer.base import Consumer, ConsumerOptions
 from pgqpy.consumer.batch import Batch
 from pgqpy.consumer.group_batch import GroupBatch, ParkedBatch
-from pgqpy.errors import LeaseLost, ParkingFull, PgqError, translate_errors
+from pgqpy.errors import LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
@@ -283,8 +284,7 @@ class _GroupBatches(Batches):
         if self._member is None:
             return
         try:
-            with translate_errors():
-                (session.working()).execute(call("leave_group", 1), (self._member,))
+            fetch(session.working(), call("leave_group", 1), (self._member,))
         except PgqError as error:
             self._warn(
                 "worker %s could not leave its group, which will notice: %s",
@@ -294,12 +294,8 @@ class _GroupBatches(Batches):
 
     def _become_member(self, conn: Connection) -> int:
         consumer = self._consumer
-        with translate_errors():
-            cursor = conn.execute(
-                call("join_group", 3),
-                checked([consumer.queue, consumer.consumer, consumer.worker_name]),
-            )
-            ((member, lease),) = cursor.fetchall()
+        name = consumer.queue, consumer.consumer, consumer.worker_name
+        ((member, lease),) = fetch(conn, call("join_group", 3), name)
         self._member = int(member)
         self._beats_every = lease.total_seconds() / 3
         self._beat_at = monotonic() + self._beats_every
@@ -323,9 +319,7 @@ class _GroupBatches(Batches):
         now = monotonic()
         paused = [partition for partition, (until, _) in self._paused.items() if until > now]
         may_park = None not in paused
-        row = self._row(
-            conn,
-            _NEXT_BATCH,
+        arguments = [
             member,
             consumer.batch_size,
             consumer.min_lag,
@@ -334,7 +328,8 @@ class _GroupBatches(Batches):
             self._after,
             [partition for partition in paused if partition is not None],
             may_park and self._parked_first,
-        )
+        ]
+        (row,) = fetch(conn, _NEXT_BATCH, arguments, dict_row, binary=True)
         self._parked_first = True
         self._full = row["full_partitions"]
         if row["batch_id"] is None:
@@ -351,7 +346,7 @@ class _GroupBatches(Batches):
         return batch
 
     def _open_parked(self, conn: Connection, member: int) -> Batch | None:
-        row = self._row(conn, _OPEN_PARKED, member)
+        (row,) = fetch(conn, _OPEN_PARKED, [member], dict_row, binary=True)
         if row["parked_id"] is None:
             return None
         # Its last event may have been given up by hand.
@@ -374,12 +369,6 @@ class _GroupBatches(Batches):
             event_ids=row["ev_ids"],
             parked_ids=row["pe_ids"],
         )
-
-    def _row(self, conn: Connection, statement: bytes, *arguments: Any) -> Any:
-        with translate_errors(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            cursor.execute(statement, checked(arguments))
-            (row,) = cursor.fetchall()
-        return row
 
     def _parking_full(self) -> ParkingFull:
         partitions = ", ".join(map(str, self._full))

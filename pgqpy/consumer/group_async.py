@@ -14,9 +14,10 @@ from pgqpy._runtime.acompat import AsyncWaker
 from pgqpy._runtime.backoff import Backoff
 from pgqpy._runtime.checks import COUNT, INTERVAL, check_settings
 from pgqpy._runtime.failure import decide
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.heartbeat import Heartbeat, unique_name
 from pgqpy._runtime.session_async import AsyncSession
-from pgqpy._wire.statements import MOST_INLINE, call, checked
+from pgqpy._wire.statements import MOST_INLINE, call
 from pgqpy.admin_async import AsyncGroupAdmin
 from pgqpy.connection import Connection, connect
 from pgqpy.connection_async import AsyncConnection, async_connect
@@ -25,7 +26,7 @@ from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer.base_async import AsyncConsumer, ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
 from pgqpy.consumer.group_batch_async import AsyncGroupBatch, AsyncParkedBatch
-from pgqpy.errors import LeaseLost, ParkingFull, PgqError, translate_errors
+from pgqpy.errors import LeaseLost, ParkingFull, PgqError
 from pgqpy.event import Event
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, ExponentialBackoff, Retry, RetryPolicy
@@ -285,8 +286,7 @@ class _AsyncGroupBatches(AsyncBatches):
         if self._member is None:
             return
         try:
-            with translate_errors():
-                await (await session.working()).execute(call("leave_group", 1), (self._member,))
+            await async_fetch(await session.working(), call("leave_group", 1), (self._member,))
         except PgqError as error:
             self._warn(
                 "worker %s could not leave its group, which will notice: %s",
@@ -296,12 +296,8 @@ class _AsyncGroupBatches(AsyncBatches):
 
     async def _become_member(self, conn: AsyncConnection) -> int:
         consumer = self._consumer
-        with translate_errors():
-            cursor = await conn.execute(
-                call("join_group", 3),
-                checked([consumer.queue, consumer.consumer, consumer.worker_name]),
-            )
-            ((member, lease),) = await cursor.fetchall()
+        name = consumer.queue, consumer.consumer, consumer.worker_name
+        ((member, lease),) = await async_fetch(conn, call("join_group", 3), name)
         self._member = int(member)
         self._beats_every = lease.total_seconds() / 3
         self._beat_at = monotonic() + self._beats_every
@@ -327,9 +323,7 @@ class _AsyncGroupBatches(AsyncBatches):
         now = monotonic()
         paused = [partition for partition, (until, _) in self._paused.items() if until > now]
         may_park = None not in paused
-        row = await self._row(
-            conn,
-            _NEXT_BATCH,
+        arguments = [
             member,
             consumer.batch_size,
             consumer.min_lag,
@@ -338,7 +332,8 @@ class _AsyncGroupBatches(AsyncBatches):
             self._after,
             [partition for partition in paused if partition is not None],
             may_park and self._parked_first,
-        )
+        ]
+        (row,) = await async_fetch(conn, _NEXT_BATCH, arguments, dict_row, binary=True)
         self._parked_first = True
         self._full = row["full_partitions"]
         if row["batch_id"] is None:
@@ -355,7 +350,7 @@ class _AsyncGroupBatches(AsyncBatches):
         return batch
 
     async def _open_parked(self, conn: AsyncConnection, member: int) -> AsyncBatch | None:
-        row = await self._row(conn, _OPEN_PARKED, member)
+        (row,) = await async_fetch(conn, _OPEN_PARKED, [member], dict_row, binary=True)
         if row["parked_id"] is None:
             return None
         # Its last event may have been given up by hand.
@@ -378,13 +373,6 @@ class _AsyncGroupBatches(AsyncBatches):
             event_ids=row["ev_ids"],
             parked_ids=row["pe_ids"],
         )
-
-    async def _row(self, conn: AsyncConnection, statement: bytes, *arguments: Any) -> Any:
-        with translate_errors():
-            async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
-                await cursor.execute(statement, checked(arguments))
-                (row,) = await cursor.fetchall()
-        return row
 
     def _parking_full(self) -> ParkingFull:
         partitions = ", ".join(map(str, self._full))

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from psycopg.rows import tuple_row
-
 from pgqpy._runtime.failure import storable
-from pgqpy._wire.statements import call, checked
+from pgqpy._runtime.fetch import fetch
+from pgqpy._wire.statements import call
 from pgqpy.connection import Connection
 from pgqpy.consumer._concurrency import KeyOrder
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 _FINISH_BATCH = b"""
@@ -56,9 +54,7 @@ class GroupBatch(Batch):
 
     def read_keys(self, conn: Connection) -> None:
         """Read the keys of the events."""
-        with translate_errors():
-            cursor = conn.execute(call("group_batch_keys", 1), (self.id,))
-            self.keys = dict(cursor.fetchall())
+        self.keys = dict(fetch(conn, call("group_batch_keys", 1), (self.id,)))
 
     def key_of(self, event: Event) -> str:
         """Return the key of an event; `keys` are known."""
@@ -81,16 +77,14 @@ class GroupBatch(Batch):
         return len(self.parks)
 
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return _FINISH_BATCH, checked(
-            [
-                self.id,
-                self.generation,
-                list(self.parks),
-                [storable(reason, encoding) for reason, _ in self.parks.values()],
-                [delay for _, delay in self.parks.values()],
-                None if self.event_types is None else list(self.event_types),
-            ]
-        )
+        return _FINISH_BATCH, [
+            self.id,
+            self.generation,
+            list(self.parks),
+            [storable(reason, encoding) for reason, _ in self.parks.values()],
+            [delay for _, delay in self.parks.values()],
+            None if self.event_types is None else list(self.event_types),
+        ]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -129,20 +123,6 @@ class ParkedBatch(GroupBatch):
             reason = storable(said, encoding)
             done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(
-                _FINISH_PARKED,
-                checked(
-                    [
-                        self.id,
-                        self.generation,
-                        done,
-                        bool(self.parks),
-                        reason,
-                        delay,
-                        [place[event_id] for event_id in ids],
-                        reasons,
-                        where,
-                    ]
-                ),
-            )
+        letters = [place[event_id] for event_id in ids], reasons, where
+        failed = bool(self.parks), reason, delay
+        fetch(conn, _FINISH_PARKED, [self.id, self.generation, done, *failed, *letters])

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from psycopg.rows import tuple_row
-
 from pgqpy._runtime.failure import storable
-from pgqpy._wire.statements import call, checked
+from pgqpy._runtime.fetch_async import async_fetch
+from pgqpy._wire.statements import call
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._concurrency import AsyncKeyOrder
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 _FINISH_BATCH = b"""
@@ -53,9 +51,7 @@ class AsyncGroupBatch(AsyncBatch):
 
     async def read_keys(self, conn: AsyncConnection) -> None:
         """Read the keys of the events."""
-        with translate_errors():
-            cursor = await conn.execute(call("group_batch_keys", 1), (self.id,))
-            self.keys = dict(await cursor.fetchall())
+        self.keys = dict(await async_fetch(conn, call("group_batch_keys", 1), (self.id,)))
 
     def key_of(self, event: Event) -> str:
         """Return the key of an event; `keys` are known."""
@@ -78,16 +74,14 @@ class AsyncGroupBatch(AsyncBatch):
         return len(self.parks)
 
     def _finish_batch(self, encoding: str) -> tuple[bytes, Sequence[Any]]:
-        return _FINISH_BATCH, checked(
-            [
-                self.id,
-                self.generation,
-                list(self.parks),
-                [storable(reason, encoding) for reason, _ in self.parks.values()],
-                [delay for _, delay in self.parks.values()],
-                None if self.event_types is None else list(self.event_types),
-            ]
-        )
+        return _FINISH_BATCH, [
+            self.id,
+            self.generation,
+            list(self.parks),
+            [storable(reason, encoding) for reason, _ in self.parks.values()],
+            [delay for _, delay in self.parks.values()],
+            None if self.event_types is None else list(self.event_types),
+        ]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -126,21 +120,6 @@ class AsyncParkedBatch(AsyncGroupBatch):
             reason = storable(said, encoding)
             done = done[: done.index(place[event_id])]
         ids, reasons, where = next(self.retries.letters(encoding), ([], [], []))
-        with translate_errors():
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(
-                    _FINISH_PARKED,
-                    checked(
-                        [
-                            self.id,
-                            self.generation,
-                            done,
-                            bool(self.parks),
-                            reason,
-                            delay,
-                            [place[event_id] for event_id in ids],
-                            reasons,
-                            where,
-                        ]
-                    ),
-                )
+        letters = [place[event_id] for event_id in ids], reasons, where
+        failed = bool(self.parks), reason, delay
+        await async_fetch(conn, _FINISH_PARKED, [self.id, self.generation, done, *failed, *letters])

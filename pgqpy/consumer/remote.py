@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from psycopg.rows import dict_row, tuple_row
+from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.checks import check_overridden
+from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.session import Session
-from pgqpy._wire.statements import next_batch_and_tick
 from pgqpy.connection import Connection
 from pgqpy.consumer._loop import Batches
 from pgqpy.consumer._target import TargetBatches, TargetConsumer
@@ -80,8 +80,7 @@ class RemoteConsumer(TargetConsumer):
                 batch.close()
                 self._end(target, batch)
         if batch.retries and self._target.source_is_ours:
-            with translate_errors():
-                conn.execute(_SETTLE, (batch.id,))
+            fetch(conn, _SETTLE, (batch.id,))
 
     # --- helpers
 
@@ -95,20 +94,16 @@ class RemoteConsumer(TargetConsumer):
 
     def _begin(self, target: Connection, batch: Batch) -> bool:
         """Whether the target has the batch."""
-        with translate_errors(), target.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(
-                _BEGIN,
-                (
-                    batch.consumer,
-                    batch.queue,
-                    batch.id,
-                    batch.prev_tick,
-                    batch.prev_tick_time,
-                    batch.tick,
-                    batch.tick_time,
-                ),
-            )
-            (row,) = cursor.fetchall()
+        identity = (
+            batch.consumer,
+            batch.queue,
+            batch.id,
+            batch.prev_tick,
+            batch.prev_tick_time,
+            batch.tick,
+            batch.tick_time,
+        )
+        (row,) = fetch(target, _BEGIN, identity, dict_row)
         if not row["done"]:
             return False
         logger.info(
@@ -120,20 +115,8 @@ class RemoteConsumer(TargetConsumer):
     def _end(self, target: Connection, batch: Batch) -> None:
         encoding = target.info.parameter_status("server_encoding") or ""
         retries = Jsonb(batch.retries.dump(encoding)) if batch.retries else None
-        with translate_errors():
-            target.execute(
-                _END,
-                (
-                    batch.consumer,
-                    batch.queue,
-                    batch.id,
-                    batch.tick,
-                    batch.tick_time,
-                    retries,
-                    batch.tick_snapshot,
-                    batch.seq_end,
-                ),
-            )
+        identity = batch.consumer, batch.queue, batch.id, batch.tick, batch.tick_time
+        fetch(target, _END, [*identity, retries, batch.tick_snapshot, batch.seq_end])
 
 
 class SerialConsumer(RemoteConsumer):
@@ -156,6 +139,8 @@ class _RemoteBatches(TargetBatches):
     """Batches that follow the target's position."""
 
     _consumer: RemoteConsumer
+    # The target would not be told of heartbeats that are skipped.
+    _with_tick = True
 
     def __init__(self, consumer: RemoteConsumer) -> None:
         super().__init__(consumer)
@@ -183,24 +168,16 @@ class _RemoteBatches(TargetBatches):
         self._started = False
         super().failed(batch, error)
 
-    def _statement(self) -> tuple[bytes, list[Any]]:
-        # The target would not be told of heartbeats that are skipped.
-        return next_batch_and_tick(*self._wanted())
-
     def _start(self, conn: Connection) -> None:
         """Tell the target the consumer's position, if it knows none and that is no error.
 
         Also reopens a batch that only the target records as done.
         """
-        with translate_errors(), conn.cursor(row_factory=dict_row) as cursor:
-            if self._consumer.batch_size is None:
-                cursor.execute(_IS_OURS)
-                (row,) = cursor.fetchall()
-                self.source_is_ours = row["ours"]
-            statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
-            cursor.execute(statement, self._names)
-            position = cursor.fetchone()
-        if position is None:
+        if self._consumer.batch_size is None:
+            ((self.source_is_ours,),) = fetch(conn, _IS_OURS)
+        statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
+        positions = fetch(conn, statement, self._names)
+        if not positions:
             # Not registered; opening a batch will raise that.
             return
         target = self.connection()
@@ -208,27 +185,15 @@ class _RemoteBatches(TargetBatches):
             if not self._prepared:
                 self._consumer.prepare_target(target)
                 self._prepared = True
-            with target.cursor(row_factory=dict_row) as cursor:
-                cursor.execute(
-                    _START,
-                    (
-                        self._consumer.consumer,
-                        self._consumer.queue,
-                        position["tick_id"],
-                        position["tick_time"],
-                        position["fresh"],
-                    ),
-                )
-                (batch,) = cursor.fetchall()
+            known = self._consumer.consumer, self._consumer.queue, *positions[0]
+            (batch,) = fetch(target, _START, known, dict_row)
         if batch["batch_id"] is not None:
             self._reopen(conn, batch)
         self._started = True
 
     def _reopen(self, conn: Connection, batch: dict[str, Any]) -> None:
         """Open a batch again whose retries the target has and the queue has not."""
-        with translate_errors(), conn.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(_REOPEN, (*self._names, *batch.values()))
-            ((reopened,),) = cursor.fetchall()
+        ((reopened,),) = fetch(conn, _REOPEN, (*self._names, *batch.values()))
         if reopened:
             logger.warning(
                 "consumer %s was moved before it could finish batch %s, whose retries are noted in"
@@ -239,7 +204,7 @@ class _RemoteBatches(TargetBatches):
             )
 
 
-_POSITION = b"select * from pgq.get_consumer_start(%s, %s)"
+_POSITION = b"select tick_id, tick_time, fresh from pgq.get_consumer_start(%s, %s)"
 #: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
 _POSITION_OF_PGQ = b"""
 select s.sub_last_tick as tick_id, t.tick_time, true as fresh

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from psycopg.rows import dict_row, tuple_row
+from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from pgqpy._runtime.checks import check_overridden
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.session_async import AsyncSession
-from pgqpy._wire.statements import next_batch_and_tick
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._loop_async import AsyncBatches
 from pgqpy.consumer._target_async import AsyncTargetBatches, AsyncTargetConsumer
@@ -79,8 +79,7 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
                 await batch.close()
                 await self._end(target, batch)
         if batch.retries and self._target.source_is_ours:
-            with translate_errors():
-                await conn.execute(_SETTLE, (batch.id,))
+            await async_fetch(conn, _SETTLE, (batch.id,))
 
     # --- helpers
 
@@ -94,21 +93,16 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
 
     async def _begin(self, target: AsyncConnection, batch: AsyncBatch) -> bool:
         """Whether the target has the batch."""
-        with translate_errors():
-            async with target.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(
-                    _BEGIN,
-                    (
-                        batch.consumer,
-                        batch.queue,
-                        batch.id,
-                        batch.prev_tick,
-                        batch.prev_tick_time,
-                        batch.tick,
-                        batch.tick_time,
-                    ),
-                )
-                (row,) = await cursor.fetchall()
+        identity = (
+            batch.consumer,
+            batch.queue,
+            batch.id,
+            batch.prev_tick,
+            batch.prev_tick_time,
+            batch.tick,
+            batch.tick_time,
+        )
+        (row,) = await async_fetch(target, _BEGIN, identity, dict_row)
         if not row["done"]:
             return False
         logger.info(
@@ -120,20 +114,8 @@ class AsyncRemoteConsumer(AsyncTargetConsumer):
     async def _end(self, target: AsyncConnection, batch: AsyncBatch) -> None:
         encoding = target.info.parameter_status("server_encoding") or ""
         retries = Jsonb(batch.retries.dump(encoding)) if batch.retries else None
-        with translate_errors():
-            await target.execute(
-                _END,
-                (
-                    batch.consumer,
-                    batch.queue,
-                    batch.id,
-                    batch.tick,
-                    batch.tick_time,
-                    retries,
-                    batch.tick_snapshot,
-                    batch.seq_end,
-                ),
-            )
+        identity = batch.consumer, batch.queue, batch.id, batch.tick, batch.tick_time
+        await async_fetch(target, _END, [*identity, retries, batch.tick_snapshot, batch.seq_end])
 
 
 class AsyncSerialConsumer(AsyncRemoteConsumer):
@@ -156,6 +138,8 @@ class _AsyncRemoteBatches(AsyncTargetBatches):
     """Batches that follow the target's position."""
 
     _consumer: AsyncRemoteConsumer
+    # The target would not be told of heartbeats that are skipped.
+    _with_tick = True
 
     def __init__(self, consumer: AsyncRemoteConsumer) -> None:
         super().__init__(consumer)
@@ -183,25 +167,16 @@ class _AsyncRemoteBatches(AsyncTargetBatches):
         self._started = False
         await super().failed(batch, error)
 
-    def _statement(self) -> tuple[bytes, list[Any]]:
-        # The target would not be told of heartbeats that are skipped.
-        return next_batch_and_tick(*self._wanted())
-
     async def _start(self, conn: AsyncConnection) -> None:
         """Tell the target the consumer's position, if it knows none and that is no error.
 
         Also reopens a batch that only the target records as done.
         """
-        with translate_errors():
-            async with conn.cursor(row_factory=dict_row) as cursor:
-                if self._consumer.batch_size is None:
-                    await cursor.execute(_IS_OURS)
-                    (row,) = await cursor.fetchall()
-                    self.source_is_ours = row["ours"]
-                statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
-                await cursor.execute(statement, self._names)
-                position = await cursor.fetchone()
-        if position is None:
+        if self._consumer.batch_size is None:
+            ((self.source_is_ours,),) = await async_fetch(conn, _IS_OURS)
+        statement = _POSITION if self.source_is_ours else _POSITION_OF_PGQ
+        positions = await async_fetch(conn, statement, self._names)
+        if not positions:
             # Not registered; opening a batch will raise that.
             return
         target = await self.connection()
@@ -209,28 +184,15 @@ class _AsyncRemoteBatches(AsyncTargetBatches):
             if not self._prepared:
                 await self._consumer.prepare_target(target)
                 self._prepared = True
-            async with target.cursor(row_factory=dict_row) as cursor:
-                await cursor.execute(
-                    _START,
-                    (
-                        self._consumer.consumer,
-                        self._consumer.queue,
-                        position["tick_id"],
-                        position["tick_time"],
-                        position["fresh"],
-                    ),
-                )
-                (batch,) = await cursor.fetchall()
+            known = self._consumer.consumer, self._consumer.queue, *positions[0]
+            (batch,) = await async_fetch(target, _START, known, dict_row)
         if batch["batch_id"] is not None:
             await self._reopen(conn, batch)
         self._started = True
 
     async def _reopen(self, conn: AsyncConnection, batch: dict[str, Any]) -> None:
         """Open a batch again whose retries the target has and the queue has not."""
-        with translate_errors():
-            async with conn.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(_REOPEN, (*self._names, *batch.values()))
-                ((reopened,),) = await cursor.fetchall()
+        ((reopened,),) = await async_fetch(conn, _REOPEN, (*self._names, *batch.values()))
         if reopened:
             logger.warning(
                 "consumer %s was moved before it could finish batch %s, whose retries are noted in"
@@ -241,7 +203,7 @@ class _AsyncRemoteBatches(AsyncTargetBatches):
             )
 
 
-_POSITION = b"select * from pgq.get_consumer_start(%s, %s)"
+_POSITION = b"select tick_id, tick_time, fresh from pgq.get_consumer_start(%s, %s)"
 #: Uses only functions of PgQ; it cannot tell whether the consumer is at its start.
 _POSITION_OF_PGQ = b"""
 select s.sub_last_tick as tick_id, t.tick_time, true as fresh

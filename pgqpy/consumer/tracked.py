@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Unpack
 
-from psycopg.rows import tuple_row
-
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.failure import blame
+from pgqpy._runtime.fetch import fetch
 from pgqpy._runtime.stoppable import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection import Connection
 from pgqpy.consumer._target import TargetConsumer
 from pgqpy.consumer.base import ConsumerOptions
 from pgqpy.consumer.batch import Batch
-from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -139,9 +137,7 @@ class TrackedConsumer(TargetConsumer):
             event.retry_count,
             event.time,
         )
-        with translate_errors(), target.cursor(row_factory=tuple_row) as cursor:
-            cursor.execute(statement, identity)
-            return bool((cursor.fetchall())[0][0])
+        return bool((fetch(target, statement, identity))[0][0])
 
     def _check(self) -> None:
         super()._check()

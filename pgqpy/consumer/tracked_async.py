@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Unpack
 
-from psycopg.rows import tuple_row
-
 from pgqpy import dsn as dsns
 from pgqpy._runtime.checks import check_overridden
 from pgqpy._runtime.failure import blame
+from pgqpy._runtime.fetch_async import async_fetch
 from pgqpy._runtime.stoppable_async import Stopped as Stopped  # noqa: PLC0414
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.consumer._target_async import AsyncTargetConsumer
 from pgqpy.consumer.base_async import ConsumerOptions
 from pgqpy.consumer.batch_async import AsyncBatch
-from pgqpy.errors import translate_errors
 from pgqpy.event import Event
 
 #: Batches of up to about this many events are read before the first is processed. A reader that
@@ -138,10 +136,7 @@ class AsyncTrackedConsumer(AsyncTargetConsumer):
             event.retry_count,
             event.time,
         )
-        with translate_errors():
-            async with target.cursor(row_factory=tuple_row) as cursor:
-                await cursor.execute(statement, identity)
-                return bool((await cursor.fetchall())[0][0])
+        return bool((await async_fetch(target, statement, identity))[0][0])
 
     def _check(self) -> None:
         super()._check()
