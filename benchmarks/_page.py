@@ -8,12 +8,13 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from benchmarks import NAMES
 from benchmarks._plot import plot
-from benchmarks._result import CHECKOUT, FIGURES, Figure, Part, Result, group_of
+from benchmarks._result import CHECKOUT, FIGURES, Figure, Result, group_of
 from benchmarks._show import as_text, number, quantity
 
 DOCS = CHECKOUT / "docs"
@@ -25,7 +26,14 @@ INTRO = Path(__file__).parent / "intro.md"
 PICTURES = {"insert-1", "capture-2", "latency-1", "peers-1", "held_xmin-1", "task_work-1"}
 
 # The measured part of a section, after the benchmark's docstring, begins with one of these.
-MEASURED = re.compile(r"^(?=\*\*.+\*\*$|`python -m benchmarks )", re.MULTILINE)
+MEASURED = re.compile(r"^(?=\| |- `python -m benchmarks )", re.MULTILINE)
+# The conditions that the introduction names. Sections name only others.
+USUAL = {
+    "machine": "2 cores (AMD EPYC), 24 GB",
+    "versions": "pgqpy 0.1.0; Python 3.11.7; PostgreSQL 15.18 (Debian 15.18-0+deb12u1); PgQ 3.5",
+    "settings": "fsync: on; full_page_writes: on; max_wal_size: 4GB; shared_buffers: 512MB; "
+    "synchronous_commit: off",
+}
 FIGURE_ROW = re.compile(r"^\| \[(?P<number>\w+)\]\(#(?P<name>\w+)\) \|.*$", re.MULTILINE)
 
 
@@ -37,7 +45,8 @@ def write_page(measured: Sequence[Result], docs: Path = DOCS) -> None:
         sections[result.name] = "\n".join(section(result, docs / "benchmarks"))
         rows[result.name] = list(figure_rows(result))
     docs.mkdir(parents=True, exist_ok=True)
-    parts = [GENERATED, INTRO.read_text(), *overview(rows)]
+    usual = wrapped(f"Unless a section says otherwise: {'; '.join(USUAL.values())}.")
+    parts = [GENERATED, INTRO.read_text(), usual, *overview(rows)]
     parts += [
         f"## {name}\n\n{about(name)}\n\n{sections[name]}" for name in NAMES if name in sections
     ]
@@ -84,7 +93,9 @@ def about(name: str) -> str:
     """Return the docstring of a benchmark, wrapped for the page."""
     source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(source)) or ""
-    return "\n\n".join(wrapped(paragraph) for paragraph in docstring.split("\n\n"))
+    # The title is the first sentence of the page's first paragraph.
+    paragraphs = docstring.replace("\n\n", " ", 1).split("\n\n")
+    return "\n\n".join(map(wrapped, paragraphs))
 
 
 def wrapped(text: str) -> str:
@@ -95,34 +106,41 @@ def section(result: Result, plots: Path) -> Iterator[str]:
     """The measured part of a section."""
     if result.quick:
         yield "**A quick run: its figures say nothing.**\n"
-    for place, part in enumerate(result.parts, 1):
-        yield from part_of(part, plots / f"{result.name}-{place}.svg")
+    texts = [as_text(part) for part in result.parts]
+    for columns, tables in groupby(texts, lambda text: text.columns[1:]):
+        first, *others = tables
+        yield from table((first.title, *columns), first.rows)
+        for text in others:
+            yield from lines_of([(f"**{text.title}**", *[""] * len(columns)), *text.rows])
+        yield ""
+    for place, (part, text) in enumerate(zip(result.parts, texts, strict=True), 1):
+        file = plots / f"{result.name}-{place}.svg"
+        if file.stem in PICTURES and plot(part, file):
+            yield f"![{text.title}](benchmarks/{file.name})\n"
     yield from (wrapped(f"- {each.number}: {each.note}") for each in result.figures if each.note)
-    yield ""
     yield conditions(result)
     yield ""
 
 
-def part_of(part: Part, file: Path) -> Iterator[str]:
-    text = as_text(part)
-    yield f"**{text.title}**\n"
-    yield from table(text.columns, text.rows)
-    yield ""
-    if file.stem in PICTURES and plot(part, file):
-        yield f"![{text.title}](benchmarks/{file.name})\n"
-
-
 def conditions(result: Result) -> str:
+    """Tell the conditions of a run, as far as they are not `USUAL`."""
     machine = result.machine
-    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    settings = "; ".join(f"{name}: {value}" for name, value in result.settings.items())
+    place = f"{machine['cores']} cores ({machine['processor']}), {machine['memory_gb']} GB"
+    versions = ", ".join(unusual("versions", result.versions, "{} {}"))
+    settings = "; ".join(unusual("settings", result.settings, "{}: {}"))
+    told = {"Machine": "" if place == USUAL["machine"] else place}
+    told |= {"Versions": versions, "Settings": settings}
     return wrapped(
-        f"`python -m benchmarks {result.name}`, {result.date[:10]}, commit {result.commit},"
-        f" {result.seconds / 60:.1f} minutes."
-        f" {machine['cores']} cores ({machine['processor']}), {machine['memory_gb']} GB,"
-        f" load before {number(machine['load_before'])}. Versions: {versions}."
-        + (f" Settings: {settings}." if settings else "")
+        f"- `python -m benchmarks {result.name}`, {result.date[:10]}, commit {result.commit},"
+        f" {result.seconds / 60:.1f} minutes, load before {number(machine['load_before'])}."
+        + "".join(f" {kind}: {text}." for kind, text in told.items() if text)
     )
+
+
+def unusual(kind: str, values: Mapping[str, str], form: str) -> list[str]:
+    usual = USUAL[kind].split("; ")
+    told = (form.format(name, value) for name, value in values.items())
+    return [text for text in told if text not in usual]
 
 
 def target_of(figure: Figure) -> str:

@@ -1,12 +1,9 @@
 """Batches of a queue with ten million events in it.
 
-Sessions open, read and finish batches of 500 events; only opening and reading count. The *short
-queue* has no more events than are read here. In a queue with ten million, the consumer *at the
-start* has read none of them, and one *at the end* all but the last. Then a transaction with an id
-is opened and stays open, and queues are filled *behind it*: a short one, and another one with
-ten million.
-
-Events were written 500 a transaction, with a tick after each. Rounds of 20 batches take turns.
+Batches of 500 events; opening and reading count. The *short queue* has only the events that are
+read here. In a queue with ten million, one consumer is *at the start* and one *at the end*. Then a
+transaction with an id stays open, and queues are filled *behind it*. Rounds of 20 batches take
+turns.
 """
 
 from __future__ import annotations

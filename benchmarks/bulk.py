@@ -1,9 +1,8 @@
 """200,000 events in one transaction: `pgq.insert_events`, and the Python producer's COPY.
 
-The first next to an INSERT..SELECT of the same rows into a plain table with the same columns and
-the same index, from a table, and from arrays, which is what the function takes; the second next to
-psycopg's binary COPY into that table. Payloads have 120 bytes. Tables grow from round to round, a
-queue's as the plain one; commits count. Autovacuum is off.
+Next to an INSERT..SELECT, from a table and from arrays (which the function takes), and to psycopg's
+binary COPY, into a plain table with the same columns and index. Payloads have 120 bytes; commits
+count. Autovacuum is off.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Changes of a table become events: by a statement trigger, by row triggers, and by PgQ's.
 
-`pgq.capture_table` next to `jsontriga`, ours in PL/pgSQL and PgQ's in C and in PL/pgSQL, as row
-triggers of the same table, and to no trigger at all. First INSERT and UPDATE of 100,000 rows in one
-statement; then single rows, one a transaction, by pgbench with 8 clients. The cost of a statement
-above that without a trigger is compared as well. Autovacuum is off. PgQ's PL/pgSQL is so slow that
-it takes part in one round only.
+`pgq.capture_table` next to `jsontriga`, ours in PL/pgSQL and PgQ's in C and in PL/pgSQL (one round
+only), and to no trigger: 100,000 rows in one statement, then single rows, one a transaction, by
+pgbench. Autovacuum is off.
 """
 
 from __future__ import annotations

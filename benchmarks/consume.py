@@ -1,9 +1,9 @@
 """A consumer reads 1,000,000 events: `pgqpy.Consumer`, python3-pgq, and COPY by hand.
 
-Each runs in a process of its own and looks at every event, as a Python object or, by hand, a tuple.
-By hand is psycopg's binary COPY out of a plain table with the same columns and rows. python3-pgq
-reads from PgQ's C version, with the default size of its fetches (`pgq_lazy_fetch`, 300 events)
-and with whole batches at once (0). There is a tick every 10,000 events; payloads have 110 bytes.
+Each is a process, and looks at every event. By hand is psycopg's binary COPY out of a plain table
+with the same rows. python3-pgq reads from PgQ's C version, with its default fetches
+(`pgq_lazy_fetch`, 300 events) and with whole batches (0). There is a tick every 10,000 events;
+payloads have 110 bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Events whose processing takes 5 ms each: one `CoopConsumer`, and eight that share the work.
 
-Each worker is a process; the handler sleeps, like one that waits for another service. The events
-are in the queue before the workers start, with a tick every 50 events. The time is from the start
-signal, when all are connected and registered, until the last one has found nothing left, and has
-left.
+Each worker is a process; the handler sleeps. The events are in the queue before, with a tick every
+50. The time is from the start signal, when all are registered, until the last worker has left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The delay of delayed events: from the time at which they are due to the consumer's method.
 
-Ticker and consumer are processes of their own, with default settings. Events are inserted a while
-before they are due, so that delay is the ticker's and the consumer's alone: first 200 a second,
-then, in a database in which nothing else happens, one every three seconds.
+Ticker and consumer are processes with default settings. Events are inserted before they are due:
+first 200 a second, then one every three seconds with nothing else in the database.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Inserts of normal events beside 100,000 others: dead letters, retries, and delayed events.
 
-First while they wait: `pgq.insert_event` by pgbench, one event a transaction, from 8 clients, in
-databases without such events and in databases with them. Then while they are created, all from one
-batch: producers insert 2,000 events a second, and a consumer gives up, or puts back, a batch of
-100,000 events in one transaction, or a producer inserts as many for later. Then retries and delayed
-events that are due all at once go into the queue.
+First while they wait: `pgq.insert_event` by 8 clients of pgbench, in databases with and without
+them. Then while producers insert 2,000 events a second, and 100,000 of one batch are given up or
+retried in one transaction, as many are inserted for later, or all become due at once.
 """
 
 from __future__ import annotations

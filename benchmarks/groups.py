@@ -1,17 +1,12 @@
 """A consumer group of 8 partitions, 200 keys drawn by Zipf's law, and a handler that sleeps 1 ms.
 
-One worker that processes an event at a time, and eight of them; then workers with asyncio, where
-each of the eight processes up to eight keys at a time. Each is a process. A key's events are
-processed one after the other, so the most frequent key limits the rate of any number of workers,
-and its partition the rate of workers that process an event at a time. The events are in the queue
-before; the time is from the start signal, when all are connected, until all are processed.
-asyncio's usual loop rounds each wait up to whole milliseconds, so a handler of 1 ms would take
-longer the more run beside it; here it uses select(), which does not.
+Each worker is a process; with asyncio it processes up to eight keys at once. The events of a key
+come one after the other, so the most frequent key limits any number of workers, and the busiest
+partition those that process an event at a time. The time is from the start signal until all are
+processed. asyncio uses select() here: its usual loop rounds waits up to whole milliseconds.
 
-Then as many workers process many more events, each event numbered within its key, and note the
-number of each key's last one in the transaction that finishes the batch; two more workers join and
-leave meanwhile. And the events are read through 1 to 64 partitions, by one worker that only
-reads them, next to a plain consumer.
+Then eight workers process numbered events, note each key's last number in the batch's transaction,
+and two more join and leave. Last, one worker only reads, through 1 to 64 partitions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Transactions that stay open for long.
 
-A thousand events a second by pgbench, one consumer, the ticker with default settings. After a while
-without them, a transaction that has written and one that has read (REPEATABLE READ, so it keeps its
-snapshot) are opened and stay open: no dead row can be cleaned up. The end is compared with the
-time before; there is a checkpoint a minute, so that both have as many. PgQ's C version runs the
-same way for a third of the time, with pgqd and a consumer that polls ten times a second; its few
-ticks hide the effect that `log_churn` shows.
+A thousand events a second by pgbench, one consumer, the default ticker. After a while a transaction
+that has written and one that has read (REPEATABLE READ) stay open, so that no dead row can be
+cleaned up; their end is compared with before. There is a checkpoint a minute. PgQ's C version runs
+for a third of the time, with pgqd and a consumer that polls ten times a second; its few ticks hide
+the effect that `log_churn` shows.
 """
 
 from __future__ import annotations

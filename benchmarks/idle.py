@@ -1,9 +1,8 @@
 """The cost of an idle installation.
 
-A hundred queues with two consumers each, none of which gets an event: the ticker's heartbeats,
-consumers that pass over them, and polls. Four processes share the `AsyncConsumer`s. Counted are the
-programs and all their sessions, also those that ended, including autovacuum's workers; and all
-of the server's write-ahead log.
+A hundred queues without events, with two consumers each: heartbeats and polls. Four processes share
+the `AsyncConsumer`s. All programs, their sessions, autovacuum's workers, and the server's
+write-ahead log count.
 """
 
 from __future__ import annotations

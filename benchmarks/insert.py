@@ -1,9 +1,8 @@
 """One event a transaction, by `pgq.insert_event`.
 
 Next to PgQ, in C and in PL/pgSQL, and to a plain INSERT into a table with the same columns and
-the same index: by pgbench with prepared statements and a payload of 130 bytes, from 8 clients and
-from 1, with synchronous_commit and without. Autovacuum is off, because it would slow down single
-rounds. PgQ in PL/pgSQL is in the first round only: it is far behind.
+index: pgbench with prepared statements and payloads of 130 bytes. Autovacuum is off, because it
+would slow down single rounds. PgQ in PL/pgSQL is in the first round only.
 """
 
 from __future__ import annotations

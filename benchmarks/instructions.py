@@ -1,12 +1,9 @@
-"""Instructions that an insert takes, commit and all, and a captured change.
+"""Instructions that an insert, a captured change, and a task take, commit and all.
 
-Counted by valgrind in a single-user backend: unlike times, the number is nearly the same
-under any load of the machine, so it shows the cost of a change to `pgq.insert_event` before any
-clock does. It leaves out locks that others hold, the client, and waiting for disks. A prepared
-statement is executed 20 and 220 times; shown is the difference, for one. The same function with
-the clauses that it does without shows the cost of these. Captured are single rows; many
-events are those of one `pgq.insert_events`, of 5,000; a look of the ticker at 1,000 queues
-finds no events; and a task is pushed, or claimed and finished, one after the other.
+Counted by valgrind in a single-user backend, so nearly the same under any load of the machine;
+without the client, waits for disks, and locks of others. A prepared statement is executed 20 and
+220 times; the difference counts. Many events are those of one `pgq.insert_events` of 5,000; a look
+of the ticker at 1,000 queues finds no events.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """From an insert to the consumer's method, everything with default settings.
 
-Producer, consumer, ticker and listener are processes of their own. The clock starts before
-the insert is sent, so the insert and its commit are part of the delay; it stops when
+All programs are processes of their own. The clock starts before the insert is sent; it stops when
 `process_event` is called, or when the notification of the first tick that shows the event comes.
-First 1,000 events a second, each a transaction. Then, in several databases with a ticker
-and a consumer each, one event a minute, and nothing in between.
+First 1,000 events a second, each a transaction; then one event a minute in several databases.
 """
 
 from __future__ import annotations

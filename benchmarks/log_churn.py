@@ -1,8 +1,7 @@
 """Batch after batch while a transaction stays open.
 
-10,000 batches of one event each, tick and all, one after another as fast as one session can, while
-a transaction with an id stays open, which keeps VACUUM from removing anything. After each tenth,
-maintenance runs, as the ticker daemon does once a minute.
+10,000 batches of one event each, tick and all, as fast as one session can. The open transaction has
+an id, which keeps VACUUM from removing anything. Maintenance runs after each tenth.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """A thousand queues, a hundred of them busy, while others come and go.
 
-Each queue has three registered consumers. One in ten is busy: ten events a second each, by pgbench
-on four connections, and one `AsyncConsumer` that reads them; four processes share these. Delivery
-is from the start of the inserting transaction to the consumer's method.
-
-*New connections* insert one event each into queues that are not busy; connecting does not count.
-*Queues that come and go* are created and dropped by one session as fast as it can; the slowest of
-the inserts into the other queues meanwhile counts. To distinguish waiting for them from waiting
-for a processor, another minute has a session that computes as fast as it can, and locks nothing.
-All programs share the machine.
+Each has three registered consumers. A busy one gets ten events a second by pgbench, and has one
+`AsyncConsumer`; four processes share these. Delivery is from the start of the inserting
+transaction. *New connections* insert one event each into other queues; connecting does not count.
+*Queues that come and go* are created and dropped by one session as fast as it can; the slowest
+insert meanwhile counts, and for comparison that beside a session that only computes.
 """
 
 from __future__ import annotations

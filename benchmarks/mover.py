@@ -1,10 +1,9 @@
 """1,000,000 events of a queue into another database's queue: `queue_mover`, and COPY by hand.
 
-By hand is `psql -c "copy (...) to stdout (format binary)" | psql -c "copy ... from stdin (format
-binary)"`, all in one transaction, out of the event tables into a plain table with the same columns
-and the same index, with the same columns given. The mover has its batches to open, to remember in
-the target and to finish, and its transactions are of about 50,000 events. There is a tick every
-10,000 events; payloads have 110 bytes. Both databases are of one server. Autovacuum is off.
+By hand is psql's binary COPY out of the event tables, piped into COPY of another psql, in one
+transaction, into a plain table with the same columns and index. The mover's transactions are of
+about 50,000 events. There is a tick every 10,000 events; payloads have 110 bytes. One server has
+both databases; autovacuum is off.
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Next to other queues: sending, handling, delays, and the effect of an open transaction.
 
-Each queue is installed as its documentation says, into a database of its own, and used by the
-programs in `benchmarks/programs`: one that sends, with the queue's own client, over one connection;
-one worker, a process with the concurrency that its documentation shows, whose handler only notes
-the time; and the daemon, if there is one. Items are sent one a transaction, and as many
-at once as the client can. Handling is from the start of the worker, with all items waiting, to the
-last one's handler, so it includes connecting and, with ticks, the first tick. Delays
-are from before an item is sent until its handler is called, at 200 items a second. Last, a
-transaction with an id stays open, so that nothing can be cleaned up, while round after round is
-sent and handled, to see whether the rate holds. pgqpy, PgQ and PgQue keep items for any number of
-consumers; the others hand each to one worker, and track each one's state.
+Each is installed as its documentation says, into a database of its own, with its own client, one
+worker process (`benchmarks/programs`) with the concurrency that its documentation shows, and its
+daemon, if any. Handling is from the start of the worker, with all items waiting, to the last
+handler; delays are from before sending to the handler, at 200 items a second. Last, a transaction
+stays open, so that nothing can be cleaned up, round after round. pgqpy, PgQ and PgQue keep items
+for any number of consumers; the others hand each to one worker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """pgbench's TPC-B at its full rate, and its tables copied into another database meanwhile.
 
-Four clients, scale 10, all four tables, of which history gets a key. First pgbench alone; then with
-the tables captured, and `pgqpy run replicate` and the ticker on the same machine; the target is on
-the same server. The lag is the age of the newest tick that the target has applied; its growth
-in a second is the share of changes that replicate does not keep up with.
+Four clients, scale 10, all four tables. First pgbench alone; then with `pgqpy run replicate`, the
+ticker and the target on the same machine. The lag is the age of the newest tick that the target has
+applied; its growth in a second is the share of changes that replicate does not keep up with.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Rotation, a day in fast forward.
 
-Tables rotate every ten seconds instead of every two hours, and maintenance runs every five seconds
-instead of every minute: a day's twelve rotations take two minutes. A producer writes by
-`Producer.insert_events`, 1,000 events a transaction, and a consumer reads, both as fast as they
-can, until there have been 100,000,000 or the time is over.
-
-The bound follows from the settings. Of a queue's three tables one is filled and two wait; each was
-filled for ten seconds, and up to five more until maintenance noticed. So there are never more
-events than are written in 3 x 15 seconds at the highest rate of any ten, each with the bytes that
-it takes with its index.
+Tables rotate every ten seconds instead of every two hours, maintenance runs every five seconds
+instead of every minute: a day takes two minutes. A producer writes 1,000 events a transaction, a
+consumer reads, both as fast as they can. The bound: three tables, each filled for ten seconds and
+up to five more until maintenance noticed, at the highest rate of any ten seconds.
 """
 
 from __future__ import annotations

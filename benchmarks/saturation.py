@@ -1,8 +1,7 @@
 """The maximum rate of inserts, and how the consumer keeps up with it.
 
-Eight pgbench clients insert for a minute as fast as they can, one event a transaction, while the
-ticker and one consumer run on the same machine. Before and after that a client inserts a hundred
-events a second. The consumer has recovered when it has had the last event of the flood.
+For a minute eight pgbench clients insert as fast as they can, an event a transaction, with ticker
+and consumer on the same machine; before and after, a client inserts 100 events a second.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """A range of 1,000,000 events, read by Spark and aggregated: `format("pgq")`, JDBC, COPY by hand.
 
-Spark runs in `local[2]`, with a heap that has its full size from the start. JDBC reads the queue's
-own table, which holds nothing else, with as many partitions and a `fetchsize` of 10,000. It
-fetches the columns that the aggregation asks for; so does `pgq` when option `columns` names them,
-and once more fetches all ten. By hand is two binary COPYs at a time whose rows are not decoded.
-All connect over TCP. Then JSON payloads of about 110 bytes become six columns, by option `payload`,
-and by `from_json` of what JDBC has read. Planning counts. Memory is what the processes had at most
-during a range of 100,000 events and one of 1,000,000.
+In `local[2]`, with the full heap from the start. JDBC reads the queue's own table with as many
+partitions and a `fetchsize` of 10,000. It fetches the columns that are asked for; so does `pgq`
+with option `columns`, and once all ten. By hand is two binary COPYs at a time, not decoded. Then
+JSON payloads of about 110 bytes become six columns, by option `payload`, and by `from_json`.
+Planning counts; all connect over TCP. Memory is the most that processes had.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """A stream of `format("pgq")`: 50,000 events a second into a sink, and delays at 1,000 a second.
 
-Spark runs in `local[2]`, with the default trigger. Producer and ticker are processes of their
-own, on the same two cores; the ticker has its default settings. 50,000 events a second with a
-payload of 110 bytes are inserted in transactions of 5,000, ten a second, by
-`pgq.insert_events`; the sink is Spark's `noop`, which reads all columns of all rows. The backlog
-is the inserted events that are in no finished micro-batch. At 1,000 events a
-second each is a transaction. The clock starts before the insert is sent and stops when
-`foreachBatch` has received the rows (`toArrow()`). Spark connects over TCP.
+In `local[2]`, default trigger, with producer and ticker on the same two cores. 50,000 events a
+second, payloads of 110 bytes, come in transactions of 5,000; the sink is Spark's `noop`, which
+reads all columns. The backlog is the events in no finished micro-batch. At 1,000 a second each is a
+transaction; the clock runs from before the insert until `foreachBatch` has the rows (`toArrow()`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """1,000,000 rows into a queue by `df.write.format("pgq")`, and into a table by Spark's JDBC writer.
 
-Spark runs in `local[2]` and makes two partitions of rows with a payload of 110 bytes. JDBC writes
-into a plain table with the same columns and the same index as a queue's, by default and with
-`reWriteBatchedInserts`, by which its driver makes one INSERT of many rows; its transactions are
-one a partition, so that half of the rows can be there without the other. By hand is two COPYs at a
-time into the plain table, of bytes that are there already. Spark and by hand connect over
-TCP. Tables are empty before each round; commits count. Autovacuum is off.
+In `local[2]`, two partitions, payloads of 110 bytes. JDBC writes into a plain table with the same
+columns and index, also with `reWriteBatchedInserts` (INSERTs of many rows), in a transaction a
+partition: half of the rows can be there without the other. By hand is two COPYs at a time of ready
+bytes. Tables are empty before each round; commits count. Autovacuum is off.
 """
 
 from __future__ import annotations

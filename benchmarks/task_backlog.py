@@ -1,8 +1,7 @@
 """Claims and finishes while 5,000,000 tasks wait, and while 5,000 do.
 
-Eight clients of pgbench claim a task and finish it, two calls and two transactions, in one database
-and in the other. Each time as many are pushed anew as were finished, so both backlogs keep their
-size; pushing is not part of the time. synchronous_commit is off.
+Eight pgbench clients claim a task and finish it, two transactions, in one database and in the
+other. As many are pushed anew in between; pushing does not count.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Tasks while transactions stay open for long.
 
-Two thousand tasks a second, each pushed in a transaction of its own by pgbench, and four workers,
-processes that claim and finish one after the other. After a while without them, a transaction that
-has pushed a task itself and one that has read (REPEATABLE READ, so it keeps its snapshot) are
-opened and stay open: no dead row can be cleaned up. Their end is compared with the time
-before, and so is the time from a minute after their end on. There is a checkpoint a minute, so that
-all have as many.
+Two thousand tasks a second, each pushed in a transaction by pgbench, and four worker processes that
+claim and finish one after the other. After a while a transaction that has pushed a task and one
+that has read (REPEATABLE READ) stay open. Their end, and the time from a minute later on, are
+compared with before. There is a checkpoint a minute.
 """
 
 from __future__ import annotations

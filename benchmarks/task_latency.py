@@ -1,8 +1,7 @@
 """From a push to the function of a waiting worker, everything with default settings.
 
-The producer and the worker are processes of their own. The clock starts before the push is sent, so
-the push and its commit are part of the delay; it stops when the function is called. First one task
-every 50 ms, so that the worker waits each time; then 500 a second.
+Producer and worker are processes. The clock starts before the push is sent, and stops when the
+function is called. First a task every 50 ms, so that the worker waits; then 500 a second.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Tasks pushed: one a transaction by `pgq_task.push`, and 10,000 in one call of `push_many`.
 
-Next to a plain INSERT, and an INSERT..SELECT of the same rows, into a table with the same columns,
-defaults and indexes: by pgbench with prepared statements from 8 clients, and over one connection.
-No worker waits for the tasks. synchronous_commit is off, and so is autovacuum, because it would
-slow down single rounds.
+Next to a plain INSERT, and an INSERT..SELECT, into a table with the same columns, defaults and
+indexes: pgbench with prepared statements from 8 clients, and one connection. No worker waits.
+Autovacuum is off.
 """
 
 from __future__ import annotations

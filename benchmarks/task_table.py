@@ -1,10 +1,9 @@
 """Rows of an application's table, processed by `TableWorker`.
 
-Each row leaves a row in another table: its effect. By hand is the loop that seed 001 describes, a
-poll of 200 rows and a transaction for each, which only one process may run at a time. `TableWorker`
-runs in two processes with two connections each: with a transaction for each row, and for each 100
-rows. The last two do the same while a transaction is open that has seen 200,000 rows which were
-done since, so that none of these can be cleaned up. Settings of PostgreSQL are the defaults.
+Each row leaves a row in another table. By hand is the loop that seed 001 describes, a poll of 200
+rows and a transaction for each, in the only process allowed. `TableWorker` runs in two processes
+with two connections each. Last, a transaction is open that has seen 200,000 rows which were done
+since. Settings of PostgreSQL are the defaults.
 """
 
 from __future__ import annotations

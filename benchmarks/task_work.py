@@ -1,11 +1,9 @@
 """Tasks handled by workers, next to other queues that hand each item to one of them.
 
-First one by one: eight processes, each takes an item, handles it by noting the time, finishes it,
-and takes the next. These are the queues' own workers, told to take one at a time, of which pgqpy's
-finishes a task and takes the next in one call; pg-boss, whose worker would pause then, uses its
-client, with two calls a task. Then as each queue's documentation recommends, by two processes:
-pgqpy's worker takes batches of 100. All items are inserted before, in a new database each time;
-items are counted while all processes are at work; synchronous_commit is off.
+First one by one: eight processes take an item, note the time, finish it, and take the next. These
+are the queues' own workers; pg-boss, whose worker would pause, uses its client with two calls a
+task. Then as each documentation recommends, by two processes; pgqpy's worker takes batches of 100.
+All items are inserted before, and counted while all processes are at work.
 """
 
 from __future__ import annotations
