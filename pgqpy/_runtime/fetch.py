@@ -1,0 +1,32 @@
+# WARNING: generated from pgqpy/_runtime/fetch_async.py by tools/async_to_sync.py.
+# Change that one and run `python tools/async_to_sync.py`.
+
+"""Statements whose rows are fetched at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from psycopg.rows import tuple_row
+
+from pgqpy._wire.statements import checked
+from pgqpy.connection import Connection
+from pgqpy.errors import translate_errors
+
+
+def fetch(
+    conn: Connection,
+    statement: bytes,
+    arguments: Iterable[Any] = (),
+    rows: Any = tuple_row,
+    *,
+    binary: bool = False,
+) -> list[Any]:
+    """Execute a statement, and return its rows, whatever the connection's row factory.
+
+    Raises PgqError, also for arguments that PostgreSQL cannot take.
+    """
+    with translate_errors(), conn.cursor(row_factory=rows, binary=binary) as cursor:
+        cursor.execute(statement, checked(arguments))
+        return cursor.fetchall()

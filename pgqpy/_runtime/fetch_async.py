@@ -1,0 +1,30 @@
+"""Statements whose rows are fetched at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from psycopg.rows import tuple_row
+
+from pgqpy._wire.statements import checked
+from pgqpy.connection_async import AsyncConnection
+from pgqpy.errors import translate_errors
+
+
+async def async_fetch(
+    conn: AsyncConnection,
+    statement: bytes,
+    arguments: Iterable[Any] = (),
+    rows: Any = tuple_row,
+    *,
+    binary: bool = False,
+) -> list[Any]:
+    """Execute a statement, and return its rows, whatever the connection's row factory.
+
+    Raises PgqError, also for arguments that PostgreSQL cannot take.
+    """
+    with translate_errors():
+        async with conn.cursor(row_factory=rows, binary=binary) as cursor:
+            await cursor.execute(statement, checked(arguments))
+            return await cursor.fetchall()
