@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import queue as queues
 import signal
-import subprocess
-import sys
-import threading
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -18,7 +16,7 @@ import pytest
 import pgqpy
 from pgqpy import Admin, Batch, BatchStats, Consumer, Event, Producer, errors
 from pgqpy._runtime.listener import Subscription
-from tests.fixtures.fix_client import PATIENCE, Background, Tick
+from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick
 from tests.fixtures.fix_db import Connect, Connection
 
 
@@ -28,21 +26,34 @@ class Counter(Consumer):
     consumer = "counter"
     backoff_first = 0.01
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.done: queues.Queue[BatchStats] = queues.Queue()
+
     def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
         conn.execute(
             "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1",
             [event.data],
         )
 
+    def on_batch(self, stats: BatchStats) -> None:
+        self.done.put(stats)
+
+    def await_event(self, conn: Connection, data: str) -> None:
+        """Wait until the batch with this event is done."""
+        while data not in counts(conn):
+            self.done.get(timeout=PATIENCE)
+
+
+class Waiting(Counter):
+    """Knows of events by hearing only: it would poll after hours."""
+
+    poll_interval = 3600
+
 
 @pytest.fixture(autouse=True)
 def seen(conn: Connection) -> None:
     conn.execute("create table seen (data text primary key, n int not null)")
-
-
-@pytest.fixture
-def producer(queue: str) -> Producer:
-    return Producer(queue)
 
 
 def counts(conn: Connection) -> dict[str, int]:
@@ -51,25 +62,28 @@ def counts(conn: Connection) -> dict[str, int]:
 
 @pytest.mark.smoke
 def test_each_event_after_the_registration_is_processed_once(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     consumer = Counter(dsn, queue=queue)
-    producer.insert_event(conn, "t", "before")
-    tick()
+    send(["before"])
     assert consumer.register()
     assert not consumer.register()
     for data in "abc":
-        producer.insert_event(conn, "t", data)
-        tick()
+        send(data)
     consumer.run(until_empty=True)
     consumer.run(until_empty=True)
     assert counts(conn) == {"a": 1, "b": 1, "c": 1}
     assert consumer.unregister()
     assert not consumer.unregister()
+    with pytest.raises(errors.ConsumerNotRegistered) as info:
+        consumer.run_once()
+    assert info.value.hint
+    consumer.run(until_empty=True)
+    assert not consumer.register()
 
 
 def test_a_batch_names_its_ticks_and_its_query_gives_its_events(
-    dsn: str, conn: Connection, connect: Connect, queue: str, producer: Producer, tick: Tick
+    connect: Connect, queue: str, make: Make
 ) -> None:
     class Reader(Counter):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
@@ -78,21 +92,22 @@ def test_a_batch_names_its_ticks_and_its_query_gives_its_events(
             assert batch.prev_tick_time < batch.tick_time
             assert batch.seq_end - batch.seq_start >= 3
             assert timedelta() <= batch.lag < timedelta(minutes=1)
-            rows = connect(dsn).execute(batch.sql.encode()).fetchall()
+            rows = connect().execute(batch.sql.encode()).fetchall()
             assert [row[0] for row in rows] == [event.id for event in batch]
             assert len(rows) == batch.events_read == 3
+            for event in batch:
+                event.retry(60)
 
-    consumer = Reader(dsn, queue=queue)
-    consumer.register()
-    producer.insert_events(conn, [("t", data) for data in "abc"])
-    tick()
+    consumer = make(Reader, "abc")
     assert consumer.run_once()
+    stats = consumer.done.get_nowait()
+    assert (stats.queue, stats.consumer) == (queue, "counter")
+    assert (stats.events, stats.retried) == (3, 3)
+    assert 0 < stats.seconds < PATIENCE
     assert not consumer.run_once()
 
 
-def test_a_database_may_write_its_times_as_it_likes(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
-) -> None:
+def test_a_database_may_write_its_times_as_it_likes(conn: Connection, make: Make) -> None:
     name = conn.info.dbname
     conn.execute(f"alter database {name} set datestyle = 'German, DMY'".encode())
     conn.execute(f"alter database {name} set intervalstyle = 'sql_standard'".encode())
@@ -103,59 +118,38 @@ def test_a_database_may_write_its_times_as_it_likes(
             times.extend([batch.tick_time, *(event.time for event in batch)])
             times.append(conn.execute("select interval '1 day 2 hours'").fetchone())
 
-    consumer = Reader(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
-    consumer.run(until_empty=True)
+    make(Reader, "a").run(until_empty=True)
     assert [type(time).__name__ for time in times] == ["datetime", "datetime", "tuple"]
     assert times[2] == (timedelta(days=1, hours=2),)
 
 
 def test_a_failed_batch_is_rolled_back_and_comes_again_unchanged(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    background: Background,
+    conn: Connection, send: Send, make: Make, background: Background
 ) -> None:
-    attempts: queues.Queue[tuple[int, list[int]]] = queues.Queue()
-    failures: list[tuple[Exception, int | None]] = []
-    tries = iter(range(3))
+    attempts: list[tuple[int, list[int]]] = []
+    failures: list[tuple[type[Exception], int | None]] = []
 
     class Failing(Counter):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             super().process_batch(conn, batch)
-            attempts.put((batch.id, [event.id for event in batch]))
+            attempts.append((batch.id, [event.id for event in batch]))
             # More comes in: it must not become part of this batch.
-            producer.insert_event(outside, "t", "later")
-            tick()
-            if next(tries) < 2:
+            send(["later"])
+            if len(attempts) < 3:
                 raise LookupError("something is missing")
             self.stop()
 
         def on_error(self, error: Exception, batch: Batch | None) -> None:
-            failures.append((error, batch.id if batch else None))
+            failures.append((type(error), batch.id if batch else None))
 
-    outside = conn
-    consumer = Failing(dsn, queue=queue)
-    consumer.register()
-    producer.insert_events(conn, [("t", "a"), ("t", "b")])
-    tick()
-    background(consumer).join(PATIENCE)
-    first, second, third = (attempts.get_nowait() for _ in range(3))
+    background(make(Failing, "ab")).join(PATIENCE)
+    first, second, third = attempts
     assert first == second == third
     assert counts(conn) == {"a": 1, "b": 1}
-    assert [(type(error), batch_id) for error, batch_id in failures] == [
-        (LookupError, first[0]),
-        (LookupError, first[0]),
-    ]
+    assert failures == [(LookupError, first[0])] * 2
 
 
-def test_on_error_can_end_the_run(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
-) -> None:
+def test_on_error_can_end_the_run(make: Make) -> None:
     class Failing(Counter):
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
             raise LookupError
@@ -163,10 +157,7 @@ def test_on_error_can_end_the_run(
         def on_error(self, error: Exception, batch: Batch | None) -> None:
             raise error
 
-    consumer = Failing(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
+    consumer = make(Failing, "a")
     with pytest.raises(LookupError):
         consumer.run()
     with pytest.raises(LookupError):
@@ -175,99 +166,32 @@ def test_on_error_can_end_the_run(
         consumer.run(until_empty=True)
 
 
-CRASHING = """
-import os, signal, sys
-import pgqpy
-
-class Crashing(pgqpy.Consumer):
-    consumer = "counter"
-
-    def process_batch(self, conn, batch):
-        for event in batch:
-            conn.execute("insert into seen values (%s, 1)", [event.data])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Crashing(sys.argv[1], queue=sys.argv[2]).run()
-"""
-
-
-def test_a_crash_between_effect_and_finish_delivers_again_and_the_effect_happens_once(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
+    conn: Connection, make: Make
 ) -> None:
-    consumer = Counter(dsn, queue=queue)
-    consumer.register()
-    producer.insert_events(conn, [("t", "a"), ("t", "b")])
-    tick()
-    crashed = subprocess.run([sys.executable, "-c", CRASHING, dsn, queue], check=False)
-    assert crashed.returncode == -signal.SIGKILL
-    assert counts(conn) == {}
-    (info,) = Admin(conn).get_consumer_info(queue)
-    assert info.current_batch is not None
-    consumer.run(until_empty=True)
-    assert counts(conn) == {"a": 1, "b": 1}
+    class Signalled(Counter):
+        batch_size = 1
 
+        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
+            os.kill(os.getpid(), number)
+            super().process_event(conn, event)
 
-STOPPED = """
-import sys
-import pgqpy
-
-class Slow(pgqpy.Consumer):
-    consumer = "counter"
-    batch_size = 1
-
-    def process_event(self, conn, event):
-        conn.execute("insert into seen values (%s, 1)", [event.data])
-        print("processing", flush=True)
-        sys.stdin.readline()
-
-Slow(sys.argv[1], queue=sys.argv[2]).run()
-print("over", flush=True)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_after_the_batch(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick, number: signal.Signals
-) -> None:
-    Counter(dsn, queue=queue).register()
-    for data in "ab":
-        producer.insert_event(conn, "t", data)
-        tick()
-    process = subprocess.Popen(
-        [sys.executable, "-c", STOPPED, dsn, queue],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "processing\n"
-    process.send_signal(number)
-    out, _ = process.communicate("\n", timeout=PATIENCE)
-    assert out == "over\n"
-    assert process.returncode == 0
-    assert counts(conn) == {"a": 1}
-
-
-def test_signal_handlers_are_as_before_when_run_returns(dsn: str, queue: str) -> None:
     def handler(_number: int, _frame: object) -> None:
         pass
 
-    before = signal.signal(signal.SIGTERM, handler)
-    try:
-        consumer = Counter(dsn, queue=queue)
-        consumer.register()
-        consumer.run(until_empty=True)
-        assert signal.getsignal(signal.SIGTERM) is handler
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    consumer = make(Signalled, "a", "b", "c")
+    for number, done in ((signal.SIGTERM, "a"), (signal.SIGINT, "ab")):
+        before = signal.signal(number, handler)
+        try:
+            consumer.run()
+            assert signal.getsignal(number) is handler
+        finally:
+            signal.signal(number, before)
+        assert counts(conn) == dict.fromkeys(done, 1)
 
 
-def test_stop_ends_a_waiting_consumer_at_once(dsn: str, queue: str, background: Background) -> None:
-    class Waiting(Counter):
-        poll_interval = 3600
-
-    consumer = Waiting(dsn, queue=queue)
-    consumer.register()
+def test_stop_ends_a_waiting_consumer_at_once(make: Make, background: Background) -> None:
+    consumer = make(Waiting)
     thread = background(consumer)
     consumer.stop()
     thread.join(PATIENCE)
@@ -275,7 +199,7 @@ def test_stop_ends_a_waiting_consumer_at_once(dsn: str, queue: str, background: 
 
 
 def test_a_retried_event_comes_again_once_with_its_count_and_to_this_consumer_alone(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+    conn: Connection, tick: Tick, send: Send, make: Make
 ) -> None:
     seen: list[tuple[str, str | None, int]] = []
 
@@ -285,58 +209,53 @@ def test_a_retried_event_comes_again_once_with_its_count_and_to_this_consumer_al
             if self.consumer == "one" and event.data == "a" and event.retry < 2:
                 event.retry(0)
 
-    one, two = (Retrying(dsn, queue=queue, consumer=name) for name in ("one", "two"))
-    one.register()
-    two.register()
-    producer.insert_events(conn, [("t", "a"), ("t", "b")])
+    consumers = [make(Retrying, consumer=name) for name in ("one", "two")]
+    send("ab")
     for _ in range(4):
         tick()
-        one.run(until_empty=True)
-        two.run(until_empty=True)
+        for consumer in consumers:
+            consumer.run(until_empty=True)
         Admin(conn).maint_retry_events()
-    assert sorted(seen) == [
-        ("one", "a", 0),
-        ("one", "a", 1),
-        ("one", "a", 2),
-        ("one", "b", 0),
-        ("two", "a", 0),
-        ("two", "b", 0),
-    ]
+    ours = [("one", "a", 0), ("one", "a", 1), ("one", "a", 2), ("one", "b", 0)]
+    assert sorted(seen) == [*ours, ("two", "a", 0), ("two", "b", 0)]
 
 
-def test_a_retry_is_rolled_back_with_its_batch(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+def test_what_is_retried_and_the_end_of_the_batch_are_one_transaction(
+    conn: Connection, make: Make
 ) -> None:
-    class Failing(Counter):
+    class Putting(Counter):
+        fails = True
+
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             for event in batch:
-                event.retry(0)
-            batch.finish(conn)
-            raise LookupError
+                event.retry(3600)
+            if self.fails:
+                batch.finish(conn)
+                raise LookupError
 
-    consumer = Failing(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
+    consumer = make(Putting, "a")
     with pytest.raises(LookupError):
         consumer.run_once()
-    assert Admin(conn).maint_retry_events() == 0
+    put = "select xmin::text from pgq.delayed"
+    assert conn.execute(put).fetchall() == []
+    consumer.fails = False
+    assert consumer.run_once()
+    finished = conn.execute(
+        "select xmin::text from pgq.position_0 order by pos_registration desc, pos_nr desc limit 1"
+    ).fetchall()
+    assert conn.execute(put).fetchall() == finished
 
 
 def test_of_two_processes_with_one_name_only_one_has_its_effects(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+    dsn: str, conn: Connection, queue: str, make: Make
 ) -> None:
     class Overtaken(Counter):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             Counter(dsn, queue=queue).run(until_empty=True, handle_signals=False)
             super().process_batch(conn, batch)
 
-    consumer = Overtaken(dsn, queue=queue)
-    consumer.register()
-    producer.insert_events(conn, [("t", "a"), ("t", "b")])
-    tick()
     with pytest.raises(errors.BatchNotFound, match="run twice"):
-        consumer.run_once()
+        make(Overtaken, "ab").run_once()
     assert counts(conn) == {"a": 1, "b": 1}
 
 
@@ -344,70 +263,24 @@ STATE = "select state, backend_xid, backend_xmin from pg_stat_activity where pid
 
 
 def test_a_batch_holds_no_transaction_until_its_connection_is_used(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    connect: Connect, make: Make
 ) -> None:
     states: list[tuple[Any, ...]] = []
-    outside = conn
 
     class Looking(Counter):
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             pid = [conn.info.backend_pid]
-            states.extend(outside.execute(STATE, pid))
+            states.extend(connect().execute(STATE, pid))
             conn.execute("select")
-            states.extend(outside.execute(STATE, pid))
+            states.extend(connect().execute(STATE, pid))
 
-    consumer = Looking(dsn, queue=queue)
-    consumer.register()
-    tick()
-    assert consumer.run_once()
+    assert make(Looking, "").run_once()
     assert states == [("idle", None, None), ("idle in transaction", None, None)]
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_process_batch_cannot_end_its_transaction(
-    dsn: str, conn: Connection, queue: str, tick: Tick, used: bool
-) -> None:
-    class Ending(Counter):
-        def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
-            if used:
-                conn.execute("insert into seen values ('lost', 1)")
-            for end in (conn.commit, conn.rollback, lambda: conn.set_autocommit(True)):
-                with pytest.raises(psycopg.ProgrammingError):
-                    end()
-            raise ZeroDivisionError
-
-    consumer = Ending(dsn, queue=queue)
-    consumer.register()
-    tick()
-    with pytest.raises(ZeroDivisionError):
-        consumer.run_once()
-    assert counts(conn) == {}
-    assert Counter(dsn, queue=queue).run_once()
-
-
-def test_what_is_retried_and_the_end_of_the_batch_are_one_transaction(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
-) -> None:
-    class Putting(Counter):
-        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
-            event.retry(3600)
-
-    consumer = Putting(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
-    assert consumer.run_once()
-    put = conn.execute("select xmin::text from pgq.delayed").fetchall()
-    assert len(put) == 1
-    finished = conn.execute(
-        "select xmin::text from pgq.position_0 order by pos_registration desc, pos_nr desc limit 1"
-    )
-    assert finished.fetchall() == put
-
-
-@pytest.mark.parametrize("used", [False, True])
-def test_a_transaction_inside_a_batch_is_a_savepoint(
-    dsn: str, conn: Connection, queue: str, tick: Tick, used: bool
+def test_process_batch_has_savepoints_and_cannot_end_its_transaction(
+    conn: Connection, make: Make, used: bool
 ) -> None:
     class Saving(Counter):
         fails = True
@@ -415,6 +288,9 @@ def test_a_transaction_inside_a_batch_is_a_savepoint(
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             if used:
                 conn.execute("insert into seen values ('before', 1)")
+            for end in (conn.commit, conn.rollback, lambda: conn.set_autocommit(True)):
+                with pytest.raises(psycopg.ProgrammingError):
+                    end()
             with conn.transaction():
                 conn.execute("insert into seen values ('inside', 1)")
             with suppress(ZeroDivisionError), conn.transaction():
@@ -423,9 +299,7 @@ def test_a_transaction_inside_a_batch_is_a_savepoint(
             if self.fails:
                 raise KeyError
 
-    consumer = Saving(dsn, queue=queue)
-    consumer.register()
-    tick()
+    consumer = make(Saving, "")
     with pytest.raises(KeyError):
         consumer.run_once()
     assert counts(conn) == {}
@@ -434,93 +308,82 @@ def test_a_transaction_inside_a_batch_is_a_savepoint(
     assert counts(conn) == {"inside": 1} | ({"before": 1} if used else {})
 
 
-@pytest.mark.parametrize("level", list(pgqpy.IsolationLevel))
 def test_batches_are_processed_in_the_isolation_level_that_is_asked_for(
-    dsn: str, conn: Connection, queue: str, tick: Tick, level: pgqpy.IsolationLevel
+    send: Send, make: Make
 ) -> None:
     shown: list[str] = []
 
     class Isolated(Counter):
-        isolation_level = level
-
         def process_batch(self, conn: pgqpy.Connection, batch: Batch) -> None:
             shown.extend(conn.execute("show transaction_isolation").fetchone() or ())
 
-    consumer = Isolated(dsn, queue=queue)
-    consumer.register()
-    tick()
-    assert consumer.run_once()
-    assert shown == [level.name.lower().replace("_", " ")]
+    consumer = make(Isolated)
+    for level in pgqpy.IsolationLevel:
+        consumer.isolation_level = level
+        send("")
+        assert consumer.run_once()
+    assert shown == [level.name.lower().replace("_", " ") for level in pgqpy.IsolationLevel]
 
 
 def test_only_events_of_the_wanted_types_are_sent(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+    conn: Connection, queue: str, tick: Tick, make: Make
 ) -> None:
     class Choosy(Counter):
         event_types = frozenset({"wanted", 'it\'s "quoted" {too}, \\ %s'})
 
-    consumer = Choosy(dsn, queue=queue)
-    consumer.register()
+    consumer = make(Choosy)
     for event_type in ("wanted", "other", 'it\'s "quoted" {too}, \\ %s', "", None):
-        producer.insert_event(conn, event_type, event_type)
+        Producer(queue).insert_event(conn, event_type, event_type)
     tick()
     consumer.run(until_empty=True)
     assert counts(conn) == dict.fromkeys(Choosy.event_types, 1)
 
 
 def test_small_ticks_are_collected_up_to_the_batch_size(
-    dsn: str, conn: Connection, queue: str, producer: Producer
+    conn: Connection, queue: str, make: Make
 ) -> None:
-    sizes: list[int] = []
-
     class Collecting(Counter):
         batch_size = 4
 
-        def on_batch(self, stats: BatchStats) -> None:
-            sizes.append(stats.events)
-
-    consumer = Collecting(dsn, queue=queue)
-    consumer.register()
+    consumer = make(Collecting)
     # Forced ticks would jump over event ids, and be taken for large.
     Admin(conn).set_queue_config(queue, "ticker_max_count", 1)
     for number in range(10):
-        producer.insert_event(conn, "t", str(number))
+        Producer(queue).insert_event(conn, "t", str(number))
         assert Admin(conn).ticker(queue)
     consumer.run(until_empty=True)
-    assert sizes == [4, 4, 2]
+    assert [consumer.done.get_nowait().events for _ in range(3)] == [4, 4, 2]
 
 
-def test_with_a_minimal_lag_young_batches_wait(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
-) -> None:
+def test_with_a_minimal_lag_young_batches_wait(conn: Connection, make: Make) -> None:
     class Behind(Counter):
         min_lag: timedelta | None = timedelta(hours=1)
 
-    consumer = Behind(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
+    consumer = make(Behind, "a")
     assert not consumer.run_once()
     consumer.min_lag = timedelta(0)
     assert consumer.run_once()
     assert counts(conn) == {"a": 1}
 
 
-def test_a_batch_older_than_the_maximal_lag_is_reported_and_processed(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    caplog: pytest.LogCaptureFixture,
+def test_a_batch_older_than_the_maximal_lag_is_reported_and_on_lag_can_end_the_run(
+    conn: Connection, queue: str, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Late(Counter):
         max_lag = timedelta(0)
+        ends = True
 
-    consumer = Late(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
+        def on_lag(self, lag: timedelta, batch: Batch) -> None:
+            if self.ends:
+                raise TimeoutError(lag)
+            super().on_lag(lag, batch)
+
+    consumer = make(Late, "a")
+    with pytest.raises(TimeoutError):
+        consumer.run()
+    assert counts(conn) == {}
+    caplog.clear()
+    consumer.ends = False
     assert consumer.run_once()
     assert counts(conn) == {"a": 1}
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -528,234 +391,93 @@ def test_a_batch_older_than_the_maximal_lag_is_reported_and_processed(
     assert record.__dict__["lag"] > 0
 
 
-def test_on_lag_can_end_the_run_with_the_batch_unprocessed(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
+LISTENERS = """
+select array_agg(pid) from pg_stat_activity
+ where datname = current_database() and application_name = 'pgqpy listen'
+   and query like 'select pg_notify%' and state = 'idle'
+"""
+
+
+def test_a_tick_wakes_a_consumer_by_notify_and_a_lost_listening_connection_is_replaced(
+    conn: Connection, send: Send, make: Make, background: Background
 ) -> None:
-    class Late(Counter):
-        max_lag = timedelta(0)
-
-        def on_lag(self, lag: timedelta, batch: Batch) -> None:
-            raise TimeoutError(lag)
-
-    consumer = Late(dsn, queue=queue)
-    consumer.register()
-    producer.insert_event(conn, "t", "a")
-    tick()
-    with pytest.raises(TimeoutError):
-        consumer.run()
-    assert counts(conn) == {}
-
-
-def test_on_batch_tells_what_was_done(
-    dsn: str, conn: Connection, queue: str, producer: Producer, tick: Tick
-) -> None:
-    done: list[BatchStats] = []
-
-    class Measured(Counter):
-        def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
-            event.retry(60)
-
-        def on_batch(self, stats: BatchStats) -> None:
-            done.append(stats)
-
-    consumer = Measured(dsn, queue=queue)
-    consumer.register()
-    producer.insert_events(conn, [("t", data) for data in "abc"])
-    tick()
-    consumer.run_once()
-    (stats,) = done
-    assert (stats.queue, stats.consumer) == (queue, "counter")
-    assert (stats.events, stats.retried) == (3, 3)
-    assert 0 < stats.seconds < PATIENCE
-
-
-def test_a_tick_wakes_a_consumer_by_notify_whatever_the_poll_interval(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    background: Background,
-) -> None:
-    done: queues.Queue[BatchStats] = queues.Queue()
-
-    class Waiting(Counter):
-        poll_interval = 3600
-
-        def on_batch(self, stats: BatchStats) -> None:
-            done.put(stats)
-
-    consumer = Waiting(dsn, queue=queue)
-    consumer.register()
+    consumer = make(Waiting)
     background(consumer)
     for data in "abc":
-        producer.insert_event(conn, "t", data)
-        tick()
-        while data not in counts(conn):
-            done.get(timeout=PATIENCE)
+        send(data)
+        consumer.await_event(conn, data)
+    for data in "de":
+        while not (pids := (conn.execute(LISTENERS).fetchone() or ())[0]):
+            pass
+        for pid in pids:
+            conn.execute("select pg_terminate_backend(%s, 10000)", [pid])
+        send(data)
+        consumer.await_event(conn, data)
 
 
 def test_a_tick_during_a_batch_is_followed_by_its_batch_whatever_the_poll_interval(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    background: Background,
+    conn: Connection, send: Send, make: Make, background: Background
 ) -> None:
     """Its notification came while the consumer was not listening."""
-    done: queues.Queue[BatchStats] = queues.Queue()
     more = ["b", "c", "d"]
 
-    class Busy(Counter):
-        poll_interval = 3600
-
+    class Busy(Waiting):
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
             super().process_event(conn, event)
             if event.data in {"a", "b", "c"}:
-                producer.insert_event(outside, "t", more.pop(0))
-                tick()
+                send(more.pop(0))
 
-        def on_batch(self, stats: BatchStats) -> None:
-            done.put(stats)
-
-    outside = conn
-    consumer = Busy(dsn, queue=queue)
-    consumer.register()
+    consumer = make(Busy)
     background(consumer)
     # The third is heard of for certain: the consumer listens when it first has to wait.
     for data in "12a":
-        producer.insert_event(conn, "t", data)
-        tick()
-        while data not in counts(conn):
-            done.get(timeout=PATIENCE)
-    while "d" not in counts(conn):
-        done.get(timeout=PATIENCE)
+        send(data)
+        consumer.await_event(conn, data)
+    consumer.await_event(conn, "d")
 
 
 def test_what_has_become_old_enough_is_found_by_polling_though_listen_works(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    background: Background,
+    conn: Connection, send: Send, make: Make, background: Background
 ) -> None:
-    done: queues.Queue[BatchStats] = queues.Queue()
-
     class Behind(Counter):
         min_lag = timedelta(milliseconds=100)
         poll_interval = 1  # not the minute until a notification is certain
 
-        def on_batch(self, stats: BatchStats) -> None:
-            done.put(stats)
-
-    consumer = Behind(dsn, queue=queue)
-    consumer.register()
+    consumer = make(Behind)
     background(consumer)
     # It was surely notified of the third tick: it listens when it first has to wait.
     for data in "abc":
-        producer.insert_event(conn, "t", data)
-        tick()
-        while data not in counts(conn):
-            done.get(timeout=PATIENCE)
+        send(data)
+        consumer.await_event(conn, data)
 
 
 def test_a_consumer_that_cannot_listen_polls(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    background: Background,
+    conn: Connection, send: Send, make: Make, background: Background
 ) -> None:
-    done = threading.Event()
-
     class Polling(Counter):
         poll_interval = 0.01
 
-        def on_batch(self, stats: BatchStats) -> None:
-            done.set()
-
-    consumer = Polling(dsn, queue=queue, listen_dsn="host=/nowhere")
-    consumer.register()
+    consumer = make(Polling, listen_dsn="host=/nowhere")
     background(consumer)
-    producer.insert_event(conn, "t", "a")
-    tick()
-    assert done.wait(PATIENCE)
-    assert counts(conn) == {"a": 1}
+    send("a")
+    consumer.await_event(conn, "a")
 
 
-def test_a_lost_listening_connection_is_replaced(
-    dsn: str,
-    conn: Connection,
-    queue: str,
-    producer: Producer,
-    tick: Tick,
-    background: Background,
-) -> None:
-    done: queues.Queue[BatchStats] = queues.Queue()
-
-    class Waiting(Counter):
-        poll_interval = 3600
-
-        def on_batch(self, stats: BatchStats) -> None:
-            done.put(stats)
-
-    def listeners() -> list[int]:
-        return [
-            pid
-            for (pid,) in conn.execute(
-                "select pid from pg_stat_activity"
-                " where datname = current_database() and application_name = 'pgqpy listen'"
-                " and query like 'select pg_notify%' and state = 'idle'"
-            )
-        ]
-
-    consumer = Waiting(dsn, queue=queue)
-    consumer.register()
-    background(consumer)
-    for data in "ab":
-        producer.insert_event(conn, "t", data)
-        tick()
-        while data not in counts(conn):
-            done.get(timeout=PATIENCE)
-        while not (pids := listeners()):
-            pass
-        conn.execute("select pg_terminate_backend(%s, 10000)", pids)
-
-
-def test_run_registers_a_consumer_that_is_not(dsn: str, queue: str) -> None:
-    consumer = Counter(dsn, queue=queue)
-    with pytest.raises(errors.ConsumerNotRegistered) as info:
-        consumer.run_once()
-    assert info.value.hint
-    consumer.run(until_empty=True)
-    assert not consumer.run_once()
-    assert not consumer.register()
-
-
-def test_a_queue_that_is_not_there_is_told_so(dsn: str) -> None:
+def test_what_is_not_there_is_told_with_a_hint(dsn: str, empty_dsn: str) -> None:
     consumer = Counter(dsn, queue="missing")
     for start in (consumer.register, consumer.run):
         with pytest.raises(errors.QueueNotFound) as info:
             start()
         assert info.value.hint
-
-
-def test_a_database_without_the_schema_is_told_so(empty_dsn: str) -> None:
-    with pytest.raises(errors.SchemaMissing, match="migrate"):
-        Counter(empty_dsn, queue="q").run()
-    with pytest.raises(errors.SchemaMissing, match="migrate"):
-        Counter(empty_dsn, queue="q").register()
-
-
-def test_a_server_that_is_not_there_is_told_at_once_and_without_the_password() -> None:
-    consumer = Counter("postgresql://me:secret@localhost:1/db", queue="q")
-    with pytest.raises(errors.ConnectionFailed) as info:
-        consumer.run()
-    assert "secret" not in str(info.value)
-    assert "secret" not in str(info.value.__cause__)
+    consumer = Counter(empty_dsn, queue="q")
+    for start in (consumer.register, consumer.run):
+        with pytest.raises(errors.SchemaMissing, match="migrate"):
+            start()
+    # At once, and without the password.
+    with pytest.raises(errors.ConnectionFailed) as failed:
+        Counter("postgresql://me:secret@localhost:1/db", queue="q").run()
+    assert "secret" not in str(failed.value)
+    assert "secret" not in str(failed.value.__cause__)
 
 
 def test_a_consumer_without_names_or_without_a_method_is_a_type_error(dsn: str) -> None:
