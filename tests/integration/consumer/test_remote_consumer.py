@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 import pytest
@@ -15,7 +15,6 @@ from psycopg.rows import dict_row
 
 import pgqpy
 from pgqpy import (
-    Admin,
     AsyncBatch,
     AsyncRemoteConsumer,
     Batch,
@@ -27,12 +26,13 @@ from pgqpy import (
 )
 from pgqpy._wire.statements import next_batch
 from pgqpy.retry import DeadLetter, FixedDelay
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_client import PATIENCE, Background, Tick
+from tests.fixtures.fix_client import PATIENCE, Background, Make, Send, Tick
 from tests.fixtures.fix_db import Connect, Connection
 from tests.fixtures.fix_ticker import eventually
+
+Remote = TypeVar("Remote", bound=RemoteConsumer)
 
 
 class Copier(RemoteConsumer):
@@ -46,6 +46,11 @@ class Copier(RemoteConsumer):
             "insert into seen as s values (%s, 1) on conflict (data) do update set n = s.n + 1",
             [event.data],
         )
+
+
+class SerialCopier(SerialConsumer):
+    consumer = "copier"
+    process_remote_event = Copier.process_remote_event
 
 
 class Crash(BaseException):
@@ -64,66 +69,96 @@ class DiesBetween(Copier):
             raise Crash
 
 
-@pytest.fixture(autouse=True)
-def seen(target: Connection) -> None:
+@dataclass
+class Sides:
+    """A queue, the database in which it has effects, and the consumer's position in both."""
+
+    conn: Connection
+    target: Connection
+    target_dsn: str
+    queue: str
+    make: Make
+    send: Send
+
+    def made(self, kind: type[Remote], /, *batches: str) -> Remote:
+        """A consumer whose position both sides know; then these batches came."""
+        consumer = self.make(kind, target_dsn=self.target_dsn)
+        consumer.run(until_empty=True)
+        for datas in batches:
+            self.send(datas)
+        return consumer
+
+    def counts(self) -> dict[str, int]:
+        return dict(self.target.execute("select data, n from seen order by data").fetchall())
+
+    def at(self, column: LiteralString = "last_tick") -> int:
+        """What the queue tells of the consumer's position."""
+        number: int = ops.value(self.conn, f"select {column} from pgq.get_consumer_info()")
+        return number
+
+    def newest_tick(self) -> int:
+        number: int = ops.value(self.conn, "select max(tick_id) from pgq.tick")
+        return number
+
+    def move(self, tick: int) -> None:
+        self.conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [self.queue, tick])
+
+    def move_target(self, tick: int) -> None:
+        self.target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [self.queue, tick])
+
+    def to_retry(self) -> int:
+        number: int = ops.value(self.conn, "select count(*) from pgq.retry_queue")
+        return number
+
+    def restore_target(self, progress: Any, *lost: str) -> None:
+        """Bring back a backup of the target, as far as it matters."""
+        self.target.execute("delete from seen where data = any(%s)", [[*lost]])
+        self.target.execute("truncate pgq_ext.progress_0, pgq_ext.progress_1")
+        if progress is not None:
+            self.target.execute(
+                "insert into pgq_ext.progress_0 select (%s::pgq_ext.progress_0).*", [progress]
+            )
+
+    def progress(self) -> Any:
+        return self.target.execute("select * from pgq_ext.progress").fetchall()[0][2:]
+
+
+@pytest.fixture
+def sides(
+    conn: Connection, target: Connection, target_dsn: str, queue: str, make: Make, send: Send
+) -> Sides:
     target.execute("create table seen (data text primary key, n int not null)")
+    return Sides(conn, target, target_dsn, queue, make, send)
 
 
 @pytest.fixture
-def copier(dsn: str, target_dsn: str, queue: str) -> Copier:
-    consumer = Copier(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
-    return consumer
-
-
-Send = Callable[[str], None]
-
-
-@pytest.fixture
-def send(conn: Connection, queue: str, tick: Tick) -> Send:
-    """``send("abc")``: three events in a batch."""
-
-    def send_now(datas: str) -> None:
-        for data in datas:
-            Producer(queue).insert_event(conn, "t", data)
-        tick()
-
-    return send_now
-
-
-def counts(target: Connection) -> dict[str, int]:
-    return dict(target.execute("select data, n from seen order by data").fetchall())
+def copier(sides: Sides) -> Copier:
+    return sides.made(Copier)
 
 
 @pytest.mark.smoke
 def test_each_event_after_the_registration_is_applied_once(
-    copier: Copier, send: Send, target: Connection
+    sides: Sides, copier: Copier, send: Send
 ) -> None:
     send("ab")
     send("c")
     copier.run(until_empty=True)
     copier.run(until_empty=True)
-    assert counts(target) == {"a": 1, "b": 1, "c": 1}
+    assert sides.counts() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_batch_that_the_target_has_is_left_out_and_finished(
-    dsn: str, target_dsn: str, queue: str, conn: Connection, target: Connection, send: Send
-) -> None:
-    consumer = DiesBetween(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
-    send("ab")
+def test_a_batch_that_the_target_has_is_left_out_and_finished(sides: Sides) -> None:
+    consumer = sides.made(DiesBetween, "ab")
     with pytest.raises(Crash):
         consumer.run_once()
-    assert counts(target) == {"a": 1, "b": 1}
-    assert ops.value(conn, "select current_batch from pgq.get_consumer_info()") is not None
+    assert sides.counts() == {"a": 1, "b": 1}
+    assert sides.at("current_batch") is not None
     assert consumer.run_once()
-    assert counts(target) == {"a": 1, "b": 1}
-    assert ops.value(conn, "select current_batch from pgq.get_consumer_info()") is None
+    assert sides.counts() == {"a": 1, "b": 1}
+    assert sides.at("current_batch") is None
 
 
-def test_a_batch_that_failed_leaves_nothing_in_the_target(
-    dsn: str, target_dsn: str, queue: str, target: Connection, send: Send
-) -> None:
+def test_a_batch_that_failed_leaves_nothing_in_the_target(sides: Sides) -> None:
     class Fails(Copier):
         failed = False
 
@@ -131,25 +166,24 @@ def test_a_batch_that_failed_leaves_nothing_in_the_target(
             super().process_remote_event(target, event)
             if event.data == "b" and not self.failed:
                 self.failed = True
-                raise ZeroDivisionError
+                # A handler cannot end the target's transaction.
+                target.commit()
 
-    consumer = Fails(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
-    send("ab")
-    with pytest.raises(ZeroDivisionError):
+    consumer = sides.made(Fails, "ab")
+    with pytest.raises(psycopg.ProgrammingError, match="commit"):
         consumer.run_once()
-    assert counts(target) == {}
-    assert ops.value(target, "select count(*) from pgq_ext.completed_batch") == 0
+    assert sides.counts() == {}
+    assert ops.value(sides.target, "select count(*) from pgq_ext.completed_batch") == 0
     assert consumer.run_once()
-    assert counts(target) == {"a": 1, "b": 1}
+    assert sides.counts() == {"a": 1, "b": 1}
 
 
 def test_what_is_to_come_again_comes_again_although_the_process_died_before_the_source_knew(
-    dsn: str, target_dsn: str, queue: str, conn: Connection, target: Connection, send: Send
+    sides: Sides,
 ) -> None:
     later = datetime.now(UTC) + timedelta(days=1)
 
-    class PutsBack(DiesBetween):
+    class Fails(DiesBetween):
         retry_policy = FixedDelay(3600)
 
         def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
@@ -161,20 +195,18 @@ def test_what_is_to_come_again_comes_again_although_the_process_died_before_the_
             if event.data == "l":
                 event.retry(later)
 
-    consumer = PutsBack(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
-    send("axbrl")
+    consumer = sides.made(Fails, "axbrl")
     with pytest.raises(Crash):
         consumer.run_once()
-    assert counts(target) == {"a": 1, "b": 1, "l": 1}
+    assert sides.counts() == {"a": 1, "b": 1, "l": 1}
     consumer.run(until_empty=True)
-    assert counts(target) == {"a": 1, "b": 1, "l": 1}
-    waiting = conn.execute(
+    assert sides.counts() == {"a": 1, "b": 1, "l": 1}
+    waiting = sides.conn.execute(
         "select ev_data, ev_retry_after > now() + interval '23 hours' from pgq.retry_queue"
         " order by 1"
     ).fetchall()
     assert waiting == [("l", True), ("r", False)]
-    letters = conn.execute("select ev_data, dl_reason from pgq.dead_letter").fetchall()
+    letters = sides.conn.execute("select ev_data, dl_reason from pgq.dead_letter").fetchall()
     assert letters == [("x", "not wanted: \\x00 \N{SNOWMAN}")]
 
 
@@ -193,11 +225,9 @@ class PutsBack(DiesBetween):
 
 
 @pytest.fixture
-def half_done(dsn: str, target_dsn: str, queue: str, send: Send) -> PutsBack:
+def half_done(sides: Sides, send: Send) -> PutsBack:
     """Died when the target had a batch with retries, and the queue did not know."""
-    consumer = PutsBack(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
-    send("ab")
+    consumer = sides.made(PutsBack, "ab")
     consumer.died = True
     consumer.run(until_empty=True)
     consumer.died = False
@@ -214,30 +244,23 @@ def come_again(conn: Connection, tick: Tick) -> None:
 
 @pytest.mark.parametrize("source", ["pgqpy", "one tick at a time"])
 def test_a_batch_whose_retries_only_the_target_knows_comes_again_once(
-    half_done: PutsBack,
-    queue: str,
-    conn: Connection,
-    target: Connection,
-    tick: Tick,
-    source: str,
-    caplog: pytest.LogCaptureFixture,
+    half_done: PutsBack, sides: Sides, tick: Tick, source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if source != "pgqpy":
         half_done.batch_size = None
-    end = ops.value(conn, "select next_tick from pgq.get_consumer_info()")
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, end])
-    waiting = "select count(*) from pgq.retry_queue"
+    end = sides.at("next_tick")
+    sides.move(end)
     half_done.run(until_empty=True)
-    assert ops.value(conn, waiting) == 1
+    assert sides.to_retry() == 1
     assert "opened again" in caplog.text
     caplog.clear()
     # Delivered is delivered, also when the consumer is moved, or the log of positions rotated.
-    conn.execute("select pgq.maint_retry_events()")
+    sides.conn.execute("select pgq.maint_retry_events()")
     half_done.run(until_empty=True)
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, end])
-    ops.rotate_logs(conn)
+    sides.move(end)
+    ops.rotate_logs(sides.conn)
     half_done.run(until_empty=True)
-    assert ops.value(conn, waiting) == 0
+    assert sides.to_retry() == 0
     # Nor while a later batch is open.
     tick()
     half_done.broken = True
@@ -246,53 +269,49 @@ def test_a_batch_whose_retries_only_the_target_knows_comes_again_once(
             half_done.run_once()
     half_done.broken = False
     half_done.run(until_empty=True)
-    assert ops.value(conn, waiting) == 0
+    assert sides.to_retry() == 0
     assert "opened again" not in caplog.text
-    assert counts(target) == dict.fromkeys("Dabc", 1)
+    assert sides.counts() == dict.fromkeys("Dabc", 1)
 
 
 def test_retries_that_cannot_come_are_told_of_and_can_be_given_up(
-    half_done: PutsBack,
-    dsn: str,
-    queue: str,
-    conn: Connection,
-    target: Connection,
-    target_dsn: str,
-    send: Send,
-    cli: Cli,
+    half_done: PutsBack, sides: Sides, send: Send, cli: Cli
 ) -> None:
-    end = ops.value(conn, "select next_tick from pgq.get_consumer_info()")
+    end = sides.at("next_tick")
     send("e")
-    later = ops.value(conn, "select max(tick_id) from pgq.tick")
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, later])
+    later = sides.newest_tick()
+    sides.move(later)
     with pytest.raises(errors.UndeliveredRetries, match="forget_retries") as refused:
         half_done.run(until_empty=True)
-    assert f"pgqpy consumer rewind {queue} copier" in str(refused.value)
+    assert f"pgqpy consumer rewind {sides.queue} copier" in str(refused.value)
+    # They are not forgotten by telling the target another tick.
+    begin = ops.value(sides.target, "select prg_prev_tick from pgq_ext.progress")
+    sides.move_target(later)
+    with pytest.raises(errors.UndeliveredRetries):
+        half_done.run(until_empty=True)
     # The queue has the batch no longer.
-    begin = ops.value(target, "select prg_prev_tick from pgq_ext.progress")
-    conn.execute("update pgq.queue set queue_horizon_tick = %s", [begin + 1])
-    said = cli.fails("consumer", "rewind", queue, "copier", "--target-dsn", target_dsn)
-    assert "has not come here" in said
-    assert ops.value(target, "select pgq_ext.forget_retries('copier', %s)", queue) is True
-    assert ops.value(target, "select pgq_ext.forget_retries('copier', %s)", queue) is False
-    assert ops.value(target, "select pgq_ext.forget_retries('unknown', %s)", queue) is False
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, end])
+    sides.conn.execute("update pgq.queue set queue_horizon_tick = %s", [begin + 1])
+    rewind = ("consumer", "rewind", sides.queue, "copier", "--target-dsn", sides.target_dsn)
+    assert "has not come here" in cli.fails(*rewind)
+    forget = "select pgq_ext.forget_retries(%s, %s)"
+    for consumer, expected in (("copier", True), ("copier", False), ("unknown", False)):
+        assert ops.value(sides.target, forget, consumer, sides.queue) is expected
+    sides.move(end)
+    sides.move_target(end)
     half_done.run(until_empty=True)
-    assert counts(target) == dict.fromkeys("abce", 1)
+    assert sides.counts() == dict.fromkeys("abce", 1)
 
 
-def test_only_the_consumers_own_batches_are_opened_again(
-    half_done: PutsBack, queue: str, conn: Connection, target: Connection, connect: Connect
-) -> None:
-    conn.execute("select pgq.register_consumer_at(%s, 'other', 1)", [queue])
-    others = ops.next_batch(conn, queue, "other")
-    batch, *ticks = target.execute(
+def test_only_the_consumers_own_batches_are_opened_again(half_done: PutsBack, sides: Sides) -> None:
+    sides.conn.execute("select pgq.register_consumer_at(%s, 'other', 1)", [sides.queue])
+    others = ops.next_batch(sides.conn, sides.queue, "other")
+    batch, *ticks = sides.target.execute(
         "select prg_batch, prg_prev_tick, prg_prev_tick_time, prg_tick, prg_tick_time"
         " from pgq_ext.progress"
     ).fetchall()[0]
     again = "select pgq.reopen_batch(%s, 'copier', %s, %s, %s, %s, %s)"
-    assert ops.value(conn, again, queue, batch, *ticks) is False
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, ticks[0]])
+    assert ops.value(sides.conn, again, sides.queue, batch, *ticks) is False
+    sides.move(ticks[0])
     prev, prev_time, tick, tick_time = ticks
     for wrong in (
         [others, *ticks],
@@ -301,117 +320,86 @@ def test_only_the_consumers_own_batches_are_opened_again(
         [batch, prev, prev_time, tick, prev_time],
     ):
         with pytest.raises(errors.UndeliveredRetries), errors.translate_errors():
-            conn.execute(again, [queue, *wrong])
-    assert ops.value(conn, again, queue, batch, *ticks) is True
-    assert ops.next_batch(conn, queue, "copier") == batch
+            sides.conn.execute(again, [sides.queue, *wrong])
+    assert ops.value(sides.conn, again, sides.queue, batch, *ticks) is True
+    assert ops.next_batch(sides.conn, sides.queue, "copier") == batch
 
 
-def test_retries_are_not_forgotten_by_telling_the_target_another_tick(
-    half_done: PutsBack, queue: str, conn: Connection, target: Connection, send: Send
-) -> None:
+def test_retries_end_with_the_registration(half_done: PutsBack, sides: Sides, send: Send) -> None:
+    sides.conn.execute("select pgq.unregister_consumer(%s, 'copier')", [sides.queue])
     send("e")
-    later = ops.value(conn, "select max(tick_id) from pgq.tick")
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, later])
-    target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [queue, later])
-    with pytest.raises(errors.UndeliveredRetries):
-        half_done.run(until_empty=True)
-
-
-def test_retries_end_with_the_registration(
-    half_done: PutsBack, queue: str, conn: Connection, target: Connection, send: Send
-) -> None:
-    conn.execute("select pgq.unregister_consumer(%s, 'copier')", [queue])
-    send("e")
-    ops.register(conn, queue, "copier")
-    newest = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
-    target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [queue, newest])
+    ops.register(sides.conn, sides.queue, "copier")
+    sides.move_target(sides.at())
     send("f")
     half_done.run(until_empty=True)
-    assert counts(target) == dict.fromkeys("abcf", 1)
+    assert sides.counts() == dict.fromkeys("abcf", 1)
 
 
 def test_a_rewound_consumer_gets_its_retries_although_the_queue_has_forgotten_the_ticks(
-    half_done: PutsBack,
-    queue: str,
-    conn: Connection,
-    target: Connection,
-    target_dsn: str,
-    send: Send,
-    tick: Tick,
-    cli: Cli,
+    half_done: PutsBack, sides: Sides, send: Send, tick: Tick, cli: Cli
 ) -> None:
-    ticks = target.execute("select prg_prev_tick, prg_tick from pgq_ext.progress").fetchall()[0]
+    query = "select prg_prev_tick, prg_tick from pgq_ext.progress"
+    ticks = sides.target.execute(query).fetchall()[0]
     send("e")
-    later = ops.value(conn, "select max(tick_id) from pgq.tick")
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, later])
-    conn.execute("delete from pgq.tick where tick_id = any(%s)", [[*ticks]])
-    cli.ok("consumer", "rewind", queue, "copier", "--target-dsn", target_dsn)
+    sides.move(sides.newest_tick())
+    sides.conn.execute("delete from pgq.tick where tick_id = any(%s)", [[*ticks]])
+    cli.ok("consumer", "rewind", sides.queue, "copier", "--target-dsn", sides.target_dsn)
     for _ in range(2):
         half_done.run(until_empty=True)
-        come_again(conn, tick)
-    assert counts(target) == dict.fromkeys("Dabce", 1)
+        come_again(sides.conn, tick)
+    assert sides.counts() == dict.fromkeys("Dabce", 1)
 
 
 def test_retries_are_not_passed_over_by_a_process_that_survives_the_loss_of_the_source(
-    dsn: str,
-    target_dsn: str,
-    queue: str,
-    conn: Connection,
-    connect: Connect,
-    target: Connection,
-    send: Send,
-    tick: Tick,
-    background: Background,
+    sides: Sides, connect: Connect, send: Send, tick: Tick, background: Background
 ) -> None:
     """The consumer lost its connection between the two commits, and was moved meanwhile."""
 
     class Loses(PutsBack):
+        poll_interval = 0.05
+
         def process_batch(self, source: pgqpy.Connection, batch: Batch) -> None:
             RemoteConsumer.process_batch(self, source, batch)
             if batch.retries and not self.died:
                 self.died = True
-                end = ops.value(conn, "select next_tick from pgq.get_consumer_info()")
+                end = sides.at("next_tick")
                 pid = source.info.backend_pid
                 ops.value(connect(), "select pg_terminate_backend(%s, 60000)", pid)
-                conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, end])
+                sides.move(end)
 
-    consumer = Loses(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.poll_interval = 0.05
-    consumer.register()
-    send("aB")
-    thread = background(consumer)
-    eventually(conn, "select exists (select from pgq.retry_queue)")
-    come_again(conn, tick)
-    eventually(target, "select exists (select from seen where data = 'B')")
+    thread = background(sides.made(Loses, "aB"))
+    eventually(sides.conn, "select exists (select from pgq.retry_queue)")
+    come_again(sides.conn, tick)
+    eventually(sides.target, "select exists (select from seen where data = 'B')")
     assert thread.is_alive()
-    assert counts(target) == {"a": 1, "B": 1}
+    assert sides.counts() == {"a": 1, "B": 1}
 
 
 def test_an_idle_queues_heartbeats_do_not_separate_source_and_target(
-    copier: Copier, queue: str, conn: Connection, send: Send, target: Connection
+    sides: Sides, copier: Copier, send: Send
 ) -> None:
     for period in ("ticker_max_lag", "ticker_idle_period"):
-        conn.execute("select pgq.set_queue_config(%s, %s, '0')", [queue, period])
+        sides.conn.execute("select pgq.set_queue_config(%s, %s, '0')", [sides.queue, period])
     for data in "ab":
         send(data)
         for _ in range(3):
-            assert ops.value(conn, "select pgq.ticker(%s)", queue)
+            assert ops.value(sides.conn, "select pgq.ticker(%s)", sides.queue)
             copier.run(until_empty=True)
-    assert counts(target) == {"a": 1, "b": 1}
+    assert sides.counts() == {"a": 1, "b": 1}
 
 
 def test_a_consumer_that_was_registered_by_hand_starts_where_it_stands(
-    dsn: str, target_dsn: str, queue: str, conn: Connection, target: Connection, send: Send
+    dsn: str, sides: Sides, send: Send
 ) -> None:
-    ops.register(conn, queue, "copier")
+    ops.register(sides.conn, sides.queue, "copier")
     send("ab")
-    consumer = Copier(dsn, target_dsn=target_dsn, queue=queue)
+    consumer = Copier(dsn, target_dsn=sides.target_dsn, queue=sides.queue)
     assert consumer.run_once()
-    assert counts(target) == {"a": 1, "b": 1}
+    assert sides.counts() == {"a": 1, "b": 1}
 
 
 def test_a_second_process_of_the_same_name_applies_nothing_twice(
-    dsn: str, target_dsn: str, queue: str, copier: Copier, target: Connection, send: Send
+    sides: Sides, copier: Copier
 ) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
@@ -423,211 +411,165 @@ def test_a_second_process_of_the_same_name_applies_nothing_twice(
             inside.set()
             assert go_on.wait(PATIENCE)
 
-    slow = Slow(dsn, target_dsn=target_dsn, queue=queue)
-    send("ab")
-    failures: list[Exception] = []
+    failures: list[type[Exception]] = []
 
     def run(consumer: Copier) -> None:
         try:
             consumer.run_once()
         except pgqpy.PgqError as error:
-            failures.append(error)
+            failures.append(type(error))
 
-    first = threading.Thread(target=run, args=[slow])
+    first = threading.Thread(target=run, args=[sides.made(Slow, "ab")])
     first.start()
     assert inside.wait(PATIENCE)
     second = threading.Thread(target=run, args=[copier])
     second.start()
     waiting = "select count(*) from pg_locks where not granted and locktype = 'advisory'"
-    while not ops.value(target, waiting):
+    while not ops.value(sides.target, waiting):
         assert second.is_alive()
     go_on.set()
     first.join(PATIENCE)
     second.join(PATIENCE)
-    assert counts(target) == {"a": 1, "b": 1}
+    assert sides.counts() == {"a": 1, "b": 1}
     # The second one finds the batch finished.
-    assert [type(error) for error in failures] in ([], [errors.BatchNotFound])
+    assert failures in ([], [errors.BatchNotFound])
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["older", "nothing in it"])
 def test_a_target_restored_from_an_older_backup_is_noticed_and_caught_up(
-    copier: Copier,
-    known: bool,
-    queue: str,
-    conn: Connection,
-    target: Connection,
-    send: Send,
+    sides: Sides, copier: Copier, known: bool, send: Send
 ) -> None:
     send("a")
     copier.run(until_empty=True)
-    backup = target.execute("select * from pgq_ext.progress").fetchall()
-    before = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
+    backup = sides.progress()
+    before = sides.at()
     send("b")
     copier.run(until_empty=True)
 
-    # The backup, as far as it matters.
-    target.execute("delete from seen where data = 'b'")
-    target.execute("truncate pgq_ext.progress_0, pgq_ext.progress_1")
-    if known:
-        target.execute(
-            "insert into pgq_ext.progress_0 select (%s::pgq_ext.progress_0).*", [backup[0][2:]]
-        )
+    sides.restore_target(backup if known else None, "b")
     send("c")
     with pytest.raises(errors.TargetBehind) as refused:
         copier.run(until_empty=True)
-    now = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
     if known:
-        assert f"begins behind tick {now}" in str(refused.value)
+        assert f"begins behind tick {sides.at()}" in str(refused.value)
         assert f"only as far as tick {before}" in str(refused.value)
-    assert counts(target) == {"a": 1}
+    assert sides.counts() == {"a": 1}
 
     # As the hint says.
-    assert f"pgq.register_consumer_at('{queue}', 'copier', " in str(refused.value)
-    conn.execute("select pgq.register_consumer_at(%s, 'copier', %s)", [queue, before])
+    assert f"pgq.register_consumer_at('{sides.queue}', 'copier', " in str(refused.value)
+    sides.move(before)
     if not known:
-        target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [queue, before])
+        sides.move_target(before)
     copier.run(until_empty=True)
-    assert counts(target) == {"a": 1, "b": 1, "c": 1}
+    assert sides.counts() == {"a": 1, "b": 1, "c": 1}
 
 
 def test_the_source_may_have_forgotten_the_tick_where_a_restored_target_stands(
-    copier: Copier,
-    queue: str,
-    conn: Connection,
-    target: Connection,
-    dsn: str,
-    target_dsn: str,
-    cli: Cli,
+    sides: Sides, copier: Copier, cli: Cli
 ) -> None:
     """Early ticks are forgotten soon, their events are not."""
 
     def send(data: str) -> None:
-        event = Producer(queue).insert_event(conn, "t", data)
-        conn.execute(
+        event = Producer(sides.queue).insert_event(sides.conn, "t", data)
+        sides.conn.execute(
             "select pgq._make_ticks(array[1], array[true], array[%s], null, null)", [event]
         )
 
     send("a")
     copier.run(until_empty=True)
-    backup = target.execute("select * from pgq_ext.progress").fetchall()[0][2:]
-    send("b")
-    copier.run(until_empty=True)
-    send("c")
-    copier.run(until_empty=True)
+    backup = sides.progress()
+    for data in "bc":
+        send(data)
+        copier.run(until_empty=True)
     for _ in range(4):
-        ops.rotate_logs(conn)
-    ticks = {tick for (tick,) in conn.execute("select tick_id from pgq.tick").fetchall()}
-    assert backup[2] not in ticks
+        ops.rotate_logs(sides.conn)
+    assert (backup[2],) not in sides.conn.execute("select tick_id from pgq.tick").fetchall()
 
-    target.execute("delete from seen where data <> 'a'")
-    target.execute("truncate pgq_ext.progress_0, pgq_ext.progress_1")
-    target.execute("insert into pgq_ext.progress_0 select (%s::pgq_ext.progress_0).*", [backup])
+    sides.restore_target(backup, "b", "c")
     send("d")
     with pytest.raises(errors.TargetBehind, match="pgqpy consumer rewind test_queue copier"):
         copier.run(until_empty=True)
-    said = cli.ok("consumer", "rewind", queue, "copier", "--target-dsn", target_dsn)
+    said = cli.ok("consumer", "rewind", sides.queue, "copier", "--target-dsn", sides.target_dsn)
     assert f"to {backup[2]}, where its target stands" in said
     copier.run(until_empty=True)
-    assert counts(target) == dict.fromkeys("abcd", 1)
+    assert sides.counts() == dict.fromkeys("abcd", 1)
 
 
-def test_events_can_be_left_out_on_purpose(
-    copier: Copier, queue: str, conn: Connection, target: Connection, send: Send, tick: Tick
-) -> None:
+def test_events_can_be_left_out_on_purpose(sides: Sides, copier: Copier, send: Send) -> None:
     send("a")
-    Admin(conn).register_consumer_at(queue, "copier", ops.tick(conn, queue))
+    sides.move(ops.tick(sides.conn, sides.queue))
     send("b")
     with pytest.raises(errors.TargetBehind) as refused:
         copier.run(until_empty=True)
-    now = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
-    assert f"select pgq_ext.set_last_tick('copier', '{queue}', {now})" in str(refused.value)
-    target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [queue, now])
+    now = sides.at()
+    advice = f"select pgq_ext.set_last_tick('copier', '{sides.queue}', {now})"
+    assert advice in str(refused.value)
+    sides.target.execute(advice.encode())
     copier.run(until_empty=True)
-    assert counts(target) == {"b": 1}
+    assert sides.counts() == {"b": 1}
 
 
-def test_a_target_that_is_ahead_is_noticed(
-    copier: Copier, queue: str, conn: Connection, target: Connection, send: Send
-) -> None:
+def test_a_target_that_is_ahead_is_noticed(sides: Sides, copier: Copier, send: Send) -> None:
     """The source was restored, or, as here, the consumer moved back."""
-    start = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
-    send("a")
-    copier.run(until_empty=True)
-    send("b")
-    copier.run(until_empty=True)
-    Admin(conn).register_consumer_at(queue, "copier", start)
+    start = sides.at()
+    for data in "ab":
+        send(data)
+        copier.run(until_empty=True)
+    sides.move(start)
     copier.batch_size = 1
     with pytest.raises(errors.TargetAhead) as refused:
-        copier.run(until_empty=True)
-    assert counts(target) == {"a": 1, "b": 1}
+        copier.run()
+    assert sides.counts() == {"a": 1, "b": 1}
     assert "HINT" in str(refused.value)
     # Apply it once more, on purpose.
-    target.execute("select pgq_ext.set_last_tick('copier', %s, %s)", [queue, start])
+    sides.move_target(start)
     copier.run(until_empty=True)
-    assert counts(target) == {"a": 2, "b": 2}
+    assert sides.counts() == {"a": 2, "b": 2}
 
 
-@pytest.mark.parametrize("kind", [RemoteConsumer, SerialConsumer])
-@pytest.mark.parametrize("batches", ["one", "many in one"])
+@pytest.mark.parametrize(
+    ("kind", "batches"), [(Copier, "many in one"), (SerialCopier, "one")], ids=["remote", "serial"]
+)
 def test_a_consumer_that_was_moved_back_to_the_start_is_noticed_although_the_tick_ends_the_same(
-    kind: type[RemoteConsumer],
-    batches: str,
-    dsn: str,
-    target_dsn: str,
-    queue: str,
-    target: Connection,
-    send: Send,
-    cli: Cli,
+    kind: type[RemoteConsumer], batches: str, sides: Sides, send: Send, cli: Cli
 ) -> None:
-    class Copy(kind):  # type: ignore[misc, valid-type]
-        consumer = "copier"
-        process_remote_event = Copier.process_remote_event
-
     if batches == "many in one":
         # Before the registration: what the target has never had.
         send("0")
-    consumer = Copy(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
+    consumer = sides.made(kind)
     for data in "a" if batches == "one" else "ab":
         send(data)
         consumer.run(until_empty=True)
-    before = counts(target)
-    cli.ok("consumer", "seek", queue, "copier", "--start")
+    before = sides.counts()
+    cli.ok("consumer", "seek", sides.queue, "copier", "--start")
     for _ in range(2):
         with pytest.raises(errors.TargetAhead, match="pgqpy consumer rewind"):
             consumer.run(until_empty=True)
-    assert counts(target) == before
+    assert sides.counts() == before
     # Both ways that the error names.
-    cli.ok("consumer", "rewind", queue, "copier", "--target-dsn", target_dsn)
+    cli.ok("consumer", "rewind", sides.queue, "copier", "--target-dsn", sides.target_dsn)
     send("c")
     consumer.run(until_empty=True)
-    assert counts(target) == before | {"c": 1}
-    cli.ok("consumer", "seek", queue, "copier", "--start")
+    assert sides.counts() == before | {"c": 1}
+    cli.ok("consumer", "seek", sides.queue, "copier", "--start")
     with pytest.raises(errors.TargetAhead) as refused:
         consumer.run(until_empty=True)
     advice = re.search(r"select pgq_ext.set_last_tick\([^)]*\)", str(refused.value))
     assert advice is not None
-    target.execute(advice[0])
+    sides.target.execute(advice[0].encode())
     consumer.run(until_empty=True)
     again = {"0": 1} if batches == "many in one" else {}
-    assert counts(target) == again | dict.fromkeys(before, 2) | {"c": 2}
+    assert sides.counts() == again | dict.fromkeys(before, 2) | {"c": 2}
 
 
 def test_a_batch_is_done_only_if_all_that_is_known_of_it_is_the_same(target: Connection) -> None:
     def begin(*batch: int) -> bool:
         number, prev, tick = batch
-        return bool(
-            ops.value(
-                target,
-                "select done from pgq_ext.begin_batch("
-                "'c', 'q', %s, %s, to_timestamp(%s), %s, to_timestamp(%s))",
-                number,
-                prev,
-                prev,
-                tick,
-                tick,
-            )
+        query = (
+            "select done from pgq_ext.begin_batch("
+            "'c', 'q', %s, %s, to_timestamp(%s), %s, to_timestamp(%s))"
         )
+        return bool(ops.value(target, query, number, prev, prev, tick, tick))
 
     target.execute("select pgq_ext.start_batches('c', 'q', 5, to_timestamp(5), true)")
     target.execute("select pgq_ext.end_batch('c', 'q', 70, 9, to_timestamp(9), null)")
@@ -639,105 +581,69 @@ def test_a_batch_is_done_only_if_all_that_is_known_of_it_is_the_same(target: Con
 
 
 def test_ticks_of_another_history_are_not_taken_for_the_same(
-    copier: Copier, conn: Connection, target: Connection, send: Send
+    sides: Sides, copier: Copier, send: Send
 ) -> None:
     """A source that was restored gives out the same ids again, at other times."""
     send("a")
     copier.run(until_empty=True)
-    target.execute("update pgq_ext.progress_0 set prg_tick_time = prg_tick_time - interval '1 min'")
+    sides.target.execute(
+        "update pgq_ext.progress_0 set prg_tick_time = prg_tick_time - interval '1 min'"
+    )
     send("b")
     with pytest.raises(errors.TargetAhead):
         copier.run(until_empty=True)
-    assert counts(target) == {"a": 1}
+    assert sides.counts() == {"a": 1}
 
 
-@pytest.mark.parametrize("kind", [RemoteConsumer, SerialConsumer])
-@pytest.mark.parametrize("ticks", ["as many", "more", "fewer"])
+@pytest.mark.parametrize(
+    ("kind", "ticks"), [(Copier, "as many"), (SerialCopier, "more"), (Copier, "fewer")]
+)
 def test_another_databases_consumer_of_the_same_name_is_noticed_and_applies_nothing(
-    kind: type[RemoteConsumer],
-    ticks: str,
-    dsn: str,
-    target_dsn: str,
-    empty_dsn: str,
-    queue: str,
-    conn: Connection,
-    connect: Connect,
-    target: Connection,
+    kind: type[RemoteConsumer], ticks: str, sides: Sides, other_dsn: str, connect: Connect
 ) -> None:
-    other = connect(empty_dsn)
-    other.execute(schema_sql().encode())
-    other.execute("select pgq.create_queue(%s)", [queue])
+    other = connect(other_dsn)
     for _ in range(3):
         if ticks != "as many":
-            ops.tick(other if ticks == "more" else conn, queue)
-
-    class Copy(kind):  # type: ignore[misc, valid-type]
-        consumer = "copy"
-        process_remote_event = Copier.process_remote_event
-
-    first = Copy(dsn, target_dsn=target_dsn, queue=queue)
-    second = Copy(empty_dsn, target_dsn=target_dsn, queue=queue)
-    first.run(until_empty=True)
+            ops.tick(other if ticks == "more" else sides.conn, sides.queue)
+    first = sides.made(kind)
+    second = kind(other_dsn, target_dsn=sides.target_dsn, queue=sides.queue)
     second.register()
-    for source, data in ((other, "theirs"), (conn, "ours")):
-        ops.insert(source, queue, data)
-        ops.tick(source, queue)
+    for source, data in ((other, "theirs"), (sides.conn, "ours")):
+        ops.insert(source, sides.queue, data)
+        ops.tick(source, sides.queue)
     # Before the first has done anything, and after.
     for _ in range(2):
         with pytest.raises(errors.LostPosition, match="another database's queue of this name"):
             second.run(until_empty=True)
         first.run(until_empty=True)
-    assert counts(target) == {"ours": 1}
+    assert sides.counts() == {"ours": 1}
 
 
-def test_run_ends_with_an_error_that_waiting_does_not_mend(
-    copier: Copier, queue: str, conn: Connection, target: Connection, send: Send
-) -> None:
-    target.execute("select pgq_ext.set_last_tick('copier', %s, 1000000)", [queue])
-    send("a")
-    with pytest.raises(errors.TargetAhead):
-        copier.run()
-
-
-def test_unregistering_makes_the_target_forget(
-    copier: Copier, target: Connection, send: Send
-) -> None:
+def test_unregistering_makes_the_target_forget(sides: Sides, copier: Copier, send: Send) -> None:
     send("a")
     copier.run(until_empty=True)
     assert copier.unregister()
-    assert ops.value(target, "select count(*) from pgq_ext.progress") == 0
-    send("b")
-    copier.run(until_empty=True)
-    send("c")
-    copier.run(until_empty=True)
-    assert counts(target) == {"a": 1, "c": 1}
+    assert ops.value(sides.target, "select count(*) from pgq_ext.progress") == 0
+    for data in "bc":
+        send(data)
+        copier.run(until_empty=True)
+    assert sides.counts() == {"a": 1, "c": 1}
 
 
-def test_a_target_without_the_schema_is_told_how_to_get_it(
+def test_what_cannot_work_is_told_before_anything_happens(
     dsn: str, empty_dsn: str, queue: str
 ) -> None:
-    consumer = Copier(dsn, target_dsn=empty_dsn, queue=queue)
-    with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
-        consumer.run()
-
-
-def test_a_class_must_say_what_to_do(dsn: str, target_dsn: str, queue: str) -> None:
     class Nothing(RemoteConsumer):
         consumer = "nothing"
 
+    with pytest.raises(errors.SchemaMissing, match="pgqpy migrate"):
+        Copier(dsn, target_dsn=empty_dsn, queue=queue).run()
     with pytest.raises(TypeError, match="process_remote_batch or process_remote_event"):
-        Nothing(dsn, target_dsn=target_dsn, queue=queue).run()
+        Nothing(dsn, target_dsn=empty_dsn, queue=queue).run()
 
 
 def test_the_loss_of_either_database_is_survived(
-    copier: Copier,
-    dsn: str,
-    target_dsn: str,
-    connect: Connect,
-    conn: Connection,
-    target: Connection,
-    send: Send,
-    background: Background,
+    sides: Sides, copier: Copier, send: Send, background: Background
 ) -> None:
     kill = (
         "select count(pg_terminate_backend(pid)) from pg_stat_activity"
@@ -745,38 +651,22 @@ def test_the_loss_of_either_database_is_survived(
     )
 
     def wait_for(data: str) -> None:
-        while data not in counts(target):
+        while data not in sides.counts():
             assert thread.is_alive()
 
     copier.poll_interval = 0.05
     thread = background(copier)
-    for data, there in [("a", target), ("b", conn), ("c", target), ("d", conn)]:
+    for data in "abcd":
         send(data)
         wait_for(data)
-        while not ops.value(there, kill):
+        while not ops.value(sides.target if data in "ac" else sides.conn, kill):
             assert thread.is_alive()
     send("e")
     wait_for("e")
-    assert counts(target) == dict.fromkeys("abcde", 1)
+    assert sides.counts() == dict.fromkeys("abcde", 1)
 
 
-def test_a_handler_cannot_end_the_targets_transaction(
-    dsn: str, target_dsn: str, queue: str, send: Send
-) -> None:
-    class Commits(Copier):
-        def process_remote_event(self, target: pgqpy.Connection, event: Event) -> None:
-            target.commit()
-
-    consumer = Commits(dsn, target_dsn=target_dsn, queue=queue)
-    consumer.run(until_empty=True)
-    send("a")
-    with pytest.raises(psycopg.ProgrammingError, match="commit"):
-        consumer.run_once()
-
-
-def test_the_asyncio_twin_does_the_same(
-    dsn: str, target_dsn: str, queue: str, target: Connection, send: Send
-) -> None:
+def test_the_asyncio_twin_does_the_same(dsn: str, sides: Sides, send: Send) -> None:
     class Async(AsyncRemoteConsumer):
         consumer = "copier"
 
@@ -787,23 +677,23 @@ def test_the_asyncio_twin_does_the_same(
                 await target.execute("insert into seen values (%s, 1)", [event.data])
 
     async def run() -> None:
-        consumer = Async(dsn, target_dsn=target_dsn, queue=queue)
-        await consumer.run(until_empty=True)
+        consumer = Async(dsn, target_dsn=sides.target_dsn, queue=sides.queue)
+        await consumer.register()
         await asyncio.to_thread(send, "ab")
         await consumer.run(until_empty=True)
         await consumer.run(until_empty=True)
 
     asyncio.run(run())
-    assert counts(target) == {"a": 1, "b": 1}
+    assert sides.counts() == {"a": 1, "b": 1}
 
 
 @pytest.mark.reference
 def test_a_queue_of_pgq_itself_can_be_the_source(
-    pgq_reference_dsn: str, target_dsn: str, target: Connection, connect: Connect
+    pgq_reference_dsn: str, sides: Sides, connect: Connect
 ) -> None:
     source = connect(pgq_reference_dsn)
     source.execute("select pgq.create_queue('theirs')")
-    consumer = DiesBetween(pgq_reference_dsn, target_dsn=target_dsn, queue="theirs")
+    consumer = DiesBetween(pgq_reference_dsn, target_dsn=sides.target_dsn, queue="theirs")
     consumer.batch_size = None
     consumer.run(until_empty=True)
     for data in "ab":
@@ -813,7 +703,7 @@ def test_a_queue_of_pgq_itself_can_be_the_source(
     with pytest.raises(Crash):
         consumer.run_once()
     consumer.run(until_empty=True)
-    assert counts(target) == {"a": 1, "b": 1}
+    assert sides.counts() == {"a": 1, "b": 1}
 
 
 def test_a_tick_that_came_while_the_batch_was_opened_is_known_with_its_snapshot(
