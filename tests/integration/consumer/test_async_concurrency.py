@@ -19,10 +19,9 @@ from pgqpy import (
     Consumer,
     Event,
     FixedDelay,
-    Producer,
     RetryPolicy,
 )
-from tests.fixtures.fix_client import PATIENCE, Tick
+from tests.fixtures.fix_client import PATIENCE, Send
 from tests.fixtures.fix_db import Connection
 
 
@@ -34,6 +33,7 @@ class Several(AsyncConsumer):
     retry_policy: RetryPolicy | None = FixedDelay(0, attempts=1)
     listen = False
     backoff_first = 0.01
+    around = False
 
     def __init__(self, dsn: str, queue: str) -> None:
         super().__init__(dsn, queue=queue)
@@ -41,6 +41,13 @@ class Several(AsyncConsumer):
         self.running = 0
         self.most_running = 0
         self.stats: list[BatchStats] = []
+
+    async def process_batch(self, conn: pgqpy.AsyncConnection, batch: AsyncBatch) -> None:
+        if self.around:
+            await write(conn, "begin")
+        await super().process_batch(conn, batch)
+        if self.around:
+            await write(conn, "end")
 
     async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
         assert event.data is not None
@@ -72,11 +79,6 @@ def seen(conn: Connection, queue: str) -> None:
     Admin(conn).register_consumer(queue, "several")
 
 
-def insert(conn: Connection, queue: str, tick: Tick, *data: str) -> None:
-    Producer(queue).insert_events(conn, [("t", each) for each in data])
-    tick()
-
-
 def written(conn: Connection) -> list[str]:
     return sorted(data for (data,) in conn.execute("select data from seen"))
 
@@ -94,7 +96,7 @@ def run(consumer: AsyncConsumer) -> None:
 
 
 def test_as_many_events_as_are_allowed_are_under_way_and_no_more(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     class Meeting(Several):
         async def work(self, conn: pgqpy.AsyncConnection, data: str) -> None:
@@ -103,7 +105,7 @@ def test_as_many_events_as_are_allowed_are_under_way_and_no_more(
 
     barrier = asyncio.Barrier(5)
     data = [f"{n:03}" for n in range(500)]
-    insert(conn, queue, tick, *data)
+    send(data)
     consumer = Meeting(dsn, queue)
     run(consumer)
     assert consumer.most_running == 5
@@ -112,39 +114,36 @@ def test_as_many_events_as_are_allowed_are_under_way_and_no_more(
     assert [stats.events for stats in consumer.stats] == [500]
 
 
+class Late(Several):
+    """Bad events have written nothing when they fail."""
+
+    async def work(self, conn: pgqpy.AsyncConnection, data: str) -> None:
+        await asyncio.sleep(0)
+        if data.startswith("bad"):
+            raise ValueError(data)
+        await write(conn, data)
+
+
+@pytest.mark.parametrize("kind", [Several, Late])
 def test_bad_events_are_dead_letters_and_the_others_take_effect_once(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send, kind: type[Several]
 ) -> None:
     data = [f"{'bad' if n % 7 == 3 else 'good'} {n:03}" for n in range(200)]
-    insert(conn, queue, tick, *data)
-    consumer = Several(dsn, queue)
+    send(data)
+    consumer = kind(dsn, queue)
+    consumer.around = kind is Several
     run(consumer)
-    assert written(conn) == [each for each in sorted(data) if each.startswith("good")]
+    around = {"begin", "end"} if consumer.around else set()
+    assert written(conn) == sorted({each for each in data if each.startswith("good")} | around)
     assert dead(conn) == [each for each in sorted(data) if each.startswith("bad")]
     assert consumer.most_running == 5
     assert len(consumer.calls) <= 2 * len(data)
-
-
-def test_bad_events_that_have_written_nothing_make_no_event_run_twice(
-    dsn: str, conn: Connection, queue: str, tick: Tick
-) -> None:
-    class Late(Several):
-        async def work(self, conn: pgqpy.AsyncConnection, data: str) -> None:
-            await asyncio.sleep(0)
-            if data.startswith("bad"):
-                raise ValueError(data)
-            await write(conn, data)
-
-    data = [f"{'bad' if n % 7 == 3 else 'good'} {n:03}" for n in range(200)]
-    insert(conn, queue, tick, *data)
-    consumer = Late(dsn, queue)
-    run(consumer)
-    assert consumer.calls == data
-    assert written(conn) == [each for each in sorted(data) if each.startswith("good")]
+    if kind is Late:
+        assert consumer.calls == data, "an event ran twice"
 
 
 def test_savepoints_of_events_at_once_do_not_get_into_each_other(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     """A handler rolls back its own writes, whatever others have written meanwhile."""
 
@@ -161,13 +160,13 @@ def test_savepoints_of_events_at_once_do_not_get_into_each_other(
                 await asyncio.gather(write(conn, f"{data} one"), write(conn, f"{data} two"))
 
     data = [f"{n:02}" for n in range(50)]
-    insert(conn, queue, tick, *data)
+    send(data)
     run(Saving(dsn, queue))
     assert written(conn) == sorted(f"{d} {what}" for d in data for what in ("before", "one", "two"))
 
 
-def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+def test_an_ignored_failed_statement_or_a_cancellation_from_within_is_the_events_fault(
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     class Careless(Several):
         async def work(self, conn: pgqpy.AsyncConnection, data: str) -> None:
@@ -175,16 +174,18 @@ def test_a_failed_statement_that_was_ignored_is_the_fault_of_its_event(
             if data.startswith("bad"):
                 with suppress(psycopg.Error):
                     await conn.execute("select 1 / 0")
+            if data == "cancelled":
+                raise asyncio.CancelledError
 
-    data = [*(f"{n:02}" for n in range(20)), "bad", *(f"{n:02}" for n in range(20, 40))]
-    insert(conn, queue, tick, *data)
+    good = [f"{n:02}" for n in range(40)]
+    send([*good[:20], "bad", *good[20:30], "cancelled", *good[30:]])
     run(Careless(dsn, queue))
-    assert dead(conn) == ["bad"]
-    assert written(conn) == sorted(set(data) - {"bad"})
+    assert dead(conn) == ["bad", "cancelled"]
+    assert written(conn) == good
 
 
 def test_a_failed_or_cancelled_handler_leaves_no_event_running_and_nothing_written(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     class Strict(Several):
         retry_policy = None
@@ -202,7 +203,7 @@ def test_a_failed_or_cancelled_handler_leaves_no_event_running_and_nothing_writt
                     self.cancelled += 1
                     raise
 
-    insert(conn, queue, tick, "a", "b", "c", "bad", "d")
+    send(["a", "b", "c", "bad", "d"])
     consumer = Strict(dsn, queue)
     waiting = asyncio.Event()
 
@@ -223,23 +224,8 @@ def test_a_failed_or_cancelled_handler_leaves_no_event_running_and_nothing_writt
     assert dead(conn) == []
 
 
-def test_an_event_that_is_cancelled_from_within_has_failed_and_is_not_lost(
-    dsn: str, conn: Connection, queue: str, tick: Tick
-) -> None:
-    class Cancelled(Several):
-        async def work(self, conn: pgqpy.AsyncConnection, data: str) -> None:
-            if data == "bad":
-                raise asyncio.CancelledError
-            await write(conn, data)
-
-    insert(conn, queue, tick, "a", "bad", "b")
-    run(Cancelled(dsn, queue))
-    assert written(conn) == ["a", "b"]
-    assert dead(conn) == ["bad"]
-
-
 def test_stop_lets_the_batch_end_and_cancelling_rolls_it_back(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     async def main() -> None:
         entered = asyncio.Event()
@@ -268,13 +254,13 @@ def test_stop_lets_the_batch_end_and_cancelling_rolls_it_back(
         await task
 
     data = [f"{n:02}" for n in range(20)]
-    insert(conn, queue, tick, *data)
+    send(data)
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
     assert written(conn) == data
 
 
 def test_a_slow_event_does_not_make_the_others_wait_nor_pile_up(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     size, count = 10_000, 3_000
 
@@ -295,29 +281,14 @@ def test_a_slow_event_does_not_make_the_others_wait_nor_pile_up(
         most = 0
 
     last = asyncio.Event()
-    Producer(queue).insert_events(conn, (("t", "x" * size) for _ in range(count)))
-    tick()
+    send("x" * size for _ in range(count))
     consumer = Slow(dsn, queue)
     run(consumer)
     assert 0 < consumer.most < size * count / 5
 
 
-def test_what_is_written_around_the_events_is_in_the_transaction(
-    dsn: str, conn: Connection, queue: str, tick: Tick
-) -> None:
-    class Around(Several):
-        async def process_batch(self, conn: pgqpy.AsyncConnection, batch: AsyncBatch) -> None:
-            await write(conn, "begin")
-            await super().process_batch(conn, batch)
-            await write(conn, "end")
-
-    insert(conn, queue, tick, "a", "bad", "b")
-    run(Around(dsn, queue))
-    assert written(conn) == ["a", "b", "begin", "end"]
-
-
 def test_retries_work_as_with_one_event_after_the_other(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     class Later(Several):
         async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
@@ -329,13 +300,13 @@ def test_retries_work_as_with_one_event_after_the_other(
             return timedelta(0)
 
     data = [f"{n:02}" for n in range(20)]
-    insert(conn, queue, tick, *data)
+    send(data)
     consumer = Later(dsn, queue)
     run(consumer)
     assert written(conn) == []
     while Admin(conn).maint_retry_events():
         pass
-    tick()
+    send([])
     run(consumer)
     assert written(conn) == data
 

@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 import pgqpy
-from pgqpy import AsyncTrackedConsumer, Batch, Event, Producer, SerialConsumer, TrackedConsumer
+from pgqpy import (
+    Admin,
+    AsyncTrackedConsumer,
+    Batch,
+    Event,
+    Producer,
+    SerialConsumer,
+    TrackedConsumer,
+)
 from pgqpy.embedded import Server
 from pgqpy.errors import SchemaMissing, TargetAhead
 from pgqpy.retry import FixedDelay
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
-from tests.fixtures.fix_client import Tick
+from tests.fixtures.fix_client import Make, Send, Tick
 from tests.fixtures.fix_db import Connect, Connection, create_database, drop_database
 
-Send = Callable[[str], None]
-
-
-@pytest.fixture
-def send(conn: Connection, queue: str, tick: Tick) -> Send:
-    """``send("abc")``: three events in a batch."""
-
-    def send_now(datas: str) -> None:
-        for data in datas:
-            Producer(queue).insert_event(conn, "t", data)
-        tick()
-
-    return send_now
+Tracked = TypeVar("Tracked", bound=TrackedConsumer)
 
 
 class Crash(BaseException):
@@ -58,19 +53,29 @@ class Mailer(TrackedConsumer):
             raise Crash
 
 
+def started(make: Make, kind: type[Tracked], **options: Any) -> Tracked:
+    """A consumer whose position the target knows."""
+    consumer = make(kind, **options)
+    consumer.run(until_empty=True)
+    return consumer
+
+
 @pytest.fixture(params=["same database", "another"])
-def options(request: pytest.FixtureRequest, queue: str) -> dict[str, str]:
-    if request.param == "another":
-        return {"queue": queue, "target_dsn": request.getfixturevalue("target_dsn")}
-    return {"queue": queue}
+def options(request: pytest.FixtureRequest) -> dict[str, str]:
+    another = request.param == "another"
+    return {"target_dsn": request.getfixturevalue("target_dsn")} if another else {}
+
+
+def position(conn: Connection) -> int:
+    number: int = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
+    return number
 
 
 @pytest.mark.smoke
 def test_events_that_are_done_are_not_done_again_after_a_crash(
-    dsn: str, options: dict[str, str], send: Send
+    make: Make, options: dict[str, str], send: Send
 ) -> None:
-    mailer = Mailer(dsn, "c", **options)
-    mailer.run(until_empty=True)
+    mailer = started(make, Mailer, dies_after="c", **options)
     send("abcd")
     with pytest.raises(Crash):
         mailer.run_once()
@@ -83,7 +88,7 @@ def test_events_that_are_done_are_not_done_again_after_a_crash(
 
 
 def test_an_event_that_fails_holds_up_no_other_and_is_not_done(
-    dsn: str, queue: str, conn: Connection, tick: Tick, send: Send
+    make: Make, conn: Connection, tick: Tick, send: Send
 ) -> None:
     class Fails(Mailer):
         retry_policy = FixedDelay(0)
@@ -93,8 +98,7 @@ def test_an_event_that_fails_holds_up_no_other_and_is_not_done(
             if event.data == "b" and event.retry_count < 2:
                 raise ValueError("not now")
 
-    mailer = Fails(dsn, queue=queue)
-    mailer.run(until_empty=True)
+    mailer = started(make, Fails)
     send("abc")
     for _ in range(3):
         mailer.run(until_empty=True)
@@ -104,7 +108,7 @@ def test_an_event_that_fails_holds_up_no_other_and_is_not_done(
 
 
 def test_an_event_that_was_put_back_before_a_crash_is_not_lost(
-    dsn: str, queue: str, conn: Connection, tick: Tick, send: Send
+    make: Make, conn: Connection, tick: Tick, send: Send
 ) -> None:
     """The retry of an event becomes known when the batch is finished, and not before."""
 
@@ -115,8 +119,7 @@ def test_an_event_that_was_put_back_before_a_crash_is_not_lost(
                 return
             super().process_tracked_event(target, event)
 
-    mailer = PutsBack(dsn, "b", queue=queue)
-    mailer.run(until_empty=True)
+    mailer = started(make, PutsBack, dies_after="b")
     send("abc")
     with pytest.raises(Crash):
         mailer.run_once()
@@ -128,35 +131,31 @@ def test_an_event_that_was_put_back_before_a_crash_is_not_lost(
 
 
 def test_both_an_event_and_its_retry_are_processed_if_one_batch_has_them(
-    dsn: str, queue: str, conn: Connection, tick: Tick, send: Send
+    make: Make, queue: str, conn: Connection, tick: Tick, send: Send
 ) -> None:
     """A consumer that was moved back has such batches. Both have the same id."""
-    mailer = Mailer(dsn, queue=queue)
-    mailer.run(until_empty=True)
-    start = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
+    mailer = started(make, Mailer)
+    start = position(conn)
     send("a")
     batch = ops.next_batch(conn, queue, "mailer")
     ops.value(conn, "select pgq.event_retry(%s, 1, 0)", batch)
     ops.finish(conn, batch)
     ops.value(conn, "select pgq.maint_retry_events()")
     tick()
-    conn.execute("select pgq.register_consumer_at(%s, 'mailer', %s)", [queue, start])
+    Admin(conn).register_consumer_at(queue, "mailer", start)
     mailer.batch_size = 1_000_000
     assert mailer.run_once()
     assert mailer.sent == ["a", "a"]
 
 
-def test_stop_ends_after_the_event_at_hand_and_the_rest_comes_later(
-    dsn: str, queue: str, send: Send
-) -> None:
+def test_stop_ends_after_the_event_at_hand_and_the_rest_comes_later(make: Make, send: Send) -> None:
     class Stops(Mailer):
         def process_tracked_event(self, target: pgqpy.Connection, event: Event) -> None:
             super().process_tracked_event(target, event)
             if event.data == "b":
                 self.stop()
 
-    mailer = Stops(dsn, queue=queue)
-    mailer.run(until_empty=True)
+    mailer = started(make, Stops)
     send("abcd")
     mailer.run()
     assert mailer.sent == ["a", "b"]
@@ -165,7 +164,7 @@ def test_stop_ends_after_the_event_at_hand_and_the_rest_comes_later(
 
 
 def test_what_is_written_in_the_target_commits_with_the_event(
-    dsn: str, target_dsn: str, target: Connection, queue: str, send: Send
+    make: Make, target_dsn: str, target: Connection, send: Send
 ) -> None:
     target.execute("create table note (data text)")
 
@@ -174,8 +173,7 @@ def test_what_is_written_in_the_target_commits_with_the_event(
             target.execute("insert into note values (%s)", [event.data])
             super().process_tracked_event(target, event)
 
-    mailer = Notes(dsn, "b", queue=queue, target_dsn=target_dsn)
-    mailer.run(until_empty=True)
+    mailer = started(make, Notes, dies_after="b", target_dsn=target_dsn)
     send("abc")
     with pytest.raises(Crash):
         mailer.run_once()
@@ -185,14 +183,11 @@ def test_what_is_written_in_the_target_commits_with_the_event(
 
 
 def test_large_batches_are_streamed(
-    dsn: str, queue: str, conn: Connection, tick: Tick, monkeypatch: pytest.MonkeyPatch
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgqpy.consumer.tracked._READ_AHEAD", 10)
-    mailer = Mailer(dsn, queue=queue)
-    mailer.run(until_empty=True)
-    with conn.transaction():
-        Producer(queue).insert_events(conn, [("t", str(number)) for number in range(300)])
-    tick()
+    mailer = started(make, Mailer)
+    send(map(str, range(300)))
     mailer.run(until_empty=True)
     assert mailer.sent == [str(number) for number in range(300)]
 
@@ -217,7 +212,7 @@ def test_the_asyncio_twin_does_the_same(dsn: str, queue: str, send: Send) -> Non
 
 
 def test_a_serial_consumer_leaves_nothing_for_later(
-    dsn: str, target_dsn: str, target: Connection, queue: str, send: Send
+    make: Make, target_dsn: str, target: Connection, send: Send
 ) -> None:
     target.execute("create table note (data text)")
 
@@ -233,7 +228,7 @@ def test_a_serial_consumer_leaves_nothing_for_later(
                 if self.puts_back:
                     event.retry(60)
 
-    serial = Serial(dsn, queue=queue, target_dsn=target_dsn)
+    serial = make(Serial, target_dsn=target_dsn)
     serial.run(until_empty=True)
     send("ab")
     with pytest.raises(pgqpy.PgqError, match="keeps the order"):
@@ -271,17 +266,16 @@ def send_to(conn: Connection, queue: str, datas: str) -> None:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["finished", "killed"])
 def test_new_events_with_the_ids_of_old_ones_are_done_after_the_source_was_restored(
-    dsn: str,
+    make: Make,
     target_dsn: str,
     queue: str,
     connect: Connect,
     restore: Callable[[], str],
     killed: bool,
 ) -> None:
-    Mailer(dsn, queue=queue, target_dsn=target_dsn).run(until_empty=True)
+    mailer = started(make, Mailer, dies_after="c" if killed else "", target_dsn=target_dsn)
     restored = restore()
     send_to(connect(), queue, "abc")
-    mailer = Mailer(dsn, "c" if killed else "", queue=queue, target_dsn=target_dsn)
     if killed:
         with pytest.raises(Crash):
             mailer.run_once()
@@ -298,15 +292,14 @@ def test_new_events_with_the_ids_of_old_ones_are_done_after_the_source_was_resto
 
 
 def test_events_that_may_have_been_done_before_the_source_was_restored_are_not_done_again_unasked(
-    dsn: str,
+    make: Make,
     target_dsn: str,
     target: Connection,
     queue: str,
     connect: Connect,
     restore: Callable[[], str],
 ) -> None:
-    mailer = Mailer(dsn, queue=queue, target_dsn=target_dsn)
-    mailer.run(until_empty=True)
+    mailer = started(make, Mailer, target_dsn=target_dsn)
     send_to(connect(), queue, "a")
     restored = restore()
     mailer.run(until_empty=True)
@@ -328,44 +321,36 @@ def test_events_that_may_have_been_done_before_the_source_was_restored_are_not_d
 
 
 def test_events_that_are_done_are_known_although_the_open_batch_was_dropped(
-    dsn: str, options: dict[str, str], conn: Connection, queue: str, send: Send
+    make: Make, target_dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     """True for a larger and a smaller next batch."""
-    mailer = Mailer(dsn, "cg", **options)
+    mailer = started(make, Mailer, dies_after="cg", target_dsn=target_dsn)
     mailer.batch_size = 1_000_000
-    mailer.run(until_empty=True)
-    start = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
+    start = position(conn)
     send("abcd")
     with pytest.raises(Crash):
         mailer.run_once()
     send("ef")
     send("gh")
-    conn.execute("select pgq.register_consumer_at(%s, 'mailer', %s)", [queue, start])
+    Admin(conn).register_consumer_at(queue, "mailer", start)
     with pytest.raises(Crash):
         mailer.run_once()
     assert "".join(mailer.sent) == "abc" + "cdefg"
-    conn.execute("select pgq.register_consumer_at(%s, 'mailer', %s)", [queue, start])
+    Admin(conn).register_consumer_at(queue, "mailer", start)
     mailer.batch_size = 1
     mailer.run(until_empty=True)
     assert "".join(mailer.sent) == "abc" + "cdefg" + "gh"
 
 
 def test_a_consumer_that_was_moved_back_repeats_nothing_unasked(
-    dsn: str,
-    target_dsn: str,
-    queue: str,
-    conn: Connection,
-    send: Send,
-    cli: Cli,
+    make: Make, target_dsn: str, conn: Connection, queue: str, send: Send, cli: Cli
 ) -> None:
-    mailer = Mailer(dsn, queue=queue, target_dsn=target_dsn)
-    mailer.run(until_empty=True)
-    start = ops.value(conn, "select last_tick from pgq.get_consumer_info()")
-    send("a")
-    mailer.run(until_empty=True)
-    send("b")
-    mailer.run(until_empty=True)
-    conn.execute("select pgq.register_consumer_at(%s, 'mailer', %s)", [queue, start])
+    mailer = started(make, Mailer, target_dsn=target_dsn)
+    start = position(conn)
+    for data in "ab":
+        send(data)
+        mailer.run(until_empty=True)
+    Admin(conn).register_consumer_at(queue, "mailer", start)
     with pytest.raises(TargetAhead, match=f"pgqpy consumer rewind {queue} mailer"):
         mailer.run(until_empty=True)
     cli.ok("consumer", "rewind", queue, "mailer", "--target-dsn", target_dsn)
@@ -375,31 +360,26 @@ def test_a_consumer_that_was_moved_back_repeats_nothing_unasked(
 
 
 def test_another_databases_consumer_of_the_same_name_is_noticed(
-    dsn: str, target_dsn: str, queue: str, send: Send, empty_dsn: str, connect: Connect
+    make: Make, target_dsn: str, queue: str, send: Send, other_dsn: str, connect: Connect
 ) -> None:
-    with connect(empty_dsn) as other:
-        other.execute(schema_sql().encode())
-        other.execute("select pgq.create_queue(%s)", [queue])
-    first = Mailer(dsn, queue=queue, target_dsn=target_dsn)
-    second = Mailer(empty_dsn, queue=queue, target_dsn=target_dsn)
-    for each in (first, second):
-        each.run(until_empty=True)
+    first = started(make, Mailer, target_dsn=target_dsn)
+    second = Mailer(other_dsn, queue=queue, target_dsn=target_dsn)
+    second.run(until_empty=True)
     send("a")
     first.run(until_empty=True)
-    send_to(connect(empty_dsn), queue, "x")
+    send_to(connect(other_dsn), queue, "x")
     with pytest.raises(TargetAhead, match="another database's queue of this name"):
         second.run(until_empty=True)
     assert (first.sent, second.sent) == (["a"], [])
 
 
 def test_what_is_not_an_events_fault_is_not_for_the_retry_policy(
-    dsn: str, target_dsn: str, target: Connection, queue: str, conn: Connection, send: Send
+    make: Make, target_dsn: str, target: Connection, conn: Connection, send: Send
 ) -> None:
     class Careful(Mailer):
         retry_policy = FixedDelay(0)
 
-    mailer = Careful(dsn, queue=queue, target_dsn=target_dsn)
-    mailer.run(until_empty=True)
+    mailer = started(make, Careful, target_dsn=target_dsn)
     send("a")
     target.execute("drop function pgq_ext.begin_event")
     with pytest.raises(SchemaMissing):
