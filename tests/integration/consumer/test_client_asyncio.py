@@ -21,11 +21,10 @@ from pgqpy import (
     AsyncProducer,
     BatchStats,
     Event,
-    Producer,
     async_connect,
     errors,
 )
-from tests.fixtures.fix_client import PATIENCE, Tick
+from tests.fixtures.fix_client import PATIENCE, Send, Tick
 from tests.fixtures.fix_db import Connection
 
 
@@ -82,7 +81,7 @@ def test_events_are_produced_from_any_iterable_in_the_callers_transaction(
 
 
 def test_a_failed_batch_is_rolled_back_and_comes_again(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     batches: list[int] = []
 
@@ -94,8 +93,7 @@ def test_a_failed_batch_is_rolled_back_and_comes_again(
                 raise LookupError
             self.stop()
 
-    Producer(queue).insert_events(conn, [("type", data) for data in "ab"])
-    tick()
+    send("ab")
     asyncio.run(Failing(dsn, queue=queue).run())
     first, second = batches
     assert first == second
@@ -103,7 +101,7 @@ def test_a_failed_batch_is_rolled_back_and_comes_again(
 
 
 def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     async def main() -> None:
         done = asyncio.Event()
@@ -115,8 +113,7 @@ def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
         consumer = Waiting(dsn, queue=queue)
         task = asyncio.create_task(consumer.run())
         for data in "ab":
-            Producer(queue).insert_event(conn, "type", data)
-            tick()
+            send(data)
             while data not in counts(conn):
                 await asyncio.wait_for(done.wait(), PATIENCE)
                 done.clear()
@@ -128,7 +125,7 @@ def test_a_tick_wakes_by_notify_and_stop_ends_the_wait(
 
 
 def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     class Signalled(Counter):
         async def process_event(self, conn: pgqpy.AsyncConnection, event: Event) -> None:
@@ -136,8 +133,7 @@ def test_a_signal_stops_after_the_batch_and_handlers_are_restored(
             await asyncio.sleep(0)
             await super().process_event(conn, event)
 
-    Producer(queue).insert_event(conn, "type", "a")
-    tick()
+    send("a")
     before = signal.getsignal(signal.SIGTERM)
     asyncio.run(asyncio.wait_for(Signalled(dsn, queue=queue).run(), PATIENCE))
     assert signal.getsignal(signal.SIGTERM) is before
@@ -170,7 +166,7 @@ def test_a_signal_stops_all_consumers_of_the_loop(dsn: str, queue: str) -> None:
 
 
 def test_a_cancelled_consumer_rolls_back_and_the_batch_comes_again(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     async def main() -> None:
         halfway = asyncio.Event()
@@ -189,14 +185,13 @@ def test_a_cancelled_consumer_rolls_back_and_the_batch_comes_again(
         assert counts(conn) == {}
         await Counter(dsn, queue=queue).run(until_empty=True)
 
-    Producer(queue).insert_events(conn, [("type", data) for data in "ab"])
-    tick()
+    send("ab")
     asyncio.run(main())
     assert counts(conn) == {"a": 1, "b": 1}
 
 
 def test_a_batch_that_is_left_early_can_be_read_again(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     count = 5000
     read: list[int] = []
@@ -207,7 +202,6 @@ def test_a_batch_that_is_left_early_can_be_read_again(
                 break
             read.append(len([event async for event in batch]))
 
-    Producer(queue).insert_events(conn, (("type", "x" * 2000) for _ in range(count)))
-    tick()
+    send("x" * 2000 for _ in range(count))
     asyncio.run(Impatient(dsn, queue=queue).run(until_empty=True))
     assert read == [count]

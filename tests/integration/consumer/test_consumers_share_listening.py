@@ -87,39 +87,24 @@ async def all_hear(conn: Connection, consumers: list[Hearing], data: str) -> Non
         assert await consumer.seen.get() == data
 
 
-def test_one_session_listens_for_all(dsn: str, conn: Connection) -> None:
+def test_one_session_listens_for_all_and_is_replaced_for_all(dsn: str, conn: Connection) -> None:
     async def main() -> None:
         async with running(dsn, conn) as consumers:
-            for data in "def":
-                await all_hear(conn, consumers, data)
-            assert len(sessions(conn)) == 1
-
-    asyncio.run(main())
-
-
-def test_when_the_session_ends_all_of_them_notice(dsn: str, conn: Connection) -> None:
-    async def main() -> None:
-        async with running(dsn, conn) as consumers:
-            conn.execute("select pg_terminate_backend(%s, 10000)", sessions(conn))
+            await all_hear(conn, consumers, "c")
+            [before] = sessions(conn)
+            conn.execute("select pg_terminate_backend(%s, 10000)", [before])
             async with asyncio.timeout(PATIENCE):
                 while not sessions(conn):
                     await asyncio.sleep(0.01)
             await listening(dsn, len(QUEUES))
-            for data in "cd":
+            for data in "de":
                 await all_hear(conn, consumers, data)
-            assert len(sessions(conn)) == 1
-
-    asyncio.run(main())
-
-
-def test_a_consumer_that_stops_leaves_the_others_listening(dsn: str, conn: Connection) -> None:
-    async def main() -> None:
-        async with running(dsn, conn) as consumers:
-            before = sessions(conn)
+            [after] = sessions(conn)
+            # A consumer that stops leaves the others listening.
             consumers.pop().stop()
             await listening(dsn, len(QUEUES) - 1)
-            await all_hear(conn, consumers, "c")
-            assert sessions(conn) == before
+            await all_hear(conn, consumers, "f")
+            assert sessions(conn) == [after]
 
     asyncio.run(main())
 
@@ -150,7 +135,15 @@ def test_a_tick_wakes_only_consumers_of_that_queue(dsn: str, conn: Connection) -
     asyncio.run(main())
 
 
-def test_a_tick_heard_while_asking_ends_the_next_wait(dsn: str, conn: Connection) -> None:
+async def nothing_to_wait_for(subscription: AsyncSubscription) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await subscription.wait(AsyncWaker(), 3600)
+
+
+def test_a_tick_heard_while_asking_ends_the_next_wait_unless_the_batch_came_so_far(
+    dsn: str, conn: Connection
+) -> None:
     async def main() -> None:
         async with subscribed(dsn, "one", "two") as (heard, witness):
             heard.ask()
@@ -160,26 +153,10 @@ def test_a_tick_heard_while_asking_ends_the_next_wait(dsn: str, conn: Connection
                 await witness.wait(AsyncWaker(), 3600)
                 await heard.wait(AsyncWaker(), 3600)
             heard.ask()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await heard.wait(AsyncWaker(), 3600)
-
-    asyncio.run(main())
-
-
-def test_a_batch_up_to_the_newest_tick_leaves_nothing_to_wait_for(
-    dsn: str, conn: Connection
-) -> None:
-    async def main() -> None:
-        async with subscribed(dsn, "one") as (heard,):
-            send(conn, "one", "a")
-            async with asyncio.timeout(PATIENCE):
-                await heard.wait(AsyncWaker(), 3600)
-            assert not heard.up_to_date(heard.newest - 1)
-            assert heard.up_to_date(heard.newest)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await heard.wait(AsyncWaker(), 3600)
+            await nothing_to_wait_for(heard)
+            assert not witness.up_to_date(witness.newest - 1)
+            assert witness.up_to_date(witness.newest)
+            await nothing_to_wait_for(witness)
 
     asyncio.run(main())
 

@@ -11,9 +11,9 @@ from time import monotonic
 import pytest
 
 import pgqpy
-from pgqpy import Admin, AsyncCoopConsumer, Batch, CoopConsumer, Event, Producer, errors
+from pgqpy import Admin, AsyncCoopConsumer, Batch, CoopConsumer, Event, errors
 from pgqpy.consumer.coop import _SharedBatches
-from tests.fixtures.fix_client import PATIENCE, Background, Tick
+from tests.fixtures.fix_client import PATIENCE, Background, Send
 from tests.fixtures.fix_db import Connection
 from tests.fixtures.fix_ticker import eventually
 
@@ -37,17 +37,20 @@ def seen(conn: Connection, queue: str) -> None:
 
 
 @pytest.fixture
-def fill(conn: Connection, queue: str, tick: Tick) -> None:
+def fill(send: Send) -> None:
     """Twenty batches of one event."""
     for number in range(20):
-        Producer(queue).insert_event(conn, "t", f"{number:02}")
-        tick()
+        send([f"{number:02}"])
 
 
 def seen_by(conn: Connection) -> dict[str, str]:
     rows = conn.execute("select data, worker from seen order by data").fetchall()
     assert len(dict(rows)) == len(rows), "an event was seen twice"
     return dict(rows)
+
+
+def consumers(conn: Connection) -> list[str]:
+    return [info.consumer_name for info in Admin(conn).get_consumer_info()]
 
 
 def silence(conn: Connection) -> None:
@@ -84,24 +87,16 @@ def test_workers_at_the_same_time_process_each_event_once(
 
 
 def test_a_worker_registers_when_it_runs_and_leaves_when_it_stops(
-    dsn: str, conn: Connection, queue: str, tick: Tick, background: Background
+    dsn: str, conn: Connection, queue: str, send: Send, background: Background
 ) -> None:
-    at_work = threading.Event()
-
-    class Told(Worker):
-        def on_batch(self, stats: pgqpy.BatchStats) -> None:
-            at_work.set()
-
-    worker = Told(dsn, queue=queue, worker_name="w1")
+    worker = Worker(dsn, queue=queue, worker_name="w1")
     thread = background(worker)
-    Producer(queue).insert_event(conn, "t", "a")
-    tick()
-    assert at_work.wait(PATIENCE)
-    names = [info.consumer_name for info in Admin(conn).get_consumer_info()]
-    assert names == ["shared", "shared.w1"]
+    send("a")
+    eventually(conn, "select count(*) = 1 from seen")
+    assert consumers(conn) == ["shared", "shared.w1"]
     worker.stop()
     thread.join(PATIENCE)
-    assert [info.consumer_name for info in Admin(conn).get_consumer_info()] == ["shared"]
+    assert consumers(conn) == ["shared"]
 
 
 @pytest.mark.usefixtures("fill")
@@ -125,7 +120,7 @@ def test_the_effects_of_a_worker_that_lost_its_batch_are_rolled_back(
 
 
 def test_a_worker_says_that_it_is_at_work(
-    dsn: str, conn: Connection, queue: str, tick: Tick, background: Background
+    dsn: str, conn: Connection, queue: str, send: Send, background: Background
 ) -> None:
     kept = threading.Event()
     taken_over: list[bool] = []
@@ -144,35 +139,27 @@ def test_a_worker_says_that_it_is_at_work(
             kept.set()
 
     background(Long(dsn, queue=queue, worker_name="w1"))
-    Producer(queue).insert_event(conn, "t", "a")
-    tick()
+    send("a")
     assert kept.wait(PATIENCE)
     assert taken_over == [False]
 
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_an_idle_worker_takes_over_what_a_dead_one_has_left(
-    dsn: str, conn: Connection, queue: str, tick: Tick, background: Background, listens: bool
+    dsn: str, conn: Connection, queue: str, send: Send, background: Background, listens: bool
 ) -> None:
-    done = threading.Event()
-
     class Heir(Worker):
         # A hundred quarters of it, as long as polls are where LISTEN works, are beyond PATIENCE.
         dead_after = timedelta(seconds=3)
         poll_interval = 3600
         listen = listens
 
-        def on_batch(self, stats: pgqpy.BatchStats) -> None:
-            done.set()
-
-    Producer(queue).insert_event(conn, "t", "a")
-    tick()
+    send("a")
     conn.execute("select pgq_coop.next_batch(%s, 'shared', 'dead')", [queue])
     background(Heir(dsn, queue=queue, worker_name="heir"))
-    assert done.wait(PATIENCE)
+    eventually(conn, "select count(*) = 1 from seen", patience=PATIENCE)
     assert seen_by(conn) == {"a": "heir"}
-    names = [info.consumer_name for info in Admin(conn).get_consumer_info()]
-    assert "shared.dead" not in names
+    assert "shared.dead" not in consumers(conn)
 
 
 def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
@@ -193,15 +180,14 @@ def test_an_idle_worker_sends_no_heartbeats_and_loses_no_batch(
 
 
 def test_a_worker_that_stops_with_a_failing_batch_leaves_it_to_the_others(
-    dsn: str, conn: Connection, queue: str, tick: Tick, caplog: pytest.LogCaptureFixture
+    dsn: str, conn: Connection, queue: str, send: Send, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(Worker):
         def process_event(self, conn: pgqpy.Connection, event: Event) -> None:
             self.stop()
             raise ValueError("no")
 
-    Producer(queue).insert_event(conn, "t", "a")
-    tick()
+    send("a")
     with caplog.at_level(logging.WARNING, "pgqpy"):
         Failing(dsn, queue=queue, worker_name="w1").run()
     assert any("w1 stays registered" in record.getMessage() for record in caplog.records)
@@ -211,10 +197,9 @@ def test_a_worker_that_stops_with_a_failing_batch_leaves_it_to_the_others(
 
 
 def test_a_worker_with_a_name_gets_its_open_batch_back(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
-    Producer(queue).insert_event(conn, "t", "a")
-    tick()
+    send("a")
     conn.execute("select pgq_coop.next_batch(%s, 'shared', 'w1')", [queue])
     assert Worker(dsn, queue=queue, worker_name="w1").run_once()
     assert seen_by(conn) == {"a": "w1"}
@@ -269,11 +254,11 @@ def test_asyncio_workers_share_in_one_event_loop(dsn: str, conn: Connection, que
     seen = seen_by(conn)
     assert len(seen) == 20
     assert set(seen.values()) == {worker.worker_name for worker in workers}
-    assert [info.consumer_name for info in Admin(conn).get_consumer_info()] == ["shared"]
+    assert consumers(conn) == ["shared"]
 
 
 def test_an_asyncio_worker_says_that_it_is_at_work(
-    dsn: str, conn: Connection, queue: str, tick: Tick
+    dsn: str, conn: Connection, queue: str, send: Send
 ) -> None:
     class Long(AsyncCoopConsumer):
         consumer = "shared"
@@ -295,6 +280,5 @@ def test_an_asyncio_worker_says_that_it_is_at_work(
                     await asyncio.sleep(0.01)
             raise AssertionError("it was silent")
 
-    Producer(queue).insert_event(conn, "t", "a")
-    tick()
+    send("a")
     assert asyncio.run(Long(dsn, queue=queue).run_once())
