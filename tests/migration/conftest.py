@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
@@ -46,6 +47,25 @@ def extension_installed(server: Server) -> Iterator[None]:
         for path in files:
             path.unlink(missing_ok=True)
         os.close(lock)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A server without our roles: its database ``app``, as an installer and as a superuser."""
+
+    dsn: str
+    admin: Connection
+
+
+@pytest.fixture
+def new_cluster(server: Server, connect: Connect) -> Iterator[Cluster]:
+    """A server of its own, since roles belong to the cluster; the installer is no superuser."""
+    with Server(version=server.version) as fresh:
+        admin = connect(fresh.dsn)
+        admin.execute("create role installer login createrole")
+        admin.execute("create database app")
+        admin.execute("grant create on database app to installer")
+        yield Cluster(fresh.dsn_of("app", user="installer"), connect(fresh.dsn_of("app")))
 
 
 @pytest.fixture

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
 from pgqpy import schema
-from pgqpy.embedded import Server
 from pgqpy.schema import SchemaError
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connect, Connection
 
+from .conftest import Cluster
+
 pytestmark = pytest.mark.usefixtures("extension_installed")
 
 
-def test_migrate_leaves_an_extension_to_itself(empty_dsn: str, other: Connection) -> None:
+def test_migrate_leaves_an_extension_to_itself_and_drop_extension_removes_it(
+    empty_dsn: str, other: Connection
+) -> None:
     other.execute("create extension pgqpy")
     for change in (schema.migrate, lambda dsn: schema.downgrade(dsn, "base")):
         with pytest.raises(SchemaError, match="ALTER EXTENSION pgqpy UPDATE"):
             change(empty_dsn)
-
-
-def test_drop_extension_removes_everything(other: Connection) -> None:
-    other.execute("create extension pgqpy")
     other.execute("drop extension pgqpy")
     assert other.execute("select to_regnamespace('pgq')").fetchone() == (None,)
 
 
 def test_an_installer_that_is_no_superuser_creates_and_drops_it(
-    server: Server, connect: Connect
+    new_cluster: Cluster, connect: Connect
 ) -> None:
-    """A server of its own, since roles belong to the cluster."""
-    with Server(version=server.version) as fresh:
-        with psycopg.connect(fresh.dsn, autocommit=True) as conn:
-            conn.execute("create role installer login createrole")
-            conn.execute("create database app")
-            conn.execute("grant create on database app to installer")
-        installer = connect(fresh.dsn_of("app", user="installer"))
-        installer.execute("create extension pgqpy")
-        assert ops.value(installer, "select extversion from pg_extension where extname = 'pgqpy'")
-        assert not ops.value(installer, "select pg_has_role('pgq_owner', 'usage')")
-        admin = connect(fresh.dsn_of("app"))
-        admin.execute("select pgq.create_queue('q')")
-        admin.execute("select pgq.drop_queue('q')")
-        installer.execute("drop extension pgqpy")
-        assert ops.value(admin, "select to_regnamespace('pgq_ids')") is None
+    installer, admin = connect(new_cluster.dsn), new_cluster.admin
+    installer.execute("create extension pgqpy")
+    assert ops.value(installer, "select extversion from pg_extension where extname = 'pgqpy'")
+    assert not ops.value(installer, "select pg_has_role('pgq_owner', 'usage')")
+    admin.execute("select pgq.create_queue('q')")
+    admin.execute("select pgq.drop_queue('q')")
+    installer.execute("drop extension pgqpy")
+    assert ops.value(admin, "select to_regnamespace('pgq_ids')") is None

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import psycopg.conninfo
 import pytest
 
 from pgqpy import schema
-from pgqpy.embedded import Server
 from pgqpy.schema import SchemaError, schema_sql
+from pgqpy.schema._database import ALL_SCHEMAS
 from tests.fixtures.fix_db import Connect, Connection
 from tests.integration.test_security import SHADOWS
-
-ALL_SCHEMAS = (
-    "pgq",
-    "pgq_ext",
-    "pgq_coop",
-    "pgq_task",
-    "pgq_ids",
-    "pgq_slots",
-    "pgq_staging",
-    "pgq_task_queues",
-)
 
 Install = Callable[[str], object]
 
@@ -39,37 +29,27 @@ def planter(newcomer: str, other: Connection, connect: Connect) -> Connection:
     return connect(newcomer)
 
 
-def test_these_are_all_our_schemas(conn: Connection) -> None:
-    found = conn.execute("select nspname from pg_namespace where nspname ~ '^pgq'").fetchall()
-    assert {name for (name,) in found} == set(ALL_SCHEMAS)
+PLANTED = (
+    "create function {}.planted(text) returns text return $1",
+    "create sequence {}.planted",
+    "create domain {}.planted as int",
+    "create operator {}.=== (function = pg_catalog.int4pl, leftarg = int, rightarg = int)",
+    "alter default privileges in schema {} grant execute on functions to public",
+)
 
 
 @pytest.mark.parametrize("install", [schema.migrate, install_file])
-@pytest.mark.parametrize("name", ALL_SCHEMAS)
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "create function {}.planted(text) returns text return $1",
-        "create sequence {}.planted",
-        "create domain {}.planted as int",
-        "create operator {}.=== (function = pg_catalog.int4pl, leftarg = int, rightarg = int)",
-        "alter default privileges in schema {} grant execute on functions to public",
-    ],
-)
 def test_a_schema_with_something_in_it_is_refused(
-    empty_dsn: str,
-    other: Connection,
-    planter: Connection,
-    name: str,
-    planted: str,
-    install: Install,
+    empty_dsn: str, other: Connection, planter: Connection, install: Install
 ) -> None:
-    planter.execute(f"create schema {name}".encode())
-    planter.execute(planted.format(name).encode())
-    with pytest.raises((SchemaError, psycopg.errors.DuplicateSchema), match=rf"schema {name} "):
-        install(empty_dsn)
-    found = other.execute("select nspname from pg_namespace where nspname ~ '^pgq'").fetchall()
-    assert found == [(name,)]
+    for name, planted in itertools.product(ALL_SCHEMAS, PLANTED):
+        planter.execute(f"create schema {name}".encode())
+        planter.execute(planted.format(name).encode())
+        with pytest.raises((SchemaError, psycopg.errors.DuplicateSchema), match=f"schema {name} "):
+            install(empty_dsn)
+        found = other.execute("select nspname from pg_namespace where nspname ~ '^pgq'").fetchall()
+        assert found == [(name,)]
+        planter.execute(f"drop schema {name} cascade".encode())
 
 
 @pytest.mark.parametrize("install", [schema.migrate, install_file])
@@ -105,20 +85,18 @@ def test_what_is_created_while_we_install_is_not_in_our_schema(
     assert found == []
 
 
-@pytest.mark.parametrize("name", ALL_SCHEMAS)
-def test_an_upgrade_names_what_others_have_put_into_our_schemas(
-    dsn: str, conn: Connection, name: str
-) -> None:
+def test_an_upgrade_names_what_others_have_put_into_our_schemas(dsn: str, conn: Connection) -> None:
     conn.execute(
         "do $$ begin if to_regrole('test_stranger') is null then create role test_stranger;"
         " end if; end $$"
     )
-    conn.execute(f"grant create, usage on schema {name} to test_stranger".encode())
-    conn.execute(f"set role test_stranger; create sequence {name}.planted; reset role".encode())
-    with pytest.raises(SchemaError, match=rf"schema {name} .*sequence .*planted"):
-        schema.migrate(dsn)
-    # A superuser's are its own business.
-    conn.execute(f"alter sequence {name}.planted owner to postgres".encode())
+    for name in ALL_SCHEMAS:
+        conn.execute(f"grant create, usage on schema {name} to test_stranger".encode())
+        conn.execute(f"set role test_stranger; create sequence {name}.planted; reset role".encode())
+        with pytest.raises(SchemaError, match=rf"schema {name} .*sequence .*planted"):
+            schema.migrate(dsn)
+        # A superuser's are its own business.
+        conn.execute(f"alter sequence {name}.planted owner to postgres".encode())
     schema.migrate(dsn)
 
 
@@ -156,24 +134,3 @@ def test_what_lies_on_the_installers_search_path_is_never_called(
     schema.migrate(dsn)
     schema.downgrade(dsn, "base")
     assert other.execute("select distinct what from public.hit").fetchall() == []
-
-
-def test_an_installer_does_not_stay_a_member_of_the_owner(server: Server) -> None:
-    """A server of its own, since roles belong to the cluster."""
-    mode = "set" if server.version >= 16 else "member"
-    with Server(version=server.version) as fresh:
-        with psycopg.connect(fresh.dsn, autocommit=True) as conn:
-            conn.execute("create role installer login createrole")
-            conn.execute("create database app")
-            conn.execute("grant create on database app to installer")
-        dsn = fresh.dsn_of("app", user="installer")
-        with psycopg.connect(fresh.dsn_of("app"), autocommit=True) as conn:
-            for _ in range(2):
-                schema.migrate(dsn)
-                is_member = conn.execute(
-                    "select pg_has_role('installer', 'pgq_owner', %s),"
-                    " pg_has_role('installer', 'pgq_owner', 'usage')",
-                    [mode],
-                ).fetchone()
-                assert is_member == (False, False)
-        schema.downgrade(dsn, "base")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
 from pgqpy import schema
-from pgqpy.embedded import Server
 from pgqpy.schema import SchemaError
+from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
 
 from .catalog import catalog
+from .conftest import Cluster
 
 ROLES = ("pgq_owner", "pgq_reader", "pgq_writer", "pgq_admin")
 
@@ -39,20 +39,17 @@ def test_without_rights_the_error_names_them(newcomer: str, conn: Connection) ->
     assert "grant pgq_owner" in caught.value.hint
 
 
-def test_createrole_is_enough_in_a_cluster_without_our_roles(server: Server) -> None:
-    """A server of its own, since roles belong to the cluster."""
-    with Server(version=server.version) as fresh:
-        with psycopg.connect(fresh.dsn, autocommit=True) as conn:
-            conn.execute("create role installer login createrole")
-            conn.execute("create database app")
-            conn.execute("grant create on database app to installer")
-        dsn = fresh.dsn_of("app", user="installer")
-        schema.migrate(dsn)
-        schema.migrate(dsn)
-        with psycopg.connect(fresh.dsn_of("app"), autocommit=True) as conn:
-            found = conn.execute(
-                "select rolname, rolcanlogin, rolsuper from pg_roles where rolname = any(%s)",
-                [list(ROLES)],
-            ).fetchall()
-            assert sorted(found) == sorted((role, False, False) for role in ROLES)
-        schema.downgrade(dsn, "base")
+def test_createrole_is_enough_in_a_cluster_without_our_roles(new_cluster: Cluster) -> None:
+    admin = new_cluster.admin
+    mode = "set" if admin.info.server_version >= 160_000 else "member"
+    for _ in range(2):
+        schema.migrate(new_cluster.dsn)
+        # It does not stay a member of the owner.
+        for right in (mode, "usage"):
+            assert not ops.value(admin, "select pg_has_role('installer', 'pgq_owner', %s)", right)
+    found = admin.execute(
+        "select rolname, rolcanlogin, rolsuper from pg_roles where rolname = any(%s)",
+        [list(ROLES)],
+    ).fetchall()
+    assert sorted(found) == sorted((role, False, False) for role in ROLES)
+    schema.downgrade(new_cluster.dsn, "base")
