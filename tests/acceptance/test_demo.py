@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -16,49 +13,51 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from examples.demo import __main__ as demo
 from examples.demo.results import compare
 from tests.fixtures.fix_db import Connection
+from tests.fixtures.fix_example import Program, Run
 from tests.fixtures.fix_ticker import eventually
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 PATIENCE = 300.0
-
 PNG = b"\x89PNG\r\n\x1a\n"
-
-Run = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Run]:
+def start(run: Run) -> Run:
     """``start("--no-spark")`` starts the demo at a terminal of 100 columns."""
-    started: list[subprocess.Popen[str]] = []
 
-    def start_one(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo", *arguments],
-            cwd=ROOT,
-            env=os.environ | {"COLUMNS": "100"} | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
+    def start_one(*arguments: str) -> Program:
+        command = (sys.executable, "-m", "examples.demo", *arguments)
+        return run(*command, environment={"COLUMNS": "100"})
 
-    yield start_one
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(PATIENCE)
-        assert process.stdout is not None
-        process.stdout.close()
+    return start_one
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=PATIENCE)
-    return process.returncode, output
+def finish(program: Program) -> tuple[int, str]:
+    """Exit code and output."""
+    return program.wait(PATIENCE), "\n".join(program.lines)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``refused("--no-spark")``: the words with which the demo, run in this process, ends."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def run_here(*arguments: str, code: int = 1) -> str:
+        monkeypatch.setattr(sys, "argv", ["demo", *arguments])
+        try:
+            ended = demo.main()
+        except SystemExit as wrong_usage:
+            ended = int(wrong_usage.code or 0)
+        said = capsys.readouterr()
+        assert ended == code, said
+        return said.out + said.err
+
+    return run_here
 
 
 def remains(conn: Connection) -> tuple[bool, int]:
@@ -116,61 +115,74 @@ def test_what_is_kept_can_be_compared_again_and_makes_way_for_the_next(
 
 def test_a_password_is_not_shown(start: Run, dsn: str) -> None:
     secret = make_conninfo(dsn, password="open-sesame")
-    process = start("--dsn", secret, "--no-spark", "--flights", "3000")
-    ours = psutil.Process(process.pid).cmdline()
+    program = start("--dsn", secret, "--no-spark", "--flights", "3000")
+    ours = psutil.Process(program.process.pid).cmdline()
     commands: set[str] = set()
-    while process.poll() is None:
-        for child in psutil.Process(process.pid).children():
+    while program.process.poll() is None:
+        for child in psutil.Process(program.process.pid).children():
             with contextlib.suppress(psutil.NoSuchProcess):
                 # Between fork and exec a child shows its parent's.
                 commands.update(" ".join(c) for c in [child.cmdline()] if c != ours)
-    code, output = finish(process)
+    code, output = finish(program)
     assert code == 0, output
     assert any("ticker" in command for command in commands)
     assert "sesame" not in output + "".join(commands)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "word"),
-    [
-        ("create schema pgqpy_demo", "schema pgqpy_demo"),
+def test_what_is_not_its_own_is_not_touched(refused: Run, dsn: str, conn: Connection) -> None:
+    arguments = ("--dsn", dsn, "--no-spark", "--flights", "3000")
+    for theirs, word in (
         ("select pgq.create_queue('flights')", "queue 'flights'"),
-    ],
-)
-def test_what_is_not_its_own_is_not_touched(
-    start: Run, dsn: str, conn: Connection, theirs: str, word: str
-) -> None:
-    conn.execute(theirs.encode())
-    before = remains(conn)
-    code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
-    assert code == 1
-    assert word in output
-    assert "the demo did not make it" in output
-    assert "Traceback" not in output
-    assert remains(conn) == before
+        ("create schema pgqpy_demo", "schema pgqpy_demo"),
+    ):
+        conn.execute(theirs.encode())
+        before = remains(conn)
+        output = refused(*arguments)
+        assert word in output
+        assert "the demo did not make it" in output
+        assert remains(conn) == before
 
 
-def test_a_schema_pgq_of_another_program_is_not_touched(start: Run, empty_dsn: str) -> None:
+def test_a_schema_pgq_of_another_program_is_not_touched(refused: Run, empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn) as conn:
         conn.execute("create schema pgq")
-    code, output = finish(start("--dsn", empty_dsn, "--no-spark"))
-    assert code == 1
-    assert "another program's" in output
+    assert "another program's" in refused("--dsn", empty_dsn, "--no-spark")
     with psycopg.connect(empty_dsn) as conn:
         assert conn.execute("select to_regnamespace('pgqpy_demo')").fetchone() == (None,)
 
 
-def test_two_demos_do_not_meet_in_one_database(start: Run, dsn: str, conn: Connection) -> None:
+def test_what_it_cannot_work_with_is_said(
+    refused: Run, dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = "postgresql://127.0.0.1:1/nowhere"
+    output = refused("--no-spark", "--dsn", nowhere)
+    assert "error: " in output
+    assert "127.0.0.1" in output
+    # Without --dsn there is no database in which --keep could keep anything.
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    assert "--dsn" in refused("--keep", code=2)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "")
+    assert "openjdk-17-jre-headless" in refused("--dsn", dsn)
+    assert remains(conn) == (False, 0)
+
+
+def at_work(program: Program, conn: Connection) -> list[psutil.Process]:
+    """Wait until its consumer is at work; its processes."""
+    eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null", patience=PATIENCE)
+    eventually(conn, "select count(*) > 3 from pgqpy_demo.batch_log", patience=PATIENCE)
+    return psutil.Process(program.process.pid).children(recursive=True)
+
+
+def test_two_demos_do_not_meet_in_one_database(
+    start: Run, refused: Run, dsn: str, conn: Connection
+) -> None:
     first = start("--dsn", dsn, "--no-spark", "--flights", "30000")
     eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
     # It does not end before the other one has begun.
-    first.send_signal(signal.SIGSTOP)
-    try:
-        code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
-    finally:
-        first.send_signal(signal.SIGCONT)
-    assert code == 1
-    assert "Another demo is running" in output
+    first.process.send_signal(signal.SIGSTOP)
+    assert "Another demo is running" in refused("--dsn", dsn, "--no-spark", "--flights", "3000")
+    first.process.send_signal(signal.SIGCONT)
     code, output = finish(first)
     assert code == 0, output
 
@@ -179,12 +191,10 @@ def test_two_demos_do_not_meet_in_one_database(start: Run, dsn: str, conn: Conne
 def test_interrupted_it_stops_its_processes_and_tidies_up(
     start: Run, dsn: str, conn: Connection, number: signal.Signals
 ) -> None:
-    process = start("--dsn", dsn, "--no-spark")
-    eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
-    eventually(conn, "select count(*) > 3 from pgqpy_demo.batch_log")
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.send_signal(number)
-    code, output = finish(process)
+    program = start("--dsn", dsn, "--no-spark")
+    children = at_work(program, conn)
+    program.process.send_signal(number)
+    code, output = finish(program)
     assert code == 130
     assert "Stopped" in output
     assert "Traceback" not in output
@@ -197,16 +207,14 @@ def test_interrupted_it_stops_its_processes_and_tidies_up(
 def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
     start: Run, dsn: str, conn: Connection
 ) -> None:
-    process = start("--dsn", dsn, "--no-spark")
-    eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
-    eventually(conn, "select count(*) > 3 from pgqpy_demo.batch_log")
+    program = start("--dsn", dsn, "--no-spark")
     (consumer,) = [
         child
-        for child in psutil.Process(process.pid).children()
+        for child in at_work(program, conn)
         if "examples.demo.delay_counter" in child.cmdline()
     ]
     consumer.kill()
-    code, output = finish(process)
+    code, output = finish(program)
     assert code == 1
     assert "delay_counter ended with code -9" in output
     assert remains(conn) == (False, 0)
@@ -215,40 +223,12 @@ def test_a_consumer_that_dies_ends_the_demo_with_its_last_words(
 def test_killed_it_leaves_no_process_and_the_next_run_tidies_up(
     start: Run, dsn: str, conn: Connection
 ) -> None:
-    process = start("--dsn", dsn, "--no-spark")
-    eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
-    eventually(conn, "select count(*) > 3 from pgqpy_demo.batch_log")
-    children = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    finish(process)
+    program = start("--dsn", dsn, "--no-spark")
+    children = at_work(program, conn)
+    program.process.kill()
     _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert not alive
     assert remains(conn) == (True, 1)
     code, output = finish(start("--dsn", dsn, "--no-spark", "--flights", "3000"))
     assert code == 0, output
     assert remains(conn) == (False, 0)
-
-
-def test_without_java_it_says_what_to_install(
-    start: Run, dsn: str, conn: Connection, tmp_path: Path
-) -> None:
-    code, output = finish(start("--dsn", dsn, PATH=str(tmp_path), JAVA_HOME=""))
-    assert code == 1
-    assert "openjdk-17-jre-headless" in output
-    assert "Traceback" not in output
-    assert remains(conn) == (False, 0)
-
-
-def test_it_uses_only_a_database_that_is_named(start: Run, dsn: str) -> None:
-    # Without --dsn there is no database in which --keep could keep anything.
-    code, output = finish(start("--keep", PGQPY_DSN=dsn))
-    assert code == 2
-    assert "--dsn" in output
-
-
-def test_a_server_that_is_not_there_is_an_error_without_a_traceback(start: Run) -> None:
-    code, output = finish(start("--no-spark", "--dsn", "postgresql://127.0.0.1:1/nowhere"))
-    assert code == 1
-    assert "error: " in output
-    assert "127.0.0.1" in output
-    assert "Traceback" not in output

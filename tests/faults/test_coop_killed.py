@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE, eventually
+from tests.fixtures.fix_example import Run
+from tests.fixtures.fix_ticker import eventually
 
 WORKER = """
 import os, signal, sys
@@ -48,53 +46,34 @@ class Worker(pgqpy.CoopConsumer):
 
 Worker(sys.argv[1]).run()
 """
-EVENTS_A_BATCH, BATCHES = 20, 40
+EVENTS_A_BATCH, BATCHES = 20, 30
 POINTS = ("opened", "event", "processed", "finished")
-
-Workers = list[subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def workers() -> Iterator[Workers]:
-    """The processes that a test has started; they are killed at its end."""
-    started: Workers = []
-    yield started
-    for process in started:
-        process.kill()
-        process.wait(PATIENCE)
-
-
-def start(dsn: str, point: str = "nowhere", after: int = 0) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WORKER, dsn, point, str(after)])
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_or_doubled_when_workers_come_and_are_killed_and_go(
-    conn: Connection, dsn: str, queue: str, workers: Workers
+    conn: Connection, dsn: str, queue: str, run_python: Run
 ) -> None:
     conn.execute("create table effect (ev_id bigint, retry int)")
     ops.register(conn, queue, "shared")
     ids: list[int] = []
 
     def fill() -> None:
-        for _ in range(BATCHES // 4):
+        for _ in range(BATCHES // 3):
             ids.extend(ops.insert(conn, queue, "event") for _ in range(EVENTS_A_BATCH))
             ops.tick(conn, queue)
 
-    for life in range(1, 4):
+    for life in range(1, 3):
         fill()
-        victims = [start(dsn, point, life) for point in POINTS]
-        workers += victims
-        for process in victims:
-            assert process.wait(PATIENCE) == -signal.SIGKILL
+        for victim in [run_python(WORKER, dsn, point, life) for point in POINTS]:
+            assert victim.wait() == -signal.SIGKILL
 
     fill()
-    workers.append(start(dsn, "event", 3))
-    assert workers[-1].wait(PATIENCE) == -signal.SIGKILL
+    last = run_python(WORKER, dsn, "event", 3)
+    assert last.wait() == -signal.SIGKILL
     assert ops.value(conn, "select count(*) from pgq.subscription where sub_batch is not null")
 
-    survivors = [start(dsn) for _ in range(3)]
-    workers += survivors
+    survivors = [run_python(WORKER, dsn, "nowhere", 0) for _ in range(3)]
     expected = len(ids)
     eventually(conn, "select count(*) >= %s from effect where retry = 0", expected)
     while ops.value(conn, "select pgq.maint_retry_events()"):
@@ -102,9 +81,7 @@ def test_nothing_is_lost_or_doubled_when_workers_come_and_are_killed_and_go(
     ops.tick(conn, queue)
     again = [ev_id for ev_id in ids if ev_id % 7 == 0]
     eventually(conn, "select count(*) >= %s from effect where retry = 1", len(again))
-    for process in survivors:
-        process.terminate()
-        assert process.wait(PATIENCE) == 0
+    assert [survivor.terminate() for survivor in survivors] == [0, 0, 0]
 
     effects = conn.execute("select ev_id, retry from effect order by retry, ev_id").fetchall()
     assert effects == [(ev_id, 0) for ev_id in ids] + [(ev_id, 1) for ev_id in again]

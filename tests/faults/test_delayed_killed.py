@@ -21,7 +21,6 @@ import pytest
 from psycopg import IsolationLevel, errors
 
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.faults.load import PATIENCE, is_death
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
@@ -29,7 +28,7 @@ from tests.fixtures.fix_ticker import eventually
 
 pytestmark = pytest.mark.smoke
 
-KILLS = 5
+KILLS = 4
 QUEUE = "load"
 TABLES = """
 create table inserted (data text primary key, id bigint not null);
@@ -168,48 +167,44 @@ def empty_tables(conn: Connection) -> None:
 
 
 @pytest.mark.slow
-def test_delayed_events_survive_kills_and_races_once_each(server: Server) -> None:
-    with Server(version=server.version) as mortal:
-        with psycopg.connect(mortal.dsn) as conn:
-            conn.execute(schema_sql().encode())
-        load = Load(mortal.dsn)
-        load.start()
-        try:
-            for number in range(KILLS + 1):
-                with psycopg.connect(mortal.dsn, autocommit=True) as conn:
-                    for table in ("inserted", "cancelled", "keyed"):
-                        before = ops.value(conn, f"select count(*) from {table}")
-                        eventually(
-                            conn,
-                            f"select count(*) > {before + 10} from {table}",
-                            patience=PATIENCE,
-                        )
-                    with load.pause():
-                        empty_tables(conn)
-                if number < KILLS:
-                    mortal.kill()
-                    mortal.restart()
-        finally:
-            load.stop()
-        assert load.errors == []
+def test_delayed_events_survive_kills_and_races_once_each(mortal: Server) -> None:
+    load = Load(mortal.dsn)
+    load.start()
+    try:
+        for number in range(KILLS + 1):
+            with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+                for table in ("inserted", "cancelled", "keyed"):
+                    before = ops.value(conn, f"select count(*) from {table}")
+                    eventually(
+                        conn,
+                        f"select count(*) > {before + 10} from {table}",
+                        patience=PATIENCE,
+                    )
+                with load.pause():
+                    empty_tables(conn)
+            if number < KILLS:
+                mortal.kill()
+                mortal.restart()
+    finally:
+        load.stop()
+    assert load.errors == []
 
-        with psycopg.connect(mortal.dsn, autocommit=True) as conn:
-            eventually(
-                conn,
-                "select pgq.maint_retry_events() = 0"
-                " and not exists (select from pgq.waiting_event)",
-            )
-            delivered = Counter(ops.deliver(conn, QUEUE, "c"))
-            assert max(delivered.values()) == 1, "nothing comes twice"
-            expected = conn.execute(
-                "select data from inserted where id not in (select id from cancelled)"
-                " union select distinct key from keyed"
-            ).fetchall()
-            assert set(delivered) == {data for (data,) in expected}
-            assert ops.value(
-                conn, "select count(*) from (select key from keyed group by key, id) one"
-            ) == ops.value(conn, "select count(distinct key) from keyed")
-            assert ops.value(conn, "select count(*) > 0 from cancelled")
-            for _ in range(2):
-                conn.execute("select pgq.maint_rotate_delayed()")
-            assert ops.value(conn, "select count(*) from pgq.delayed") == 0
+    with psycopg.connect(mortal.dsn, autocommit=True) as conn:
+        eventually(
+            conn,
+            "select pgq.maint_retry_events() = 0 and not exists (select from pgq.waiting_event)",
+        )
+        delivered = Counter(ops.deliver(conn, QUEUE, "c"))
+        assert max(delivered.values()) == 1, "nothing comes twice"
+        expected = conn.execute(
+            "select data from inserted where id not in (select id from cancelled)"
+            " union select distinct key from keyed"
+        ).fetchall()
+        assert set(delivered) == {data for (data,) in expected}
+        assert ops.value(
+            conn, "select count(*) from (select key from keyed group by key, id) one"
+        ) == ops.value(conn, "select count(distinct key) from keyed")
+        assert ops.value(conn, "select count(*) > 0 from cancelled")
+        for _ in range(2):
+            conn.execute("select pgq.maint_rotate_delayed()")
+        assert ops.value(conn, "select count(*) from pgq.delayed") == 0

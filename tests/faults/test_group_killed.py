@@ -6,10 +6,7 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -18,6 +15,7 @@ import pgqpy
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_example import Run
 from tests.fixtures.fix_ticker import eventually
 
 GROUP = "group"
@@ -49,31 +47,6 @@ class Worker(pgqpy.GroupConsumer):
 
 Worker(sys.argv[1], worker_name=sys.argv[2]).run()
 """
-
-Start = Callable[[str], subprocess.Popen[str]]
-
-
-@pytest.fixture
-def start(dsn: str) -> Iterator[Start]:
-    """``start("name")`` starts a worker as a process."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start_one(name: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, dsn, name],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start_one
-    for process in started:
-        process.kill()
-        process.wait(PATIENCE)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 @pytest.fixture
@@ -132,22 +105,21 @@ def all_in_order(conn: Connection, rounds: int) -> None:
 
 @pytest.mark.slow
 def test_workers_that_are_killed_lose_and_double_nothing_and_keep_the_order(
-    conn: Connection, connect: Connect, group: pgqpy.GroupAdmin, start: Start
+    conn: Connection, connect: Connect, dsn: str, group: pgqpy.GroupAdmin, run_python: Run
 ) -> None:
     rng = random.Random(5)
-    alive = {name: start(name) for name in ("w0", "w1", "w2")}
+    alive = {name: run_python(WORKER, dsn, name) for name in ("w0", "w1", "w2")}
     with Traffic(connect()) as traffic:
         for turn in range(6):
             name = rng.choice(sorted(alive))
             process = alive.pop(name)
-            assert process.stdout is not None
             # Somewhere in a batch, if it has had a partition by now.
             before = ops.value(conn, "select count(*) from effect")
             eventually(conn, "select count(*) > %s from effect", before, patience=4 * PATIENCE)
             process.kill()
             if turn % 2:
                 group.resize_group("test_queue", GROUP, rng.randint(1, 9))
-            alive[f"w{turn + 3}"] = start(f"w{turn + 3}")
+            alive[f"w{turn + 3}"] = run_python(WORKER, dsn, f"w{turn + 3}")
         # Not over before each of the last three has had its share, whenever it has started.
         eventually(
             conn,
@@ -161,17 +133,16 @@ def test_workers_that_are_killed_lose_and_double_nothing_and_keep_the_order(
 
 @pytest.mark.slow
 def test_a_worker_that_was_stopped_for_longer_than_its_lease_cannot_commit(
-    conn: Connection, queue: str, group: pgqpy.GroupAdmin, start: Start
+    conn: Connection, dsn: str, queue: str, group: pgqpy.GroupAdmin, run_python: Run
 ) -> None:
     send(conn, range(1))
-    first = start("first")
+    first = run_python(WORKER, dsn, "first")
     eventually(conn, "select workers = 1 from pgq.get_group_info()", patience=PATIENCE)
     ops.tick(conn, queue)
-    assert first.stdout is not None
-    assert first.stdout.readline()
+    first.hear("at work")
     # In the middle of a batch, or between two.
-    first.send_signal(signal.SIGSTOP)
-    second = start("second")
+    first.process.send_signal(signal.SIGSTOP)
+    second = run_python(WORKER, dsn, "second")
     eventually(
         conn,
         "select count(*) = 5 from pgq.get_group_partitions('test_queue', 'group')"
@@ -179,7 +150,7 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_cannot_commit(
         patience=4 * PATIENCE,
     )
     all_in_order(conn, 1)
-    first.send_signal(signal.SIGCONT)
+    first.process.send_signal(signal.SIGCONT)
     # It notices, and is a member again.
     eventually(
         conn,
@@ -189,4 +160,4 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_cannot_commit(
     send(conn, range(1, 4))
     ops.tick(conn, queue)
     all_in_order(conn, 4)
-    assert second.poll() is None
+    assert second.process.poll() is None

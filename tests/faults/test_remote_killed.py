@@ -4,10 +4,9 @@ and with their databases killed: what the target has in the end is exact."""
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-import threading
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,18 +14,20 @@ import pytest
 import pgqpy
 from pgqpy import Batch, Event, Producer, RemoteConsumer
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import Background
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE
+from tests.fixtures.fix_example import Run
+
+pytestmark = pytest.mark.slow
 
 #: A process that kills itself at a point, in the batch of the given number, counted from 1.
 PROGRAM = """
 import os, signal, sys
 import pgqpy
 
-dsn, target_dsn, kind, point, batches = sys.argv[1:]
+dsn, target_dsn, kind, point, batches, file = sys.argv[1:]
 left = int(batches)
 
 def at(here):
@@ -82,7 +83,7 @@ class Tracked(pgqpy.TrackedConsumer):
 
     def process_tracked_event(self, target, event):
         at("begun")
-        with open(os.environ["EFFECTS"], "a") as effects:
+        with open(file, "a") as effects:
             print(event.data, event.retry_count, file=effects)
         if int(event.data) % 10 == 3:
             at("in the middle")
@@ -104,16 +105,31 @@ POINTS = [
 EVENTS = 300
 
 
-def run_once(
-    dsn: str, target_dsn: str, kind: str, point: str, batch: int, effects: str = ""
-) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, dsn, target_dsn, kind, point, str(batch)],
-        env={"EFFECTS": effects},
-        check=False,
-        timeout=PATIENCE,
-    )
-    return done.returncode
+Life = Callable[..., int]
+
+
+@pytest.fixture
+def live(dsn: str, target_dsn: str, run_python: Run, effects: Path) -> Life:
+    """``live("tracked", "begun")``: the exit code of a consumer that is killed there."""
+
+    def live_once(kind: str = "remote", point: str = "", batch: int = 2) -> int:
+        program = run_python(PROGRAM, dsn, target_dsn, kind, point, batch, effects)
+        return program.wait()
+
+    return live_once
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Path:
+    """The file that the tracked consumer writes."""
+    return tmp_path / "effects"
+
+
+def come_again(conn: Connection, queue: str) -> int:
+    """Put back the events that are to come again, and return their number."""
+    number: int = ops.value(conn, "select pgq.maint_retry_events()")
+    ops.tick(conn, queue)
+    return number
 
 
 def fill(conn: Connection, queue: str) -> None:
@@ -131,41 +147,38 @@ def expected() -> Counter[tuple[str, int]]:
     return first + again
 
 
-@pytest.mark.slow
 def test_killed_at_every_point_the_targets_histogram_is_exact(
-    conn: Connection, dsn: str, target: Connection, target_dsn: str, queue: str
+    conn: Connection, target: Connection, queue: str, live: Life
 ) -> None:
     # No key: what happens twice must show.
     target.execute("create table effect (data text, retry int)")
     fill(conn, queue)
     for point in POINTS:
-        for batch in (1, 2):
-            assert run_once(dsn, target_dsn, "remote", point, batch) == -signal.SIGKILL, point
-    assert run_once(dsn, target_dsn, "remote", "", 0) == 0
-    assert ops.value(conn, "select pgq.maint_retry_events()") > 0
-    ops.tick(conn, queue)
-    assert run_once(dsn, target_dsn, "remote", "", 0) == 0
+        assert live(point=point) == -signal.SIGKILL, point
+    # The same batch again.
+    assert live(point="target committed", batch=1) == -signal.SIGKILL
+    assert live() == 0
+    assert come_again(conn, queue) > 0
+    assert live() == 0
     rows = target.execute("select data, retry from effect").fetchall()
     assert Counter(rows) == expected()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moved", ["to the end", "to the begin", "rewound", "not"])
 def test_what_is_to_come_again_comes_although_the_consumer_was_moved_after_it_was_killed(
     conn: Connection,
-    dsn: str,
     target: Connection,
     target_dsn: str,
     queue: str,
     cli: Cli,
+    live: Life,
     moved: str,
 ) -> None:
     """The target has committed, the queue does not know, and the open batch is dropped."""
     target.execute("create table effect (data text, retry int)")
     fill(conn, queue)
     for batch in (1, 3):
-        killed = run_once(dsn, target_dsn, "remote", "target committed", batch)
-        assert killed == -signal.SIGKILL
+        assert live(point="target committed", batch=batch) == -signal.SIGKILL
         begin, end = conn.execute(
             "select sub_last_tick, sub_next_tick from pgq.subscription where sub_batch is not null"
         ).fetchall()[0]
@@ -178,33 +191,24 @@ def test_what_is_to_come_again_comes_although_the_consumer_was_moved_after_it_wa
                 cli.ok("consumer", "rewind", queue, "copy", "--target-dsn", target_dsn)
     for _ in range(3):
         # Also to be begun again when nothing is missing: nothing comes twice by that.
-        assert run_once(dsn, target_dsn, "remote", "", 0) == 0
-        conn.execute("select pgq.maint_retry_events()")
-        ops.tick(conn, queue)
+        assert live() == 0
+        come_again(conn, queue)
     rows = target.execute("select data, retry from effect").fetchall()
     assert Counter(rows) == expected()
 
 
-@pytest.mark.slow
 def test_killed_tracked_consumers_lose_nothing_and_repeat_an_event_a_kill_at_most(
-    conn: Connection,
-    dsn: str,
-    target_dsn: str,
-    queue: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    conn: Connection, queue: str, live: Life, effects: Path
 ) -> None:
-    effects = tmp_path_factory.mktemp("effects") / "effects"
     fill(conn, queue)
     repeating = 0
-    for point in ("opened", "begun", "in the middle", "before the end", "before finish"):
-        for batch in (1, 2):
-            killed = run_once(dsn, target_dsn, "tracked", point, batch, str(effects))
-            assert killed == -signal.SIGKILL, point
-            repeating += point == "in the middle"
-    assert run_once(dsn, target_dsn, "tracked", "", 0, str(effects)) == 0
-    ops.value(conn, "select pgq.maint_retry_events()")
-    ops.tick(conn, queue)
-    assert run_once(dsn, target_dsn, "tracked", "", 0, str(effects)) == 0
+    points = ["opened", "begun", "in the middle", "before the end", "before finish"]
+    for point in [*points, "in the middle"]:
+        assert live("tracked", point) == -signal.SIGKILL, point
+        repeating += point == "in the middle"
+    assert live("tracked") == 0
+    come_again(conn, queue)
+    assert live("tracked") == 0
     seen = Counter(
         (data, int(retry)) for data, retry in map(str.split, effects.read_text().splitlines())
     )
@@ -233,53 +237,34 @@ class Copy(RemoteConsumer):
         target.execute("insert into effect values (%s)", [event.data])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dies", ["source", "target"])
-def test_either_server_is_killed_and_comes_back(server: Server, dies: str) -> None:
-    with (
-        Server(version=server.version) as source,
-        Server(version=server.version) as target,
-    ):
-        for each in (source, target):
-            with psycopg.connect(each.dsn) as conn:
-                conn.execute(schema_sql().encode())
-        with psycopg.connect(target.dsn) as conn:
-            conn.execute("create table effect (data text)")
+def test_either_server_is_killed_and_comes_back(
+    start_mortal: Callable[[], Server], background: Background
+) -> None:
+    source, target = start_mortal(), start_mortal()
+    with psycopg.connect(target.dsn) as conn:
+        conn.execute("create table effect (data text)")
+    with psycopg.connect(source.dsn, autocommit=True) as conn:
+        conn.execute("select pgq.create_queue('test_queue')")
+    copy = Copy(source.dsn, target_dsn=target.dsn)
+    copy.register()
+    thread = background(copy)
+    arrived = "select count(*) from effect"
+    sent = 0
+    for dies in (source, target) * 2:
         with psycopg.connect(source.dsn, autocommit=True) as conn:
-            conn.execute("select pgq.create_queue('test_queue')")
-        copy = Copy(source.dsn, target_dsn=target.dsn)
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                copy.run()
-            except BaseException as error:
-                failures.append(error)
-
-        copy.register()
-        thread = threading.Thread(target=run)
-        thread.start()
-        sent = 0
-        try:
-            for _ in range(3):
-                with psycopg.connect(source.dsn, autocommit=True) as conn:
-                    for _ in range(20):
-                        Producer("test_queue").insert_event(conn, "t", str(sent))
-                        sent += 1
-                        ops.tick(conn, "test_queue")
-                # A consumer that cannot connect to begin with gives up: it has to be at work.
-                with psycopg.connect(target.dsn, autocommit=True) as conn:
-                    while not ops.value(conn, "select count(*) from effect"):
-                        assert thread.is_alive(), failures
-                (source if dies == "source" else target).kill()
-                (source if dies == "source" else target).restart()
-                with psycopg.connect(target.dsn, autocommit=True) as conn:
-                    while ops.value(conn, "select count(*) from effect") < sent:
-                        assert thread.is_alive(), failures
-        finally:
-            copy.stop()
-            thread.join(PATIENCE)
-        assert failures == []
-        with psycopg.connect(target.dsn) as conn:
-            rows = conn.execute("select data from effect").fetchall()
-        assert Counter(rows) == Counter((str(number),) for number in range(sent))
+            for _ in range(20):
+                Producer("test_queue").insert_event(conn, "t", str(sent))
+                sent += 1
+                ops.tick(conn, "test_queue")
+        # A consumer that cannot connect to begin with gives up: it has to be at work.
+        with psycopg.connect(target.dsn, autocommit=True) as conn:
+            while not ops.value(conn, arrived):
+                assert thread.is_alive()
+        dies.kill()
+        dies.restart()
+        with psycopg.connect(target.dsn, autocommit=True) as conn:
+            while ops.value(conn, arrived) < sent:
+                assert thread.is_alive()
+    with psycopg.connect(target.dsn) as conn:
+        rows = conn.execute("select data from effect").fetchall()
+    assert Counter(rows) == Counter((str(number),) for number in range(sent))

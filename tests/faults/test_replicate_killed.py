@@ -17,7 +17,7 @@ from tests.fixtures.fix_db import Connect
 from tests.fixtures.fix_replicate import CONSUMER, PATIENCE, Pair
 from tests.fixtures.fix_ticker import StartTicker, eventually
 
-ROWS = 300_000
+ROWS = 60_000
 COPIES = "select count(*) from pg_stat_progress_copy where relid = 'large'::regclass"
 COPYING = COPIES + " and tuples_processed > 0"
 
@@ -90,7 +90,7 @@ def test_a_copy_that_is_killed_begins_again_and_nothing_is_lost(
     pair: Pair, large: Path, spawn: Spawn, connect: Connect
 ) -> None:
     with changing(pair, connect):
-        for _ in range(3):
+        for _ in range(2):
             with half_copied(pair, connect):
                 running = replicate(spawn, large)
                 eventually(pair.target, COPYING, patience=PATIENCE)

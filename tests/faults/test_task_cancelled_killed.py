@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from pgqpy.tasks import Tasks
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE, eventually
+from tests.fixtures.fix_example import Run
+from tests.fixtures.fix_ticker import eventually
 
 WORKER = """
 import sys, time
@@ -34,29 +32,20 @@ else:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["job", "task"])
 def test_a_cancelled_task_whose_worker_is_killed_does_not_begin_again(
-    conn: Connection, dsn: str, kind: str
+    conn: Connection, dsn: str, kind: str, run_python: Run
 ) -> None:
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", WORKER, dsn, kind],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
     tasks = Tasks(conn)
     tasks.create_queue("work")
     task = tasks.push("work", {"task": "job", "args": {}})
-    with start() as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "begun\n"
-        # This one waits for tasks before the lease ends.
-        with start() as second:
-            assert not tasks.cancel(task, "too expensive")
-            first.kill()
-            eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'work.failed'")
-            second.terminate()
-            said, _ = second.communicate(timeout=PATIENCE)
-            assert said == ""
+    first = run_python(WORKER, dsn, kind)
+    first.hear("begun")
+    # This one waits for tasks before the lease ends.
+    second = run_python(WORKER, dsn, kind)
+    assert not tasks.cancel(task, "too expensive")
+    first.kill()
+    eventually(conn, "select count(*) = 1 from pgq_task.tasks where queue = 'work.failed'")
+    second.terminate()
+    second.hear_lines(1)
+    assert "begun" not in second.lines
     [buried] = tasks.list("work.failed")
     assert buried.error == "cancelled: too expensive"

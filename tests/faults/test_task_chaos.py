@@ -18,11 +18,9 @@ import pytest
 from examples.map_reduce.job import Job, pieces, words
 from examples.map_reduce.workers import Workers
 from pgqpy.embedded import Server
-from pgqpy.schema import schema_sql
 from tests.faults import collatz
 from tests.faults.task_chaos import PATIENCE, Chaos, Overdue, insist
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_server import in_memory
 
 TEXT = (Path(__file__).parents[2] / "docs" / "decisions.md").read_text("utf-8")[:20_000]
 NUMBERS = 40
@@ -37,44 +35,41 @@ ROUNDS = "create table round (nr int primary key)"
 
 @pytest.mark.slow
 def test_whatever_is_killed_words_and_numbers_are_exact_and_nothing_is_stuck(
-    server: Server, chaos_seconds: float, tmp_path: Path
+    mortal: Server, chaos_seconds: float, tmp_path: Path
 ) -> None:
-    with in_memory(), Server(version=server.version) as mortal:
-        with psycopg.connect(mortal.dsn) as conn:
-            conn.execute(schema_sql().encode())
-        with psycopg.connect(mortal.dsn) as conn:
-            conn.execute(ROUNDS)
-            JOB.create(conn)
-            collatz.create(conn)
-        with ExitStack() as stack:
-            log = stack.enter_context((tmp_path / "log").open("wb"))
-            crews = [
-                Workers(module, arguments, number=2, dsn=mortal.dsn, log=log)
-                for module, arguments in [
-                    ("examples.map_reduce.worker", JOB.arguments),
-                    ("tests.faults.collatz", []),
-                ]
+    with psycopg.connect(mortal.dsn) as conn:
+        conn.execute(ROUNDS)
+        JOB.create(conn)
+        collatz.create(conn)
+    with ExitStack() as stack:
+        log = stack.enter_context((tmp_path / "log").open("wb"))
+        crews = [
+            Workers(module, arguments, number=2, dsn=mortal.dsn, log=log)
+            for module, arguments in [
+                ("examples.map_reduce.worker", JOB.arguments),
+                ("tests.faults.collatz", []),
             ]
-            for crew in crews:
-                stack.callback(crew.stop)
-            chaos, overdue = Chaos(mortal, crews), Overdue(mortal.dsn)
-            for thread in (overdue, chaos):
-                thread.start()
-                stack.callback(thread.stop)
-            end = time.monotonic() + chaos_seconds
-            for rounds in itertools.count(1):
-                insist(mortal.dsn, partial(begin, nr=rounds))
-                wait_until_done(mortal.dsn, crews)
-                insist(mortal.dsn, check)
-                # A kill in the middle of a task is chance: repeat until it has happened.
-                if time.monotonic() > (end if overdue.leases_over else end + PATIENCE):
-                    break
-        print(
-            f"\n{rounds} rounds, {dict(chaos.done)}; {len(overdue.leases_over)} leases ended,"
-            f" the last of these tasks was claimed again after {overdue.most:.1f} s"
-        )
-        assert overdue.leases_over
-        assert overdue.most < PATIENCE
+        ]
+        for crew in crews:
+            stack.callback(crew.stop)
+        chaos, overdue = Chaos(mortal, crews), Overdue(mortal.dsn)
+        for thread in (overdue, chaos):
+            thread.start()
+            stack.callback(thread.stop)
+        end = time.monotonic() + chaos_seconds
+        for rounds in itertools.count(1):
+            insist(mortal.dsn, partial(begin, nr=rounds))
+            wait_until_done(mortal.dsn, crews)
+            insist(mortal.dsn, check)
+            # A kill in the middle of a task is chance: repeat until it has happened.
+            if time.monotonic() > (end if overdue.leases_over else end + PATIENCE):
+                break
+    print(
+        f"\n{rounds} rounds, {dict(chaos.done)}; {len(overdue.leases_over)} leases ended,"
+        f" the last of these tasks was claimed again after {overdue.most:.1f} s"
+    )
+    assert overdue.leases_over
+    assert overdue.most < PATIENCE
 
 
 def begin(conn: Connection, nr: int) -> None:

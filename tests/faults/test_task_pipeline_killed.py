@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from random import Random
-from time import monotonic, sleep
 
 import pytest
 
 from pgqpy.tasks import Tasks
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE
+from tests.fixtures.fix_example import Program, Run
+from tests.fixtures.fix_task_worker import await_progress
 
 #: A loop of as many rounds as the item says, a choice, and a fork to as many parts as there were
 #: rounds, and one. Each visit is written in the transaction in which the task leaves.
@@ -64,7 +62,7 @@ print("ready", flush=True)
 PipelineWorker(sys.argv[1], mill, concurrency=int(sys.argv[2]), lease=1, batch_size=10).run()
 """
 STATIONS = ["begin", "grind", "fine", "coarse", "bag", "label"]
-ITEMS, WORKERS, KILLS = 400, 3, 12
+ITEMS, WORKERS, KILLS = 240, 3, 8
 
 
 def expected() -> Counter[tuple[int, str]]:
@@ -79,26 +77,15 @@ def expected() -> Counter[tuple[int, str]]:
     return visits
 
 
-def start(dsn: str, number: int) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", WORKER, dsn, str(number % 2 + 1)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait(PATIENCE)
-    assert process.stdout is not None
-    process.stdout.close()
-
-
 @pytest.mark.slow
 def test_a_pipeline_whose_workers_are_killed_loses_and_doubles_nothing(
-    conn: Connection, dsn: str
+    conn: Connection, dsn: str, run_python: Run
 ) -> None:
+    def start(number: int) -> Program:
+        worker = run_python(WORKER, dsn, number % 2 + 1)
+        worker.hear("ready")
+        return worker
+
     conn.execute("create table visit (item int, station text)")
     tasks = Tasks(conn)
     for station in STATIONS:
@@ -107,25 +94,15 @@ def test_a_pipeline_whose_workers_are_killed_loses_and_doubles_nothing(
     random = Random(7)
     total = expected().total()
 
-    workers = [start(dsn, number) for number in range(WORKERS)]
-    try:
-        for kill in range(1, KILLS + 1):
-            wait_for_visits(conn, total * kill // (KILLS + 2))
-            victim = random.randrange(WORKERS)
-            end(workers[victim])
-            workers[victim] = start(dsn, kill)
-        wait_for_visits(conn, total)
-    finally:
-        for process in workers:
-            end(process)
+    visits = "select count(*) from visit"
+    workers = [start(number) for number in range(WORKERS)]
+    for kill in range(1, KILLS + 1):
+        await_progress(conn, visits, total * kill // (KILLS + 2))
+        victim = random.randrange(WORKERS)
+        workers[victim].kill()
+        workers[victim] = start(kill)
+    await_progress(conn, visits, total)
+    for worker in workers:
+        worker.kill()
     assert ops.value(conn, "select count(*) from pgq_task.task") == 0
     assert Counter(conn.execute("select item, station from visit").fetchall()) == expected()
-
-
-def wait_for_visits(conn: Connection, number: int) -> None:
-    seen, deadline = -1, monotonic() + PATIENCE
-    while seen < number:
-        if (now := ops.value(conn, "select count(*) from visit")) > seen:
-            seen, deadline = now, monotonic() + PATIENCE
-        assert monotonic() < deadline, f"the workers do not get on: {seen} of {number} visits"
-        sleep(0.01)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pgqpy.tasks import Tasks
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE
+from tests.fixtures.fix_example import Run
+
+pytestmark = pytest.mark.slow
 
 POISON = (30, 60, 200)
 WORKER = """
@@ -59,75 +60,78 @@ update pgq_task.task
 """
 
 
-def lives(
-    conn: Connection, dsn: str, way: str, policy: str, concurrency: int = 1, pause: float = 0
-) -> int:
-    """The number of workers killed until nothing is left to do."""
-    deaths = 0
-    tasks = Tasks(conn)
-    arguments = [dsn, way, policy, str(concurrency), str(pause)]
-    while not tasks.is_empty("line.work" if way == "pipeline" else "work"):
-        worker = subprocess.run(
-            [sys.executable, "-c", WORKER, *arguments], check=False, timeout=PATIENCE
-        )
-        deaths += worker.returncode != 0
-        conn.execute(LEASES_END)
-        conn.execute("select pgq_task.sweep()")
-        assert deaths < 30
-    return deaths
+Lives = Callable[..., int]
 
 
-@pytest.mark.slow
+@pytest.fixture
+def lives(conn: Connection, dsn: str, run_python: Run) -> Lives:
+    """``lives("job", "endless")``: the number of workers killed until nothing is left to do."""
+
+    def count(way: str, policy: str, concurrency: int = 1, pause: float = 0) -> int:
+        deaths = 0
+        while not Tasks(conn).is_empty("line.work" if way == "pipeline" else "work"):
+            worker = run_python(WORKER, dsn, way, policy, concurrency, pause)
+            deaths += worker.wait() != 0
+            conn.execute(LEASES_END)
+            conn.execute("select pgq_task.sweep()")
+            assert deaths < 30
+        return deaths
+
+    return count
+
+
 @pytest.mark.parametrize("way", ["handle_task", "process_task", "process_batch"])
 def test_tasks_that_kill_their_worker_are_given_up_and_no_others(
-    conn: Connection, dsn: str, way: str
+    conn: Connection, lives: Lives, way: str
 ) -> None:
     tasks = Tasks(conn)
     tasks.create_queue("work")
     tasks.set_config("work", "max_attempts", 2)
     tasks.push_many("work", range(300))
-    lives(conn, dsn, way, "default")
+    lives(way, "default")
     assert sorted(task.payload for task in tasks.list("work.failed")) == list(POISON)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("way", "policy", "most"),
+    ("way", "policy", "limit", "most"),
     [
-        # The queue's own limit, where it has none.
-        ("handle_task", "default", 5),
-        ("process_task", "endless", 5),
-        ("asyncio", "endless", 5),
-        # The delay of the retry policy.
-        ("handle_task", "3", 3),
-        ("process_batch", "3", 3),
-        ("job", "3", 3),
-        ("job", "endless", 5),
-        ("pipeline", "2", 2),
-        ("pipeline", "endless", 5),
+        # The queue's own limit, where the policy has none.
+        ("handle_task", "default", None, 5),
+        ("process_task", "endless", 2, 2),
+        ("asyncio", "endless", 2, 2),
+        ("job", "endless", 2, 2),
+        ("pipeline", "endless", 2, 2),
+        # The limit of the retry policy.
+        ("handle_task", "3", None, 3),
+        ("process_batch", "2", None, 2),
+        ("job", "2", None, 2),
+        ("pipeline", "2", None, 2),
     ],
 )
 def test_a_task_that_kills_workers_is_given_up_even_without_a_limit(
-    conn: Connection, dsn: str, way: str, policy: str, most: int
+    conn: Connection, lives: Lives, way: str, policy: str, limit: int | None, most: int
 ) -> None:
     tasks = Tasks(conn)
     queue = "line.work" if way == "pipeline" else "work"
     tasks.create_queue(queue)
     payload: Any = {"task": "job", "args": {"number": 30}} if way == "job" else 30
+    if limit is not None:
+        tasks.set_config(queue, "max_attempts", limit)
     tasks.push(queue, payload)
-    assert lives(conn, dsn, way, policy) == most
+    assert lives(way, policy) == most
     [given_up] = tasks.list(f"{queue}.failed")
     assert given_up.payload == payload
     assert "the worker was lost" in str(given_up.error)
 
 
-@pytest.mark.slow
-def test_tasks_that_run_beside_one_that_kills_workers_are_done(conn: Connection, dsn: str) -> None:
+def test_tasks_that_run_beside_one_that_kills_workers_are_done(
+    conn: Connection, lives: Lives
+) -> None:
     tasks = Tasks(conn)
     tasks.create_queue("work")
     innocents = [*range(1, 13)]
     # Each of them takes longer than those that kill.
     tasks.push_many("work", [30, *innocents, 60])
-    deaths = lives(conn, dsn, "handle_task", "endless", concurrency=4, pause=0.3)
+    deaths = lives("handle_task", "endless", concurrency=4, pause=0.3)
     assert sorted(task.payload for task in tasks.list("work.failed")) == [30, 60]
     assert deaths <= 10

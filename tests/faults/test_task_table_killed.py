@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
-import time
 
 import pytest
 
 from tests.fixtures import queue_ops as ops
 from tests.fixtures.fix_db import Connection
-from tests.fixtures.fix_ticker import PATIENCE
+from tests.fixtures.fix_example import Program, Run
+from tests.fixtures.fix_task_worker import await_progress
 
 WORKER = """
 import random, sys, time
@@ -30,56 +28,38 @@ TableWorker(
     batch_size=int(sys.argv[2]), concurrency=2, retry_policy=FixedDelay(0, attempts=None),
 ).run()
 """
-ROWS = 1500
-KILLS = 12
-
-
-def start(dsn: str, number: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WORKER, dsn, str(1 + 9 * (number % 2))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def wait_for_sent(conn: Connection, number: int) -> None:
-    seen, deadline = -1, time.monotonic() + PATIENCE
-    while seen < number:
-        if (now := ops.value(conn, "select count(*) from sent")) > seen:
-            seen, deadline = now, time.monotonic() + PATIENCE
-        assert time.monotonic() < deadline, f"the workers do not get on: {seen} of {number} rows"
-        time.sleep(0.01)
+ROWS = 600
+KILLS = 8
 
 
 @pytest.mark.slow
-def test_rows_are_done_once_whichever_process_is_killed(conn: Connection, dsn: str) -> None:
+def test_rows_are_done_once_whichever_process_is_killed(
+    conn: Connection, dsn: str, run_python: Run
+) -> None:
+    def start(number: int) -> Program:
+        return run_python(WORKER, dsn, 1 + 9 * (number % 2))
+
+    sent = "select count(*) from sent"
     conn.execute("create table mail (id int primary key)")
     # Whatever is done twice is an error here, and the row would never be done.
     conn.execute("create table sent (id int primary key)")
     conn.execute("select pgq_task.add_columns('mail'), pgq_task.notify_workers('mail')")
-    workers = [start(dsn, number) for number in range(3)]
-    try:
-        for kill in range(KILLS):
-            number = kill % len(workers)
-            out = workers[number].stdout
-            assert out is not None
-            assert out.readline()
-            before = ops.value(conn, "select count(*) from sent")
-            conn.execute(
-                "insert into mail select n from generate_series(%s + 1, %s) n",
-                [kill * ROWS // KILLS, (kill + 1) * ROWS // KILLS],
-            )
-            # This many rows are left to be sent, whatever the others have done meanwhile.
-            wait_for_sent(conn, before + random.randint(1, 40))
-            workers[number].kill()
-            workers[number].communicate()
-            workers[number] = start(dsn, kill)
-        wait_for_sent(conn, ROWS)
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.communicate()
-    assert ops.value(conn, "select count(*) from sent") == ROWS
+    workers = [start(number) for number in range(3)]
+    for kill in range(KILLS):
+        number = kill % len(workers)
+        workers[number].hear("started")
+        before = ops.value(conn, sent)
+        conn.execute(
+            "insert into mail select n from generate_series(%s + 1, %s) n",
+            [kill * ROWS // KILLS, (kill + 1) * ROWS // KILLS],
+        )
+        # This many rows are left to be sent, whatever the others have done meanwhile.
+        await_progress(conn, sent, before + random.randint(1, 40))
+        workers[number].kill()
+        workers[number] = start(kill)
+    await_progress(conn, sent, ROWS)
+    for worker in workers:
+        worker.kill()
+    assert ops.value(conn, sent) == ROWS
     assert ops.value(conn, "select count(*) from mail where status = 'succeeded'") == ROWS
     assert ops.value(conn, "select sum(attempts) from mail") > ROWS

@@ -6,26 +6,27 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from pgqpy.tasks import Tasks
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_example import Program, Run
 from tests.fixtures.fix_ticker import eventually
 
 #: Prints its steps, and waits at the named step for a line of input.
 WORKER = """
+import logging
 import sys
 import time
 import pgqpy
 from pgqpy import FixedDelay
 from pgqpy.tasks import TaskWorker
 
+logging.disable()
 dsn, way, stop_at, lease = sys.argv[1:]
 
 def step(name):
@@ -71,54 +72,17 @@ class Batch(Base):
 {"handle": Handle, "task": Task, "slow": Slow, "batch": Batch}[way](dsn, lease=float(lease)).run()
 """
 
-Start = Callable[..., "Worker"]
-
-
-class Worker:
-    """A worker as a process."""
-
-    def __init__(self, dsn: str, way: str, stop_at: str = "nowhere", lease: float = 1) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, dsn, way, stop_at, str(lease)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def hear(self, what: str) -> None:
-        """Wait until it says this."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.strip() == what:
-                return
-        raise AssertionError(f"it ended and never said {what}")
-
-    def go_on(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
+Start = Callable[..., Program]
 
 
 @pytest.fixture
-def start(dsn: str) -> Iterator[Start]:
+def start(dsn: str, run_python: Run) -> Start:
     """``start("task", "written")`` starts a worker that stops at that step."""
-    started: list[Worker] = []
 
-    def start_one(*args: str, **options: float) -> Worker:
-        started.append(Worker(dsn, *args, **options))  # type: ignore[arg-type]
-        return started[-1]
+    def start_one(way: str, stop_at: str = "nowhere", lease: float = 1) -> Program:
+        return run_python(WORKER, dsn, way, stop_at, lease)
 
-    yield start_one
-    for worker in started:
-        worker.end()
+    return start_one
 
 
 @pytest.fixture
@@ -145,7 +109,7 @@ def test_a_task_of_a_worker_that_was_killed_is_taken_over_after_its_lease(
     ids = tasks.push_many("work", range(3))
     first = start(way, step)
     first.hear(step)
-    first.send(signal.SIGKILL)
+    first.process.send_signal(signal.SIGKILL)
     start(way)
     all_done(conn)
     found = effects(conn)
@@ -163,7 +127,7 @@ def test_workers_with_much_to_do_take_over_what_a_killed_one_had_before_they_are
     tasks.push_many("work", range(5000))
     others = [start("slow", lease=3) for _ in range(2)]
     others[0].hear("settled")
-    first.send(signal.SIGKILL)
+    first.process.send_signal(signal.SIGKILL)
     eventually(
         conn, "select count(*) > 0 from effect where task_id = %s", had, patience=8 * PATIENCE
     )
@@ -191,7 +155,7 @@ def test_a_worker_that_was_killed_while_it_commits_has_committed_all_or_nothing(
     eventually(
         conn, "select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted"
     )
-    first.send(signal.SIGKILL)
+    first.process.send_signal(signal.SIGKILL)
     second = start(way)
     gate.execute("select pg_advisory_unlock(1)")
     second.hear("settled")
@@ -207,20 +171,20 @@ def test_early_and_slow_cannot_finish_what_late_and_quick_has_finished(
     early = start(way, "written")
     early.hear("written")
     # Its thread does not renew, either.
-    early.send(signal.SIGSTOP)
+    early.process.send_signal(signal.SIGSTOP)
     late = start(way)
     late.hear("settled")
     all_done(conn)
-    early.send(signal.SIGCONT)
-    early.go_on()
+    early.process.send_signal(signal.SIGCONT)
+    early.enter()
     early.hear("lost")
     # It goes on with others.
-    late.send(signal.SIGSTOP)
+    late.process.send_signal(signal.SIGSTOP)
     ids += tasks.push_many("work", range(1))
-    early.hear("written")
-    early.go_on()
+    early.hear("written", times=2)
+    early.enter()
     early.hear("settled")
-    late.send(signal.SIGCONT)
+    late.process.send_signal(signal.SIGCONT)
     all_done(conn)
     found = effects(conn)
     if way == "handle":
@@ -236,14 +200,14 @@ def test_early_and_slow_cannot_finish_what_late_and_quick_has_now(
     (task,) = tasks.push_many("work", range(1))
     early = start(way, "written")
     early.hear("written")
-    early.send(signal.SIGSTOP)
+    early.process.send_signal(signal.SIGSTOP)
     late = start(way, "begun", lease=3600)
     late.hear("begun")
-    early.send(signal.SIGCONT)
-    early.go_on()
+    early.process.send_signal(signal.SIGCONT)
+    early.enter()
     early.hear("lost")
     assert conn.execute("select id, status from pgq_task.tasks").fetchall() == [(task, "claimed")]
-    late.go_on()
+    late.enter()
     all_done(conn)
     assert effects(conn)[task] == (2 if way == "handle" else 1)
 
@@ -255,9 +219,9 @@ def test_sigterm_finishes_what_has_begun_and_gives_back_the_rest(
     tasks.push_many("work", range(40))
     worker = start(way, "begun")
     worker.hear("begun")
-    worker.send(signal.SIGTERM)
-    worker.go_on()
-    assert worker.process.wait(PATIENCE) == 0
+    worker.process.send_signal(signal.SIGTERM)
+    worker.enter()
+    assert worker.wait() == 0
     assert len(effects(conn)) == 1
     left = conn.execute("select status, attempts, count(*) from pgq_task.tasks group by 1, 2")
     assert left.fetchall() == [("available", 0, 39)]
@@ -271,7 +235,7 @@ def test_workers_killed_at_random_lose_and_double_nothing(
     rng = random.Random(7)
     ids: list[int] = []
     alive = [start(way) for _ in range(3)]
-    for _ in range(8):
+    for _ in range(6):
         done = len(effects(conn))
         ids += tasks.push_many("work", range(200))
         eventually(
@@ -280,7 +244,7 @@ def test_workers_killed_at_random_lose_and_double_nothing(
             done + rng.randrange(100),
             patience=4 * PATIENCE,
         )
-        alive.pop(rng.randrange(len(alive))).send(signal.SIGKILL)
+        alive.pop(rng.randrange(len(alive))).process.send_signal(signal.SIGKILL)
         alive.append(start(way))
     all_done(conn)
     assert effects(conn) == Counter(ids)

@@ -1,0 +1,241 @@
+"""The examples on the pages about tasks do what the pages say."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy.orm import Session
+
+import pgqpy.alembic  # noqa: F401
+from pgqpy.tasks import PipelineWorker, TableWorker, TaskApp, Tasks, TaskWorker
+from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_db import Connection
+from tests.fixtures.pages import blocks, run, text_of
+
+
+@pytest.fixture
+def page(dsn: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of a module, which annotations are looked up in."""
+    monkeypatch.setenv("PGQPY_DSN", dsn)
+    module = ModuleType("tasks_page")
+    monkeypatch.setitem(sys.modules, "tasks_page", module)
+    return vars(module)
+
+
+@pytest.fixture
+def tasks(conn: Connection) -> Tasks:
+    return Tasks(conn)
+
+
+def test_tasks(
+    conn: Connection,
+    dsn: str,
+    page: dict[str, Any],
+    tasks: Tasks,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = text_of("tasks.md")
+    first, pushing, unique, ways, outcomes, alone = blocks(text)
+
+    run(first, page)
+    assert capsys.readouterr().out == "mail to ann@example.org\n"
+    assert tasks.is_empty("mails")
+
+    run(pushing, page)
+    (info,) = tasks.queues("mails", max_count=None)
+    assert (info.available, info.scheduled) == (10_003, 2)
+    assert tasks.try_claim("mails")[0].payload == {"to": "bob@example.org"}
+
+    run(unique, page)
+    assert capsys.readouterr().out.endswith(" True\n")
+    assert [len(tasks.list(queue)) for queue in ("reindex", "reports", "search")] == [1, 1, 1]
+
+    conn.execute("create table invoice (order_id int)")
+    conn.execute("create table counter as select 0 as n")
+    for queue in ("orders", "clicks", "views", "audit"):
+        tasks.create_queue(queue)
+    tasks.push("orders", {"id": 7})
+    tasks.push("clicks")
+    tasks.push("views")
+    run(ways, page)
+    page["Invoicing"](dsn).run(until_empty=True)
+    page["Counting"](dsn).run(until_empty=True)
+    assert conn.execute("select order_id, n from invoice, counter").fetchall() == [(7, 2)]
+
+    run(outcomes, page)
+    tasks.push("audit", {"spam": True})
+    tasks.push("audit", {"ok": 1})
+    TaskWorker(dsn, "audit", page["check"]).run(until_empty=True)
+    (spam,) = tasks.list("audit.failed")
+    assert spam.error == "spam"
+    (later,) = tasks.list("audit")
+    assert (later.payload, later.status, later.attempts) == ({"ok": 1}, "scheduled", 0)
+
+    before = len(tasks.list("mails", max_tasks=None))
+    run(alone, page)
+    assert len(tasks.list("mails", max_tasks=None)) == before - 10
+
+    pushed, claimed = blocks(text, "sql")
+    conn.execute(pushed.encode())
+    claim, _, finish = claimed.partition(";")
+    conn.execute(claim.encode())
+    (mine, *_) = tasks.list("mails", {"claimant": "me"})
+    conn.execute(finish.replace("17, 2", f"{mine.id}, {mine.version}").encode())
+    assert tasks.list(filter={"ids": [mine.id]}) == []
+
+
+def test_jobs(conn: Connection, page: dict[str, Any], tasks: Tasks) -> None:
+    page |= {"tasks": tasks}
+    first, periodic, schedules, limits, results, progress = blocks(text_of("tasks-jobs.md"))
+
+    run(first, page)
+    page["conn"] = conn
+    assert tasks.statistics("mails")[0].finished == 1
+
+    run(periodic, page)
+    page["app"].worker().run(until_empty=True)
+    (known,) = tasks.periodic()
+    assert (known.name, known.time_zone, known.missed) == ("clean_up", "Europe/Berlin", "last")
+    run(schedules, page)
+    page["app"].worker().run(until_empty=True)
+    assert {each.name for each in tasks.periodic()} > {"morning report", "weekly report"}
+
+    tasks.create_queue("api")
+    run(limits, page)
+    assert {info.queue for info in tasks.limits()} == {"mails", "api"}
+
+    with pytest.raises(TimeoutError):
+        run(results.replace("wait=30", "wait=0"), page)
+    page["app"].worker().run(until_empty=True)
+    assert tasks.result(page["task_id"], wait=0) == "sent to ada@example.org"
+
+    run(progress, page)
+    page["scale"].push(conn, ["a.png", "b.png"])
+    page["app"].worker().run(until_empty=True)
+    assert tasks.is_empty("mails")
+
+
+def test_history(page: dict[str, Any], tasks: Tasks) -> None:
+    for queue in ("orders", "orders-again"):
+        tasks.create_queue(queue)
+    kept, statistics = blocks(text_of("tasks-history.md"))
+    run(kept, page)
+    tasks.push("orders", {"customer": 3})
+    tasks.pop("orders")
+    run(kept, page)
+    page["tasks"] = tasks
+    assert tasks.queues("orders-again")[0].available == 1
+    run(statistics, page)
+    assert tasks.statistics("orders")[0].popped == 1
+
+
+def test_pipelines(conn: Connection, dsn: str, page: dict[str, Any], tasks: Tasks) -> None:
+    conn.execute("create table parcel (item text)")
+    conn.execute("create table bill (order_id int, sum int)")
+    conn.execute("create table refused (order_id int)")
+    (block,) = blocks(text_of("tasks-pipelines.md"))
+    run(block, page)
+    assert conn.execute("select item from parcel order by 1").fetchall() == [("book",), ("pen",)]
+    assert conn.execute("select * from bill").fetchall() == [(7, 20)]
+
+    orders = page["orders"]
+    for reminders in (1, 3):
+        unpaid = {"id": 8 + reminders, "paid": False, "reminders": reminders}
+        tasks.push(orders.queue("check"), unpaid)
+    PipelineWorker(dsn, orders).run(until_empty=True)
+    assert conn.execute("select * from refused").fetchall() == [(11,)]
+    (later,) = tasks.list("orders.check")
+    assert (later.payload["reminders"], later.status) == (2, "scheduled")
+
+
+def test_commands(cli: Cli, tasks: Tasks) -> None:
+    for queue in ("mails", "mails.failed", "reports"):
+        tasks.create_queue(queue)
+    app = TaskApp("reports")
+    app.periodic("0 2 * * *")(app.task(name="clean_up")(lambda: None))
+    app.worker(cli.dsn).run(until_empty=True)
+    # Number 17 is one of these.
+    tasks.push_many("reports", range(20), delay=3600)
+    tasks.push("mails")
+    tasks.fail(tasks.try_claim("mails")[0], "timeout", final=True)
+
+    lines = [line for block in blocks(text_of("tasks-cli.md"), "sh") for line in block.splitlines()]
+    commands = [
+        line for line in lines if line.startswith("pgqpy task") and "work" not in line.split()[:3]
+    ]
+    assert len(commands) > 10
+    for line in commands:
+        cli.ok(*shlex.split(line.removesuffix(" --watch"))[1:])
+    assert tasks.list("mails.failed") == []
+    assert tasks.list("reports", {"ids": [17]}) == []
+    assert len(tasks.list("reports", {"priority": 9, "status": "available"})) == 19
+    assert tasks.limits("mails")[0].max_running == 20
+
+
+def statements(block: str) -> list[str]:
+    """Split a block of SQL, without its comments."""
+    text = "\n".join(line.split("--")[0] for line in block.splitlines()) + "\n"
+    return [statement for statement in text.split(";\n") if statement.strip()]
+
+
+def test_tables(
+    conn: Connection, dsn: str, page: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def execute(*sql: str) -> list[tuple[Any, ...]]:
+        """Run statements; return the rows of the last one."""
+        cursor = [conn.execute(statement.encode()) for statement in sql][-1]
+        return cursor.fetchall() if cursor.description else []
+
+    text = text_of("tasks-tables.md")
+    columns, others, notify, changes, search, large = map(statements, blocks(text, "sql"))
+    working, batch, policy, model, migration = blocks(text)
+
+    execute(*columns, *others, *notify)
+    conn.execute("create table sent (mail_id bigint)")
+    conn.execute("insert into mail (address, company) values ('ann@example.org', 3), ('x', 8)")
+    run(working, page)
+    assert capsys.readouterr().out == "mail to ann@example.org\nmail to x\n"
+    run(batch, page)
+    run(policy, page)
+    assert isinstance(page["worker"], TableWorker)
+
+    execute(*changes)
+    page["Invoicing"](dsn).run(until_empty=True)
+    assert conn.execute("select mail_id from sent order by ctid").fetchall() == [(1,), (2,), (1,)]
+    conn.execute("update mail set status = 'failed', last_error = 'refused' where company = 3")
+    assert execute(search[0]) == [(1, 2, "refused")]
+    assert [row[:4] for row in execute(search[1])] == [("failed", 1, 0, 0), ("new", 0, 0, 1)]
+    (statement,) = execute(*large)[0]
+    execute("drop index mail_next_attempt_idx", statement)
+
+    # Its annotations are not to be texts, as they are in this file.
+    exec(compile(model, "page", "exec", dont_inherit=True), page)
+    engine = sa.create_engine(sa.make_url(dsn).set(drivername="postgresql+psycopg"))
+    page["Base"].metadata.create_all(engine)
+    order = page["Order"]
+    with Session(engine) as session, session.begin():
+        session.add(order(id=1, item="book"))
+    page["shipping"].run(until_empty=True)
+    with Session(engine) as session:
+        assert session.scalars(sa.select(order.shipped_by)).all() == ["van"]
+
+    conn.execute('drop table "order"')
+    conn.execute('create table "order" (id int primary key)')
+    with engine.begin() as connection:
+        run(migration, page)
+        page["op"] = Operations(MigrationContext.configure(connection))
+        page["upgrade"]()
+    described = """select has_index, signal is not null from pgq_task.describe_table('"order"')"""
+    assert conn.execute(described).fetchall() == [(True, True)]
+    with engine.begin() as connection:
+        page["op"] = Operations(MigrationContext.configure(connection))
+        page["downgrade"]()
+    assert [column.name for column in conn.execute('table "order"').description or ()] == ["id"]
+    engine.dispose()
