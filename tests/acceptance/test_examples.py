@@ -36,37 +36,30 @@ def test_captured_changes_are_events(start: Run, conn: Connection) -> None:
 
 
 @pytest.mark.usefixtures("ticking")
-def test_the_consumer_counts_what_the_producer_writes(start: Run, conn: Connection) -> None:
-    consumer = start("consumer.py")
-    consumer.hear("waiting for events")
+def test_each_consumer_gets_what_the_producer_writes(start: Run, conn: Connection) -> None:
+    counter, mailer = start("consumer.py"), start("async_consumer.py")
+    sharing = [start("coop_consumer.py") for _ in range(2)]
+    group = [start("group_consumer.py") for _ in range(2)]
+    everyone = [counter, mailer, *sharing, *group]
+    for consumer in everyone:
+        consumer.hear("for events")
     start("producer.py").finish()
-    consumer.hear("batch")
+
+    counter.hear("batch")
     eventually(
         conn,
         "select count(*) = 2 from order_event_count"
         " where (event_type, events) in (('order.created', 1), ('order.shipped', 10000))",
     )
-    assert consumer.terminate() == 0
-
-
-@pytest.mark.usefixtures("ticking")
-def test_workers_share_what_the_producer_writes(start: Run, conn: Connection) -> None:
-    workers = [start("coop_consumer.py") for _ in range(2)]
-    for worker in workers:
-        worker.hear("waits for events")
-    start("producer.py").finish()
     eventually(conn, "select count(*) = 10000 from parcel")
-    assert [worker.terminate() for worker in workers] == [0, 0]
-
-
-@pytest.mark.usefixtures("ticking")
-def test_the_asyncio_consumer_gets_an_event_again(start: Run) -> None:
-    consumer = start("async_consumer.py")
-    consumer.hear("waiting for events")
-    start("producer.py").finish()
-    consumer.hear("busy, again in a second")
-    consumer.hear("thank you, Ada")
-    assert consumer.terminate() == 0
+    eventually(
+        conn,
+        "select count(*) = 10001 and count(*) filter (where customer = 'Ada') = 1"
+        " from customer_order",
+    )
+    mailer.hear("busy, again in a second")
+    mailer.hear("thank you, Ada")
+    assert [consumer.terminate() for consumer in everyone] == [0] * 6
 
 
 def test_oranges_go_through_the_press(start: Run) -> None:
@@ -88,20 +81,6 @@ def test_bad_events_come_again_or_are_given_up_and_replayed(start: Run) -> None:
         "dead letter of invoices: order 2 has no total",
         "1 replayed",
     ]
-
-
-@pytest.mark.usefixtures("ticking")
-def test_workers_of_a_group_share_the_orders(start: Run, conn: Connection) -> None:
-    workers = [start("group_consumer.py") for _ in range(2)]
-    for worker in workers:
-        worker.hear("waiting for events")
-    start("producer.py").finish()
-    eventually(
-        conn,
-        "select count(*) = 10001 and count(*) filter (where customer = 'Ada') = 1"
-        " from customer_order",
-    )
-    assert [worker.terminate() for worker in workers] == [0, 0]
 
 
 @pytest.mark.spark

@@ -53,18 +53,116 @@ def run(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
     return pytester.runpytest_subprocess("-W", "error", "-p", "no:cacheprovider", *args)
 
 
-def test_the_page_is_tested() -> None:
+ISOLATED = """
+import os
+import psycopg
+import pgqpy
+import pytest
+
+@pytest.mark.parametrize("turn", range(4))
+def test_empty(pgq, turn):
+    assert pgqpy.Admin(pgq.conn).get_queue_info() == []
+    pgq.create_queue("q", ticker_max_count=7)
+    assert pgqpy.Admin(pgq.conn).get_queue_info("q")[0].queue_ticker_max_count == 7
+
+def test_whatever_is_left(pgq):
+    # open sessions, transactions and prepared ones are no hindrance
+    left = psycopg.connect(pgq.dsn)
+    left.execute("create table t ()")
+    test_whatever_is_left.open = left
+
+def test_the_environment_names_it(pgqpy_dsn):
+    assert os.environ["PGQPY_DSN"] == pgqpy_dsn
+"""
+
+BROKEN = """
+import asyncio
+import pgqpy
+import pytest
+
+class Broken(pgqpy.Consumer):
+    queue = "q"
+    consumer = "c"
+    def process_event(self, conn, event):
+        raise ZeroDivisionError
+
+class AsyncBroken(pgqpy.AsyncConsumer):
+    queue = "q"
+    consumer = "c"
+    async def process_event(self, conn, event):
+        raise ZeroDivisionError
+
+class Stubborn(Broken):
+    def process_event(self, conn, event):
+        event.retry(0)
+
+class Patient(Broken):
+    def process_event(self, conn, event):
+        event.retry(3600)
+
+@pytest.mark.parametrize("consumer", [Broken, AsyncBroken])
+def test_broken(pgq, consumer):
+    pgq.insert_event(pgq.create_queue("q"), "t")
+    with pytest.raises(ZeroDivisionError):
+        pgq.drain(consumer(pgq.dsn))
+
+def test_stubborn(pgq):
+    pgq.insert_event(pgq.create_queue("q"), "t")
+    with pytest.raises(pgqpy.PgqError, match="due again"):
+        pgq.drain(Stubborn(pgq.dsn))
+
+def test_patient(pgq):
+    pgq.insert_event(pgq.create_queue("q"), "t")
+    pgq.drain(Patient(pgq.dsn))
+
+def test_no_queue(pgq):
+    with pytest.raises(pgqpy.errors.QueueNotFound):
+        pgq.drain(Broken(pgq.dsn))
+    with pytest.raises(pgqpy.errors.QueueNotFound):
+        pgq.events("q")
+
+def test_another_database(pgq):
+    pgq.create_queue("q")
+    with pytest.raises(pgqpy.PgqError, match="another database"):
+        pgq.drain(Broken("host=/elsewhere"))
+"""
+
+GOES_ON = """
+def test_twice(pgq):
+    pgq.create_queue("q")
+    late = Counter(pgq.dsn, consumer="late")
+    pgq.insert_events("q", [("t",)] * 3)
+    pgq.tick("q")
+    late.register()
+    counter = Counter(pgq.dsn)
+    pgq.drain(counter)
+    pgq.insert_events("q", [("t",)] * 2)
+    pgq.drain(counter)
+    pgq.drain(counter)
+    pgq.drain(late)
+    unregistered = Counter(pgq.dsn, consumer="unregistered")
+    pgq.drain(unregistered)
+    assert (counter.seen, late.seen, unregistered.seen) == (5, 2, 5)
+"""
+
+#: Each test has a database of its own, and a consumer's errors fail it; a consumer goes on where
+#: it was.
+TESTS = {"isolated": ISOLATED, "broken": BROKEN, "goes_on": CONSUMER + GOES_ON}
+
+
+def test_the_tests_of_the_page_and_others_pass_in_two_processes(
+    pytester: pytest.Pytester, on_server: str
+) -> None:
     assert len(BLOCKS) >= 5
     assert all("def test_" in block for block in BLOCKS)
-
-
-def test_the_tests_of_the_page_pass(pytester: pytest.Pytester, on_server: str) -> None:
     for number, block in enumerate(BLOCKS):
         # A directory each: an overridden fixture is for one block.
         pytester.path.joinpath(f"d{number}").mkdir()
         pytester.path.joinpath(f"d{number}", f"test_block{number}.py").write_text(block)
-    result = run(pytester)
-    result.assert_outcomes(passed=sum(block.count("def test_") for block in BLOCKS))
+    pytester.makepyfile(**{f"test_{name}": text for name, text in TESTS.items()})
+    # One of these leaves a connection open, on purpose.
+    result = run(pytester, "-W", "ignore::ResourceWarning", "-n", "2")
+    result.assert_outcomes(passed=sum(block.count("def test_") for block in BLOCKS) + 14)
     assert databases(on_server) == set()
 
 
@@ -75,35 +173,6 @@ def test_a_server_from_the_wheel_is_started_if_none_is_named(
     monkeypatch.setenv("PGQPY_DSN", "host=/nowhere")
     pytester.makepyfile(CONSUMER)
     run(pytester).assert_outcomes(passed=1)
-
-
-def test_each_test_has_a_database_of_its_own(pytester: pytest.Pytester, on_server: str) -> None:
-    pytester.makepyfile(
-        """
-        import os
-        import psycopg
-        import pgqpy
-        import pytest
-
-        @pytest.mark.parametrize("turn", [1, 2])
-        def test_empty(pgq, turn):
-            assert pgqpy.Admin(pgq.conn).get_queue_info() == []
-            pgq.create_queue("q", ticker_max_count=7)
-            assert pgqpy.Admin(pgq.conn).get_queue_info("q")[0].queue_ticker_max_count == 7
-
-        def test_whatever_is_left(pgq):
-            # open sessions, transactions and prepared ones are no hindrance
-            left = psycopg.connect(pgq.dsn)
-            left.execute("create table t ()")
-            test_whatever_is_left.open = left
-
-        def test_the_environment_names_it(pgqpy_dsn):
-            assert os.environ["PGQPY_DSN"] == pgqpy_dsn
-        """
-    )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=4)
-    assert databases(on_server) == set()
 
 
 def test_what_prepare_leaves_connected_is_no_hindrance(
@@ -135,102 +204,6 @@ def test_once():
 """
     )
     run(pytester).assert_outcomes(passed=4)
-
-
-def test_workers_of_xdist_do_not_meet(pytester: pytest.Pytester, on_server: str) -> None:
-    pytester.makepyfile(
-        CONSUMER
-        + """
-import pytest
-
-@pytest.mark.parametrize("turn", range(8))
-def test_turns(pgq, turn):
-    test_counter(pgq)
-"""
-    )
-    run(pytester, "-n", "2").assert_outcomes(passed=9)
-    assert databases(on_server) == set()
-
-
-def test_what_a_consumer_raises_fails_the_test(pytester: pytest.Pytester, on_server: str) -> None:
-    pytester.makepyfile(
-        """
-        import asyncio
-        import pgqpy
-        import pytest
-
-        class Broken(pgqpy.Consumer):
-            queue = "q"
-            consumer = "c"
-            def process_event(self, conn, event):
-                raise ZeroDivisionError
-
-        class AsyncBroken(pgqpy.AsyncConsumer):
-            queue = "q"
-            consumer = "c"
-            async def process_event(self, conn, event):
-                raise ZeroDivisionError
-
-        class Stubborn(Broken):
-            def process_event(self, conn, event):
-                event.retry(0)
-
-        class Patient(Broken):
-            def process_event(self, conn, event):
-                event.retry(3600)
-
-        @pytest.mark.parametrize("consumer", [Broken, AsyncBroken])
-        def test_broken(pgq, consumer):
-            pgq.insert_event(pgq.create_queue("q"), "t")
-            with pytest.raises(ZeroDivisionError):
-                pgq.drain(consumer(pgq.dsn))
-
-        def test_stubborn(pgq):
-            pgq.insert_event(pgq.create_queue("q"), "t")
-            with pytest.raises(pgqpy.PgqError, match="due again"):
-                pgq.drain(Stubborn(pgq.dsn))
-
-        def test_patient(pgq):
-            pgq.insert_event(pgq.create_queue("q"), "t")
-            pgq.drain(Patient(pgq.dsn))
-
-        def test_no_queue(pgq):
-            with pytest.raises(pgqpy.errors.QueueNotFound):
-                pgq.drain(Broken(pgq.dsn))
-            with pytest.raises(pgqpy.errors.QueueNotFound):
-                pgq.events("q")
-
-        def test_another_database(pgq):
-            pgq.create_queue("q")
-            with pytest.raises(pgqpy.PgqError, match="another database"):
-                pgq.drain(Broken("host=/elsewhere"))
-        """
-    )
-    run(pytester).assert_outcomes(passed=6)
-
-
-def test_a_consumer_goes_on_where_it_was(pytester: pytest.Pytester, on_server: str) -> None:
-    pytester.makepyfile(
-        CONSUMER
-        + """
-def test_twice(pgq):
-    pgq.create_queue("q")
-    late = Counter(pgq.dsn, consumer="late")
-    pgq.insert_events("q", [("t",)] * 3)
-    pgq.tick("q")
-    late.register()
-    counter = Counter(pgq.dsn)
-    pgq.drain(counter)
-    pgq.insert_events("q", [("t",)] * 2)
-    pgq.drain(counter)
-    pgq.drain(counter)
-    pgq.drain(late)
-    unregistered = Counter(pgq.dsn, consumer="unregistered")
-    pgq.drain(unregistered)
-    assert (counter.seen, late.seen, unregistered.seen) == (5, 2, 5)
-"""
-    )
-    run(pytester).assert_outcomes(passed=2)
 
 
 def test_without_the_extra_the_message_says_what_to_install(

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from pgqpy.embedded import Server
+from tests.fixtures.fix_db import create_database, drop_database
 
 pytestmark = pytest.mark.reference
 
@@ -108,13 +109,20 @@ def compare(theirs: Side, ours: Side, script: str) -> int:
     return total
 
 
-@pytest.fixture
-def sides(pgq_reference_dsn: str, dsn: str) -> Iterator[tuple[Side, Side]]:
-    """PgQ and ours."""
-    theirs, ours = Side(pgq_reference_dsn), Side(dsn)
+@pytest.fixture(scope="module")
+def sides(reference_server: Server, server: Server, template: str) -> Iterator[tuple[Side, Side]]:
+    """PgQ and ours; each script begins with an empty schema."""
+    databases = [
+        (reference_server, create_database(reference_server, "template0")),
+        (server, create_database(server, template)),
+    ]
+    with psycopg.connect(reference_server.dsn_of(databases[0][1])) as conn:
+        conn.execute("create extension pgq")
+    theirs, ours = (Side(where.dsn_of(name)) for where, name in databases)
     yield theirs, ours
-    theirs.close()
-    ours.close()
+    for side, (where, name) in zip((theirs, ours), databases, strict=True):
+        side.close()
+        drop_database(where, name)
 
 
 @pytest.mark.parametrize("name", NAMES)
