@@ -6,6 +6,7 @@ import contextlib
 import re
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,8 @@ from tests.fixtures.fix_ticker import eventually
 pytestmark = pytest.mark.slow
 
 PATIENCE = 300.0
+Refused = Callable[..., str]
+
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -42,7 +45,7 @@ def finish(program: Program) -> tuple[int, str]:
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
     """``refused("--no-spark")``: the words with which the demo, run in this process, ends."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -129,7 +132,7 @@ def test_a_password_is_not_shown(start: Run, dsn: str) -> None:
     assert "sesame" not in output + "".join(commands)
 
 
-def test_what_is_not_its_own_is_not_touched(refused: Run, dsn: str, conn: Connection) -> None:
+def test_what_is_not_its_own_is_not_touched(refused: Refused, dsn: str, conn: Connection) -> None:
     arguments = ("--dsn", dsn, "--no-spark", "--flights", "3000")
     for theirs, word in (
         ("select pgq.create_queue('flights')", "queue 'flights'"),
@@ -143,7 +146,7 @@ def test_what_is_not_its_own_is_not_touched(refused: Run, dsn: str, conn: Connec
         assert remains(conn) == before
 
 
-def test_a_schema_pgq_of_another_program_is_not_touched(refused: Run, empty_dsn: str) -> None:
+def test_a_schema_pgq_of_another_program_is_not_touched(refused: Refused, empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn) as conn:
         conn.execute("create schema pgq")
     assert "another program's" in refused("--dsn", empty_dsn, "--no-spark")
@@ -152,7 +155,7 @@ def test_a_schema_pgq_of_another_program_is_not_touched(refused: Run, empty_dsn:
 
 
 def test_what_it_cannot_work_with_is_said(
-    refused: Run, dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, dsn: str, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = "postgresql://127.0.0.1:1/nowhere"
     output = refused("--no-spark", "--dsn", nowhere)
@@ -171,11 +174,12 @@ def at_work(program: Program, conn: Connection) -> list[psutil.Process]:
     """Wait until its consumer is at work; its processes."""
     eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null", patience=PATIENCE)
     eventually(conn, "select count(*) > 3 from pgqpy_demo.batch_log", patience=PATIENCE)
-    return psutil.Process(program.process.pid).children(recursive=True)
+    children: list[psutil.Process] = psutil.Process(program.process.pid).children(recursive=True)
+    return children
 
 
 def test_two_demos_do_not_meet_in_one_database(
-    start: Run, refused: Run, dsn: str, conn: Connection
+    start: Run, refused: Refused, dsn: str, conn: Connection
 ) -> None:
     first = start("--dsn", dsn, "--no-spark", "--flights", "30000")
     eventually(conn, "select to_regclass('pgqpy_demo.batch_log') is not null")
