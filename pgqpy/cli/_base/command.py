@@ -6,9 +6,10 @@ import inspect
 import io
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import IO, Any, NoReturn, TypeVar
 
 import click
 
@@ -16,7 +17,7 @@ import pgqpy.dsn
 from pgqpy.cli._base.database import INTERRUPTED, connect
 from pgqpy.cli._base.errors import Situation, explain, explain_usage
 from pgqpy.cli._base.output import print_problem
-from pgqpy.log import FORMATS, LEVELS
+from pgqpy.log import FORMATS, LEVELS, logger, setup
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -180,6 +181,19 @@ watch_options = options(
         help="With --watch: how often.",
     ),
 )
+
+
+@contextmanager
+def log_to(stream: IO[str] | None, level: str, form: str) -> Iterator[None]:
+    """Send the library's log to a stream inside the block, by default to standard error."""
+    before = logger.handlers[:], logger.level, logger.propagate
+    setup(logger.name, level, form, stream).setLevel(level.upper())
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.level, logger.propagate = before
+
+
 log_options = options(
     click.option("--log-level", type=click.Choice(LEVELS), default="info"),
     click.option("--log-format", type=click.Choice(FORMATS), default="auto"),

@@ -63,11 +63,6 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     click.echo(json.dumps(value, default=_json_value, ensure_ascii=False, indent=indent))
 
 
-def print_json_line(value: Any) -> None:
-    """Print one JSON document on one line, for streams of them."""
-    print_json(value, indent=None)
-
-
 def _json_value(value: object) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -129,12 +124,22 @@ def print_parameters(values: Mapping[str, Any], meanings: Mapping[str, str]) -> 
         print_table(("Parameter", "Value", "Meaning"), rows)
 
 
-def print_traceback(text: str | None) -> None:
-    """Print a traceback, if there is one, after an empty line."""
-    if text and text.strip():
-        click.echo()
-        for line in text.strip("\n").splitlines():
-            click.echo(printable(line))
+def print_in_full(
+    items: Iterable[T], describe: Callable[[T], tuple[Iterable[tuple[str, Any]], str | None]]
+) -> None:
+    """Print each item as its names and values and its traceback, or as JSON on a line."""
+    for number, item in enumerate(items):
+        if wants_json():
+            print_json(item, indent=None)
+            continue
+        if number:
+            click.echo()
+        pairs, traceback = describe(item)
+        print_pairs(*pairs)
+        if traceback and traceback.strip():
+            click.echo()
+            for line in traceback.strip("\n").splitlines():
+                click.echo(printable(line))
 
 
 def print_problem(message: str, hint: str | None = None) -> None:
@@ -154,15 +159,14 @@ def show(
     read: Callable[[], T], draw: Callable[[T], RenderableType], *, every: float | None
 ) -> None:
     """Print what is read: once, or until Ctrl-C with pauses of ``every`` seconds."""
-    as_json = wants_json()
     if every is None:
         now = read()
-        print_json(now) if as_json else print_rich(draw(now))
+        print_json(now) if wants_json() else print_rich(draw(now))
         return
-    if as_json or not console().is_terminal:
+    if wants_json() or not console().is_terminal:
         while True:
             now = read()
-            print_json_line(now) if as_json else print_rich(draw(now))
+            print_json(now, indent=None) if wants_json() else print_rich(draw(now))
             # Readers want it at once.
             sys.stdout.flush()
             time.sleep(every)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from pgqpy import log
+from pgqpy.cli._base.command import log_to
 from pgqpy.cli._base.output import console
 from pgqpy.log import logger
 
@@ -98,12 +98,8 @@ def _each_minute() -> Callable[[_BatchCounter], None]:
 def _logging(
     level: str, form: str, stream: IO[str] | None, tell: Callable[[_BatchCounter], None]
 ) -> Iterator[None]:
-    before = logger.handlers[:], logger.level, logger.propagate
-    log.setup(logger.name, level, form, stream).setLevel(level.upper())
-    logger.addHandler(_BatchCounter(tell))
-    # Batches are logged at this level.
-    logger.setLevel(logging.DEBUG)
-    try:
+    with log_to(stream, level, form):
+        logger.addHandler(_BatchCounter(tell))
+        # Batches are logged at this level.
+        logger.setLevel(logging.DEBUG)
         yield
-    finally:
-        logger.handlers[:], logger.level, logger.propagate = before

@@ -6,8 +6,8 @@ Spark is imported only when a command runs: the import is slow, and Spark is opt
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -296,14 +296,11 @@ def replay(
     path: str,
     queue: str,
     source: str | None,
-    from_time: datetime | None,
-    to_time: datetime | None,
     ids: tuple[int | None, int | None] | None,
-    types: tuple[str, ...],
-    where: str | None,
     mark: str | None,
     dry_run: bool,
     master: str | None,
+    **which: Any,
 ) -> None:
     """Insert events from an archive into a queue again.
 
@@ -321,16 +318,7 @@ def replay(
     from pgqpy_consumers.spark.replay import Replay, Selection
 
     first, last = ids or (None, None)
-    selection = Selection(
-        queue=source,
-        from_time=from_time,
-        to_time=to_time,
-        first_id=first,
-        last_id=last,
-        types=types,
-        where=where,
-    )
-    again = Replay(spark, path, selection)
+    again = Replay(spark, path, Selection(queue=source, first_id=first, last_id=last, **which))
     counts = again.counts()
     events = sum(each.events for each in counts)
     if not dry_run and events:

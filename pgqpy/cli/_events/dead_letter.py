@@ -16,10 +16,8 @@ from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import (
     json_option,
     plural,
+    print_in_full,
     print_items,
-    print_json_line,
-    print_pairs,
-    print_traceback,
     say,
     wants_json,
 )
@@ -100,29 +98,23 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
       pgqpy dead-letter show 17
       pgqpy dead-letter show 17 --json | jq -c .event | pgqpy event insert orders --file -
     """
-    letters = _these(conn, ids)
-    for number, each in enumerate(letters):
-        if wants_json():
-            print_json_line(_keys(each))
-            continue
-        if number:
-            click.echo()
-        event = event_keys(each.event)
-        print_pairs(
-            ("dead letter", str(each.id)),
-            ("given up at", each.time),
-            ("queue", each.queue),
-            ("consumer", each.consumer),
-            ("batch", str(each.batch_id)),
-            ("attempts", each.attempts),
-            ("reason", each.reason),
-            *(
-                (f"event {name}", str(value) if isinstance(value, int) else value)
-                for name, value in event.items()
-                if value is not None and name != "retry"
-            ),
-        )
-        print_traceback(each.traceback)
+    print_in_full(map(_keys, _these(conn, ids)), _described)
+
+
+def _described(letter: dict[str, Any]) -> tuple[list[tuple[str, Any]], str | None]:
+    pairs = [
+        ("dead letter", str(letter["id"])),
+        ("given up at", letter["time"]),
+        ("queue", letter["queue"]),
+        ("consumer", letter["consumer"]),
+        ("batch", str(letter["batch_id"])),
+        ("attempts", letter["attempts"]),
+        ("reason", letter["reason"]),
+    ]
+    for name, value in letter["event"].items():
+        if value is not None and name != "retry":
+            pairs.append((f"event {name}", str(value) if isinstance(value, int) else value))
+    return pairs, letter["traceback"]
 
 
 @dead_letter.command("replay", role="pgq_admin")

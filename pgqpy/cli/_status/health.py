@@ -150,14 +150,7 @@ def _queue(readings: Readings, info: QueueInfo, patience: timedelta) -> QueueSta
         rotation_due_in=due_in,
         rotation_held_by=held_by,
         consumers=[
-            _consumer(
-                consumer,
-                info.ticker_lag,
-                readings.batches.get(consumer.current_batch or 0),
-                readings.failing.get((info.queue_name, consumer.consumer_name)),
-                _dead_letters(readings, info.queue_name, consumer.consumer_name),
-                patience,
-            )
+            _consumer(readings, consumer, info.ticker_lag or timedelta(), patience)
             for consumer in readings.consumers
             if consumer.queue_name == info.queue_name
         ],
@@ -191,22 +184,19 @@ def _queue_state(info: QueueInfo) -> QueueState:
 
 
 def _consumer(
-    info: ConsumerInfo,
-    tick_age: timedelta | None,
-    progress: BatchProgress | None,
-    failing: Failing | None,
-    dead_letters: int | None,
-    patience: timedelta,
+    readings: Readings, info: ConsumerInfo, tick_age: timedelta, patience: timedelta
 ) -> ConsumerStatus:
+    progress = readings.batches.get(info.current_batch or 0)
+    failing = readings.failing.get((info.queue_name, info.consumer_name))
     # Without a ticker all positions get older; that is not the consumers' fault.
-    behind = (info.lag or timedelta()) - (tick_age or timedelta()) > patience
+    behind = (info.lag or timedelta()) - tick_age > patience
     # A consumer is seen when it opens or finishes a batch; a batch may take longer than that.
     away = info.last_seen is not None and info.last_seen > patience and progress is None
     state = ConsumerState.OK
-    if behind:
-        state = ConsumerState.STUCK if away else ConsumerState.BEHIND
     if failing is not None:
         state = ConsumerState.FAILING
+    elif behind:
+        state = ConsumerState.STUCK if away else ConsumerState.BEHIND
     return ConsumerStatus(
         consumer=info.consumer_name,
         state=state,
@@ -215,7 +205,7 @@ def _consumer(
         pending_events=info.pending_events,
         last_tick=info.last_tick,
         current_batch=info.current_batch,
-        dead_letters=dead_letters,
+        dead_letters=_dead_letters(readings, info.queue_name, info.consumer_name),
         progress=progress,
         failing=failing,
     )

@@ -1,8 +1,8 @@
 """Commands about task queues: ``pgqpy task``. Their modules add themselves to the group."""
 
-from pgqpy.cli._tasks import change, grant, history, limit, look, periodic, push, queue, work
-from pgqpy.cli._tasks.group import task
+from pgqpy.cli._tasks import change, history, look, periodic, push, queue, restrict, work
+from pgqpy.cli._tasks.choice import task
 
-MODULES = (change, grant, history, limit, look, periodic, push, queue, work)
+MODULES = (change, history, look, periodic, push, queue, restrict, work)
 
 __all__ = ["MODULES", "task"]

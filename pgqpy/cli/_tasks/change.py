@@ -11,8 +11,14 @@ import click
 from pgqpy.cli._base.arguments import JSON, PRIORITY, TASK_ID, TASK_QUEUE, TEXT, due_options
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import plural, say
-from pgqpy.cli._tasks.choice import Choice, choice_options, choose, claimed_option
-from pgqpy.cli._tasks.group import no_such_task, task
+from pgqpy.cli._tasks.choice import (
+    Choice,
+    choice_options,
+    choose,
+    claimed_option,
+    no_such_task,
+    task,
+)
 from pgqpy.connection import Connection
 from pgqpy.errors import TaskConflict
 from pgqpy.tasks import Tasks

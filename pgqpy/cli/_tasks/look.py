@@ -13,18 +13,22 @@ from pgqpy.cli._base.command import count_option, watch_options
 from pgqpy.cli._base.output import (
     json_option,
     make_table,
+    print_in_full,
     print_items,
-    print_json_line,
-    print_pairs,
-    print_traceback,
     say,
     wants_json,
 )
 from pgqpy.cli._base.output import show as show_again
-from pgqpy.cli._tasks.choice import filter_options, read_filter
-from pgqpy.cli._tasks.group import compact, distance, no_such_task, task
+from pgqpy.cli._tasks.choice import (
+    compact,
+    distance,
+    filter_options,
+    no_such_task,
+    read_filter,
+    task,
+)
 from pgqpy.connection import Connection
-from pgqpy.tasks import TaskProgress, Tasks
+from pgqpy.tasks import TaskInfo, TaskProgress, Tasks
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -83,17 +87,13 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
     tasks = Tasks(conn).list(filter={"ids": ids}, max_tasks=None)
     work = {each.id: each for each in Tasks(conn).progress(ids=ids)}
     found = {each.id: each for each in tasks}
-    for number, task_id in enumerate(dict.fromkeys(ids)):
+    for task_id in ids:
         if task_id not in found:
             raise no_such_task(task_id)
-        each = found[task_id]
-        if wants_json():
-            print_json_line(each)
-            continue
-        if number:
-            click.echo()
+
+    def describe(each: TaskInfo) -> tuple[list[tuple[str, Any]], str | None]:
         reason, _, traceback = (each.error or "").partition("\n")
-        print_pairs(
+        return [
             ("task", str(each.id)),
             ("version", each.version),
             ("queue", each.queue),
@@ -104,14 +104,15 @@ def show(conn: Connection, ids: tuple[int, ...]) -> None:
             ("claimed by", each.claimant),
             ("attempts", each.attempts),
             ("last attempt", each.last_attempt),
-            *(_at_work(work[task_id]) if task_id in work else ()),
+            *(_at_work(work[each.id]) if each.id in work else ()),
             ("unique key", each.unique_key),
             ("order key", each.order_key),
             ("headers", None if each.headers is None else compact(each.headers)),
             ("payload", compact(each.payload)),
             ("error", reason or None),
-        )
-        print_traceback(traceback)
+        ], traceback
+
+    print_in_full([found[each] for each in dict.fromkeys(ids)], describe)
 
 
 def _at_work(progress: TaskProgress) -> Iterator[tuple[str, str]]:

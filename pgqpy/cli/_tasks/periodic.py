@@ -11,7 +11,7 @@ from pgqpy.cli._base.arguments import TEXT
 from pgqpy.cli._base.command import Group
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import json_option, print_items, say
-from pgqpy.cli._tasks.group import distance, task
+from pgqpy.cli._tasks.choice import distance, task
 from pgqpy.connection import Connection
 from pgqpy.errors import InvalidTask
 from pgqpy.tasks import PeriodicInfo, Tasks

@@ -24,7 +24,7 @@ from pgqpy.cli._base.command import dsn_option
 from pgqpy.cli._base.database import connect
 from pgqpy.cli._base.errors import CliError
 from pgqpy.cli._base.output import plural, say
-from pgqpy.cli._tasks.group import task
+from pgqpy.cli._tasks.choice import task
 from pgqpy.tasks import _statements as sql
 
 #: The number of tasks pushed in one call, all in one transaction.

@@ -23,7 +23,7 @@ from pgqpy.cli._base.output import (
     say,
     wants_json,
 )
-from pgqpy.cli._tasks.group import task
+from pgqpy.cli._tasks.choice import task
 from pgqpy.connection import Connection
 from pgqpy.tasks import TaskQueueInfo, Tasks
 

@@ -10,13 +10,12 @@ from typing import Any
 import click
 
 from pgqpy.cli._base.arguments import TASK_QUEUE, TEXT
-from pgqpy.cli._base.command import dsn_option, log_options
+from pgqpy.cli._base.command import dsn_option, log_options, log_to
 from pgqpy.cli._base.database import interruptible
 from pgqpy.cli._base.errors import CliError, first_line
 from pgqpy.cli._base.load_class import load_module
-from pgqpy.cli._tasks.group import task
+from pgqpy.cli._tasks.choice import task
 from pgqpy.errors import PgqError
-from pgqpy.log import logger, setup
 
 
 @task.command("work", role="pgq_reader")
@@ -53,16 +52,11 @@ def work(
       pgqpy task work mails.py:send mails --until-empty
     """
     worker = make_worker(target, dsn, list(queues) or None, settings)
-    before = logger.handlers[:], logger.level, logger.propagate
-    setup(logger.name, log_level, log_format)
-    try:
-        # Threads cannot be interrupted: the second Ctrl-C ends the process with them.
-        with interruptible():
-            ended = worker.run(until_empty=until_empty)
-            if inspect.iscoroutine(ended):
-                asyncio.run(ended)
-    finally:
-        logger.handlers[:], logger.level, logger.propagate = before
+    # Threads cannot be interrupted: the second Ctrl-C ends the process with them.
+    with log_to(None, log_level, log_format), interruptible():
+        ended = worker.run(until_empty=until_empty)
+        if inspect.iscoroutine(ended):
+            asyncio.run(ended)
 
 
 def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[str, Any]) -> Any:
