@@ -34,26 +34,35 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-class Text(click.ParamType[str]):
-    """Any text that can be sent; the server checks the rest."""
+class Parsed(click.ParamType[Any]):
+    """What a function returns for a text; it raises ValueError for one that does not fit."""
 
-    def __init__(self, name: str = "text") -> None:
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
+        self._parse = parse
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse texts that PostgreSQL cannot store."""
-        if "\0" in value:
-            self.fail("it holds a NUL character, which PostgreSQL cannot store", param, ctx)
-        if not is_unicode(value):
-            self.fail("it is no text: its bytes are not UTF-8", param, ctx)
-        return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse it, unless that is done."""
+        try:
+            return self._parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-class Name(Text):
+def _text(value: str) -> str:
+    """Return a text that PostgreSQL can store; the server checks the rest."""
+    if "\0" in value:
+        raise ValueError("it holds a NUL character, which PostgreSQL cannot store")
+    if not is_unicode(value):
+        raise ValueError("it is no text: its bytes are not UTF-8")
+    return value
+
+
+class Name(Parsed):
     """The name of something in the database."""
 
     def __init__(self, what: str, names: Names) -> None:
-        super().__init__(what)
+        super().__init__(what, _text)
         self._names = names
 
     def shell_complete(
@@ -75,17 +84,12 @@ class Name(Text):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-class Json(click.ParamType[str]):
-    """A JSON document, unchanged: numbers keep their digits. ``-`` passes."""
-
-    name = "json"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Refuse text that is not JSON."""
-        try:
-            return value if value == "-" else json_text(value)
-        except ValueError as error:
-            self.fail(f"{error}; {JSON_HINT}", param, ctx)
+def _json(value: str) -> str:
+    """Return a JSON document, unchanged: numbers keep their digits. ``-`` passes."""
+    try:
+        return value if value == "-" else json_text(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; {JSON_HINT}") from None
 
 
 def json_text(text: str) -> str:
@@ -105,46 +109,20 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"JSON has no {name}")
 
 
-class Moment(click.ParamType[datetime]):
-    """A time in ISO 8601; without an offset it is local."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Parse it; `datetime`s pass."""
-        try:
-            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-            return moment.astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time such as 2026-11-21T08:30 or 2026-11-21", param, ctx)
+def _moment(value: str) -> datetime:
+    """Return a time in ISO 8601; without an offset it is local."""
+    try:
+        return datetime.fromisoformat(value).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{value!r} is no time such as 2026-11-21T08:30 or 2026-11-21") from None
 
 
-class List(click.ParamType[list[str]]):
-    """Names separated by commas."""
-
-    name = "list"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> list[str]:
-        """Split the names; the server checks them."""
-        return [name.strip() for name in TEXT.convert(value, param, ctx).split(",")]
-
-
-class Setting(Text):
-    """A parameter and its value; the word null is SQL's null."""
-
-    def __init__(self) -> None:
-        super().__init__("parameter=value")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Split them."""
-        parameter, equals, text = super().convert(value, param, ctx).partition("=")
-        if not equals:
-            raise click.UsageError(f"'{value}' is not PARAMETER=VALUE.")
-        return parameter.strip(), parameter_value(text.strip())
+def _setting(value: str) -> tuple[str, str | None]:
+    """Return a parameter and its value."""
+    parameter, equals, text = _text(value).partition("=")
+    if not equals:
+        raise click.UsageError(f"'{value}' is not PARAMETER=VALUE.")
+    return parameter.strip(), parameter_value(text.strip())
 
 
 def parameter_value(text: str) -> str | None:
@@ -158,11 +136,12 @@ def _task_queues(admin: Admin, _: dict[str, str]) -> Iterable[str]:
     return [queue.queue_name for queue in Tasks(admin.conn).queues(max_count=1)]
 
 
-TEXT = Text()
-INTERVAL = Text("interval")
-JSON = Json()
-LIST = List()
-MOMENT = Moment()
+TEXT = Parsed("text", _text)
+INTERVAL = Parsed("interval", _text)
+JSON = Parsed("json", _json)
+#: Names separated by commas.
+LIST = Parsed("list", lambda value: [name.strip() for name in _text(value).split(",")])
+MOMENT = Parsed("time", _moment)
 #: Ids chosen by users are negative: `pgqpy task show -- -7`.
 TASK_ID = click.IntRange(-(2**63), 2**63 - 1)
 PRIORITY = click.IntRange(-(2**15), 2**15 - 1)
@@ -181,7 +160,7 @@ set_option = click.option(
     "--set",
     "settings",
     multiple=True,
-    type=Setting(),
+    type=Parsed("parameter=value", _setting),
     help="Configure it; may be given several times. The command config shows the parameters.",
 )
 due_options = options(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, queue_argument
+from pgqpy.cli._base.arguments import CONSUMER, MOMENT, QUEUE, TEXT, Parsed, queue_argument
 from pgqpy.cli._base.command import Group, dsn_option
 from pgqpy.cli._base.database import connect, one_queue
 from pgqpy.cli._base.errors import CliError, first_line
@@ -37,41 +37,24 @@ master_option = click.option(
 )
 
 
-class Names(click.ParamType[tuple[str, ...]]):
-    """Names of partitions, separated by commas."""
-
-    name = "names"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """Split them."""
-        names = tuple(name.strip() for name in value.split(","))
-        for name in names:
-            if name not in PARTITIONS or names.count(name) > 1:
-                self.fail(
-                    f"{value!r} is not some of {', '.join(PARTITIONS)}, each once", param, ctx
-                )
-        return names
+def _partitions(value: str) -> tuple[str, ...]:
+    """Return names of partitions, separated by commas."""
+    names = tuple(name.strip() for name in value.split(","))
+    if not set(names) <= set(PARTITIONS) or len(set(names)) < len(names):
+        raise ValueError(f"{value!r} is not some of {', '.join(PARTITIONS)}, each once")
+    return names
 
 
-class Ids(click.ParamType[tuple[int | None, int | None]]):
-    """A range of event ids: ``17..40``, ``17..`` or ``..40``."""
-
-    name = "ids"
-
-    def convert(
-        self, value: str, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int | None, int | None]:
-        """Return its two ends."""
-        first, dots, last = value.partition("..")
-        try:
-            ends = (int(first) if first else None, int(last) if last else None)
-        except ValueError:
-            dots = ""
-        if not dots:
-            self.fail(f"{value!r} is no range of ids such as 17..40, 17.. or ..40", param, ctx)
-        return ends
+def _ids(value: str) -> tuple[int | None, int | None]:
+    """Return the ends of a range of event ids: ``17..40``, ``17..`` or ``..40``."""
+    first, dots, last = value.partition("..")
+    try:
+        ends = (int(first) if first else None, int(last) if last else None)
+    except ValueError:
+        dots = ""
+    if not dots:
+        raise ValueError(f"{value!r} is no range of ids such as 17..40, 17.. or ..40")
+    return ends
 
 
 @click.group(cls=Group)
@@ -168,7 +151,7 @@ def load(target: str) -> type[SparkConsumer]:
 )
 @click.option(
     "--partition-by",
-    type=Names(),
+    type=Parsed("names", _partitions),
     metavar="NAMES",
     help=f"Below the queue: some of {', '.join(PARTITIONS)}, with commas. A new archive: day.",
 )
@@ -280,7 +263,7 @@ def archive_info(path: str, master: str | None) -> None:
 @click.option("--source", type=TEXT, metavar="QUEUE", help="The queue they were in, if several.")
 @click.option("--from", "from_time", type=MOMENT, help="Of this time or later.")
 @click.option("--to", "to_time", type=MOMENT, help="Of before this time.")
-@click.option("--ids", type=Ids(), metavar="A..B", help="From A up to B.")
+@click.option("--ids", type=Parsed("ids", _ids), metavar="A..B", help="From A up to B.")
 @click.option("--type", "types", type=TEXT, multiple=True, help="Of this type; can be repeated.")
 @click.option("--where", type=TEXT, metavar="SQL", help="A condition in Spark's SQL.")
 @click.option(

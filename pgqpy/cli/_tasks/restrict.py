@@ -7,7 +7,13 @@ from typing import Any
 
 import click
 
-from pgqpy.cli._base.arguments import INTERVAL, TEXT, any_task_queue_argument, task_queue_argument
+from pgqpy.cli._base.arguments import (
+    INTERVAL,
+    TEXT,
+    Parsed,
+    any_task_queue_argument,
+    task_queue_argument,
+)
 from pgqpy.cli._base.command import options
 from pgqpy.cli._base.database import dict_rows
 from pgqpy.cli._base.output import duration, json_option, print_items, say
@@ -25,35 +31,28 @@ LIMITS = {
 }
 
 
-class Limit(click.ParamType[int]):
-    """A number of tasks; ``none`` is 0."""
+def _limit(value: str) -> int:
+    """Return a number of tasks; ``none`` is 0."""
+    number = int(value) if value.isdecimal() else 0
+    if value != "none" and not 1 <= number < 2**31:
+        raise ValueError(f"{value!r} is no number of tasks from 1 on, nor none")
+    return number
 
-    name = "n"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Refuse numbers below one."""
-        if value == "none":
-            return 0
-        try:
-            number = int(value)
-        except ValueError:
-            number = 0
-        if not 1 <= number < 2**31:
-            self.fail(f"{value!r} is no number of tasks from 1 on, nor none", param, ctx)
-        return number
+LIMIT = Parsed("n", _limit)
 
 
 @task.command("limit", role="pgq_admin")
 @task_queue_argument
-@click.option("--running", "max_running", type=Limit(), help="Tasks claimed at a time.")
+@click.option("--running", "max_running", type=LIMIT, help="Tasks claimed at a time.")
 @click.option(
     "--running-per-key",
     "max_running_per_key",
-    type=Limit(),
+    type=LIMIT,
     help="Tasks claimed at a time with the same limit_key in their headers.",
 )
-@click.option("--rate", type=Limit(), help="Tasks claimed in any period.")
-@click.option("--rate-per-key", type=Limit(), help="The same per limit_key.")
+@click.option("--rate", type=LIMIT, help="Tasks claimed in any period.")
+@click.option("--rate-per-key", type=LIMIT, help="The same per limit_key.")
 @click.option("--period", "rate_period", type=INTERVAL, help="Its length; 1 minute.")
 @click.option("--off", is_flag=True, help="Take all limits away.")
 def limit(
