@@ -25,6 +25,8 @@ class PipelineWorker(TaskWorker):
     tasks of a fork.
     """
 
+    _way = "process_task"
+
     def __init__(
         self,
         dsn: str | None,

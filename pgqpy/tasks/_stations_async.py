@@ -22,6 +22,8 @@ class AsyncPipelineWorker(AsyncTaskWorker):
     tasks of a fork.
     """
 
+    _way = "process_task"
+
     def __init__(
         self,
         dsn: str | None,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pgqpy.tasks._settings import Database, Settings
 from pgqpy.tasks._worker.claimer import Claimer
 from pgqpy.tasks._worker.leases import Claim, Leases
-from pgqpy.tasks._worker.settings import Database, Settings
 
 DATABASE = Database(dsn="", listen_dsn="", claimant="w", prepare_threshold=None)
 LEASE = 60.0

@@ -205,8 +205,6 @@ class TaskApp:
         self,
         dsn: str | None = None,
         queues: str | Iterable[str] | None = None,
-        *,
-        periodic: bool = True,
         **settings: Any,
     ) -> AppWorker:
         """Return a `pgqpy.tasks.TaskWorker` that runs the jobs of these queues, by default of all.
@@ -214,18 +212,16 @@ class TaskApp:
         The settings are that class's. Async jobs run in an event loop each. Unless ``periodic`` is
         false, it also pushes the periodic jobs, whatever their queues.
         """
-        return AppWorker(self, dsn, queues, periodic=periodic, **settings)
+        return AppWorker(self, dsn, queues, **settings)
 
     def async_worker(
         self,
         dsn: str | None = None,
         queues: str | Iterable[str] | None = None,
-        *,
-        periodic: bool = True,
         **settings: Any,
     ) -> AsyncAppWorker:
         """Return an `AsyncTaskWorker` that runs the jobs; sync jobs run in threads."""
-        return AsyncAppWorker(self, dsn, queues, periodic=periodic, **settings)
+        return AsyncAppWorker(self, dsn, queues, **settings)
 
 
 def _check_function(function: object, name: object) -> None:

@@ -25,7 +25,6 @@ from pgqpy.log import logger
 from pgqpy.retry import in_short
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.handler import RowHandler, RowHooks
-from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import RowOutcome, TableMarks, TableRow, TaskTable
 from pgqpy.tasks._rows.transactions import (
     QUIET,
@@ -33,6 +32,7 @@ from pgqpy.tasks._rows.transactions import (
     NotCommittedError,
     RowTransactions,
 )
+from pgqpy.tasks._settings import RowSettings
 
 #: Seconds until an executor asks again whether another one still works on a row that was left.
 _TURN = 0.02

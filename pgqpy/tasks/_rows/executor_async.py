@@ -22,7 +22,6 @@ from pgqpy.log import logger
 from pgqpy.retry import in_short
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.handler_async import AsyncRowHandler, AsyncRowHooks
-from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import RowOutcome, TableMarks, TableRow, TaskTable
 from pgqpy.tasks._rows.transactions_async import (
     QUIET,
@@ -30,6 +29,7 @@ from pgqpy.tasks._rows.transactions_async import (
     AsyncRowTransactions,
     NotCommittedError,
 )
+from pgqpy.tasks._settings import RowSettings
 
 #: Seconds until an executor asks again whether another one still works on a row that was left.
 _TURN = 0.02

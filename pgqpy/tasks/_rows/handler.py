@@ -21,7 +21,6 @@ from pgqpy.errors import ConnectionFailed
 from pgqpy.log import logger
 from pgqpy.retry import DeadLetter, Retry
 from pgqpy.tasks._outcome import TaskStats, no_outcomes, outcomes_in
-from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import RowLost, RowOutcome, TableRow
 from pgqpy.tasks._rows.transactions import (
     BEGIN,
@@ -30,6 +29,7 @@ from pgqpy.tasks._rows.transactions import (
     NotCommittedError,
     RowConnection,
 )
+from pgqpy.tasks._settings import RowSettings
 
 _NEXT = RELEASE + b"; " + SAVEPOINT
 _BACK = b"rollback to savepoint pgqpy_row"

@@ -19,7 +19,6 @@ from pgqpy._runtime.batch_connection import BatchConnection
 from pgqpy.connection import connect_as
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
 from pgqpy.log import logger
-from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import (
     CURRENT,
     DESCRIBE,
@@ -32,6 +31,7 @@ from pgqpy.tasks._rows.table import (
     TaskTable,
     read_infinity,
 )
+from pgqpy.tasks._settings import RowSettings
 
 BEGIN = b"begin isolation level read committed"
 SAVEPOINT = b"savepoint pgqpy_row"

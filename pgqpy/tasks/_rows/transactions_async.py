@@ -16,7 +16,6 @@ from pgqpy._runtime.batch_connection_async import AsyncBatchConnection
 from pgqpy.connection_async import async_connect_as
 from pgqpy.errors import InvalidTaskTable, is_transient, translate_errors
 from pgqpy.log import logger
-from pgqpy.tasks._rows.settings import RowSettings
 from pgqpy.tasks._rows.table import (
     CURRENT,
     DESCRIBE,
@@ -29,6 +28,7 @@ from pgqpy.tasks._rows.table import (
     TaskTable,
     read_infinity,
 )
+from pgqpy.tasks._settings import RowSettings
 
 BEGIN = b"begin isolation level read committed"
 SAVEPOINT = b"savepoint pgqpy_row"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.acompat import Slots, Waker
@@ -19,8 +19,8 @@ from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._outcome import TaskStats
 from pgqpy.tasks._rows.executor import RowExecutor
-from pgqpy.tasks._rows.settings import ATTRIBUTES, settings_of
 from pgqpy.tasks._rows.table import TableMarks, TaskColumnNames
+from pgqpy.tasks._settings import TableWorkerSettings, row_settings_of, set_given
 
 
 # Long: its fields are the settings that users give.
@@ -89,29 +89,18 @@ class TableWorker(Stoppable):
         table: str | None = None,
         handler: Callable[[Connection, dict[str, Any]], Any] | None = None,
         *,
-        columns: TaskColumnNames | None = None,
-        batch_size: int | None = None,
-        concurrency: int | None = None,
-        delete_done: bool | None = None,
-        time_limit: float | None = None,
-        retry_policy: RetryPolicy | None = None,
-        outages: tuple[type[Exception], ...] | None = None,
-        listen: bool | None = None,
-        poll_interval: float | None = None,
-        backoff_first: float | None = None,
-        backoff_cap: float | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
+        **settings: Unpack[TableWorkerSettings],
     ) -> None:
-        """``dsn`` is read by `pgqpy.dsn.resolve`; the arguments here win over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; ``settings``, from ``columns`` to
+        ``backoff_cap``, win over the class's.
 
         Behind a PgBouncer in transaction mode, ``listen_dsn`` goes around it, and
         ``prepare_threshold=None`` if it does not support prepared statements.
         """
-        given = locals()
-        for attribute in ATTRIBUTES:
-            if given[attribute] is not None:
-                setattr(self, attribute, given[attribute])
+        set_given(self, TableWorkerSettings, settings)
+        self.table = self.table if table is None else table
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
@@ -155,7 +144,7 @@ class TableWorker(Stoppable):
 
     def run_once(self) -> bool:
         """Run one transaction; False if nothing was due. Raises errors that are no row's fault."""
-        executor = RowExecutor(settings_of(self, strict=False), self, TableMarks())
+        executor = RowExecutor(row_settings_of(self, strict=False), self, TableMarks())
         try:
             worked = executor.step()
             while executor.unfinished:
@@ -174,7 +163,7 @@ class TableWorker(Stoppable):
         In the main thread SIGTERM and SIGINT stop it after the current rows (a second one, at
         once), unless ``handle_signals`` is false; handlers are as before when it returns.
         """
-        settings = settings_of(self, strict=until_empty)
+        settings = row_settings_of(self, strict=until_empty)
         marks = TableMarks()
         executors = [RowExecutor(settings, self, marks) for _ in range(self.concurrency)]
         with self._running(handle_signals=handle_signals) as waker:

@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.leases import Claim, Leases
-from pgqpy.tasks._worker.settings import Settings
 
 #: The seconds that a batch should take: if it takes less, the next one is twice as large.
 _QUICK, _SLOW = 0.1, 0.5

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -19,7 +19,7 @@ from pgqpy._runtime.failure import Failure, is_outage
 from pgqpy.connection_async import AsyncConnection
 from pgqpy.errors import PgqError, TaskConflict, is_transient, translate_errors
 from pgqpy.log import logger
-from pgqpy.retry import DeadLetter, in_short
+from pgqpy.retry import DeadLetter, RetryPolicy, in_short
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import (
     Failed,
@@ -32,13 +32,40 @@ from pgqpy.tasks._outcome import (
     outcome_of_error,
     without_result,
 )
+from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
-from pgqpy.tasks._worker.hooks_async import AsyncHooks
 from pgqpy.tasks._worker.leases import Claim, Leases, know_versions
-from pgqpy.tasks._worker.settings import Settings
 
 _ONE_FINISHED = TaskStats(finished=1)
+
+
+class AsyncHooks(Protocol):
+    """The methods of an `AsyncTaskWorker` that its parts call; it describes them."""
+
+    stopping: bool
+
+    async def handle_task(self, task: Task) -> Any: ...
+
+    async def process_task(self, conn: AsyncConnection, task: Task) -> Any: ...
+
+    async def process_batch(
+        self, conn: AsyncConnection, tasks: list[Task]
+    ) -> Sequence[Any] | None: ...
+
+    def policy_of(self, task: Task) -> RetryPolicy: ...
+
+    def encode_result(self, value: Any) -> str | None: ...
+
+    def on_task_lost(self, task: Task) -> None: ...
+
+    async def on_task_failed(
+        self, task: Task, error: Exception, delay: float | timedelta | None
+    ) -> None: ...
+
+    async def on_completed(self, stats: TaskStats) -> None: ...
+
+    async def on_error(self, error: Exception) -> None: ...
 
 
 class AsyncCompleter:

@@ -17,9 +17,9 @@ from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due import LOOK, push_due
+from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.completer import send
 from pgqpy.tasks._worker.completion import Completions
-from pgqpy.tasks._worker.settings import Settings
 
 _SWEEP = 1.0
 LOCK_NOT_AVAILABLE = "55P03"

@@ -14,9 +14,9 @@ from pgqpy.errors import PgqError, TaskQueueNotFound, translate_errors
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._jobs.due_async import LOOK, async_push_due
+from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.completer_async import async_send
 from pgqpy.tasks._worker.completion import Completions
-from pgqpy.tasks._worker.settings import Settings
 
 _SWEEP = 1.0
 LOCK_NOT_AVAILABLE = "55P03"

@@ -29,11 +29,10 @@ from pgqpy.tasks._outcome import (
     outcomes_in,
     without_result,
 )
-from pgqpy.tasks._worker.completer import Completer, send
+from pgqpy.tasks._settings import Settings
+from pgqpy.tasks._worker.completer import Completer, Hooks, send
 from pgqpy.tasks._worker.completion import Call, Completion, Completions, lost_ids
-from pgqpy.tasks._worker.hooks import Hooks
 from pgqpy.tasks._worker.leases import Claim
-from pgqpy.tasks._worker.settings import Settings
 
 #: The seconds for which an answer counts as new: a look costs a tenth of that.
 _NEWS = 0.002

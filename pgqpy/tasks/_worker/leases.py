@@ -23,8 +23,8 @@ from pgqpy._runtime.heartbeat import Heartbeat
 from pgqpy.connection import Connection, connect
 from pgqpy.log import logger
 from pgqpy.tasks import _statements as sql
+from pgqpy.tasks._settings import Database
 from pgqpy.tasks._values import Task
-from pgqpy.tasks._worker.settings import Database
 
 
 @dataclass(eq=False, slots=True)

@@ -14,14 +14,13 @@ from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
 from pgqpy.log import logger
 from pgqpy.tasks._notifier import Notifier
 from pgqpy.tasks._outcome import Released
+from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.claimer import Claimer
-from pgqpy.tasks._worker.completer import Completer
+from pgqpy.tasks._worker.completer import Completer, Hooks
 from pgqpy.tasks._worker.completion import Completion
 from pgqpy.tasks._worker.exchange import LOCK_NOT_AVAILABLE, Exchange
 from pgqpy.tasks._worker.executor import Executor
-from pgqpy.tasks._worker.hooks import Hooks
 from pgqpy.tasks._worker.leases import Claim
-from pgqpy.tasks._worker.settings import Settings
 
 #: The maximum seconds until an outcome is reported, unless the next one takes longer.
 _PROMPT = 0.02

@@ -11,14 +11,13 @@ from pgqpy.errors import PERMANENT, PgqError, TaskQueueNotFound, is_transient
 from pgqpy.log import logger
 from pgqpy.tasks._notifier_async import AsyncNotifier
 from pgqpy.tasks._outcome import Released
+from pgqpy.tasks._settings import Settings
 from pgqpy.tasks._worker.claimer import Claimer
-from pgqpy.tasks._worker.completer_async import AsyncCompleter
+from pgqpy.tasks._worker.completer_async import AsyncCompleter, AsyncHooks
 from pgqpy.tasks._worker.completion import Completion
 from pgqpy.tasks._worker.exchange_async import LOCK_NOT_AVAILABLE, AsyncExchange
 from pgqpy.tasks._worker.executor_async import AsyncExecutor
-from pgqpy.tasks._worker.hooks_async import AsyncHooks
 from pgqpy.tasks._worker.leases import Claim
-from pgqpy.tasks._worker.settings import Settings
 
 #: The maximum seconds until an outcome is reported, unless the next one takes longer.
 _PROMPT = 0.02

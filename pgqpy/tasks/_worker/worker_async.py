@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from pgqpy import dsn as dsns
 from pgqpy._runtime.heartbeat import unique_name
@@ -13,10 +13,10 @@ from pgqpy.connection_async import AsyncConnection
 from pgqpy.retry import ExponentialBackoff, RetryPolicy
 from pgqpy.tasks import _statements as sql
 from pgqpy.tasks._outcome import TaskStats
+from pgqpy.tasks._settings import TaskWorkerSettings, set_given, settings_of
 from pgqpy.tasks._statements import Duration
 from pgqpy.tasks._values import Task
 from pgqpy.tasks._worker.loop_async import AsyncLoop
-from pgqpy.tasks._worker.settings import ATTRIBUTES, settings_of
 
 
 # Long: its fields are the settings that users give.
@@ -93,30 +93,19 @@ class AsyncTaskWorker(AsyncStoppable):
         handler: Callable[[Task], Awaitable[Any]] | None = None,
         *,
         name: str | None = None,
-        lease: Duration | None = None,
-        batch_size: int | None = None,
-        concurrency: int | None = None,
-        random: bool | None = None,
-        retry_policy: RetryPolicy | None = None,
-        outages: tuple[type[Exception], ...] | None = None,
-        periodic: bool | None = None,
-        listen: bool | None = None,
-        fold_interval: float | None = None,
-        poll_interval: float | None = None,
-        reconnect_cap: float | None = None,
         listen_dsn: str | None = None,
         prepare_threshold: int | None = 5,
+        **settings: Unpack[TaskWorkerSettings],
     ) -> None:
-        """``dsn`` is read by `pgqpy.dsn.resolve`; the arguments here win over the class's.
+        """``dsn`` is read by `pgqpy.dsn.resolve`; ``settings``, from ``lease`` to
+        ``reconnect_cap``, win over the class's.
 
         ``name`` is the name of the claims, by default a unique one. Behind a PgBouncer in
         transaction mode, ``listen_dsn`` goes around it, and ``prepare_threshold=None`` if it does
         not support prepared statements.
         """
-        given = locals()
-        for attribute in ATTRIBUTES:
-            if given[attribute] is not None:
-                setattr(self, attribute, given[attribute])
+        set_given(self, TaskWorkerSettings, settings)
+        self.queues = self.queues if queues is None else queues
         self.dsn = dsns.resolve(dsn)
         self.listen_dsn = self.dsn if listen_dsn is None else listen_dsn
         self.prepare_threshold = prepare_threshold
@@ -195,7 +184,7 @@ class AsyncTaskWorker(AsyncStoppable):
         In the main thread SIGTERM and SIGINT stop it (a second one, at once), unless
         ``handle_signals`` is false; handlers are as before when it returns.
         """
-        settings = settings_of(self, AsyncTaskWorker, until_empty=until_empty)
+        settings = settings_of(self, until_empty=until_empty)
         async with self._running(handle_signals=handle_signals) as waker:
             self._loop = AsyncLoop(settings, self, waker)
             try:
