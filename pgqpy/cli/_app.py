@@ -19,10 +19,7 @@ COMMANDS = {
         "_events.dead_letter:dead_letter",
         "Look at events that consumers have given up, and replay them.",
     ),
-    "event": (
-        "_events.event:event",
-        "Insert events, and look at them without consuming them.",
-    ),
+    "event": ("_events.event:event", "Insert events, and look at them without consuming them."),
     "group": ("_events.group:group", "Consumer groups: events in order by key, in parallel."),
     "migrate": ("_migrate:migrate", "Install or upgrade the pgq schema in a database."),
     "queue": ("_events.queue:queue", "Create, drop, list and configure queues."),
@@ -48,18 +45,15 @@ class Root(Program):
     """The root of the tree."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands."""
         return sorted({*COMMANDS, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
         if cmd_name not in self.commands and cmd_name in COMMANDS:
             module, _, name = COMMANDS[cmd_name][0].partition(":")
             self.add_command(getattr(import_module(f"pgqpy.cli.{module}"), name))
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 

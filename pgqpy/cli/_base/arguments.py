@@ -42,7 +42,6 @@ class Parsed(click.ParamType[Any]):
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse it, unless that is done."""
         try:
             return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
@@ -68,8 +67,7 @@ class Name(Parsed):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the existing names with this prefix; none if the server does not answer in
-        time."""
+        """Return the existing names with this prefix; none if no server answers in time."""
         settings = ctx.find_root().params
         try:
             with pgqpy.connect(
@@ -165,10 +163,7 @@ set_option = click.option(
 )
 due_options = options(
     click.option(
-        "--at",
-        cls=Exclusive,
-        type=MOMENT,
-        help="Not now, but then; local time if without offset.",
+        "--at", cls=Exclusive, type=MOMENT, help="Not now, but then; local time if without offset."
     ),
     click.option("--delay", cls=Exclusive, type=INTERVAL, help="Not now, but after this interval."),
 )

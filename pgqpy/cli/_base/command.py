@@ -58,7 +58,6 @@ class Command(click.Command):
     def __init__(
         self, *args: Any, role: str | None = None, names_of_users: bool = False, **kwargs: Any
     ) -> None:
-        """For ``names_of_users`` see `connect`."""
         super().__init__(*args, **kwargs)
         self.help, _, examples = inspect.cleandoc(self.help or "").partition("\n\nExamples:\n")
         self.examples = tuple(line.strip() for line in examples.splitlines())
@@ -158,7 +157,6 @@ class Exclusive(click.Option):
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
     ) -> tuple[Any, list[str]]:
-        """Refuse two of them."""
         of = [each for each in ctx.command.params if isinstance(each, Exclusive)]
         if sum(each.name in opts for each in of) > 1 and not ctx.resilient_parsing:
             names = [each.opts[0] for each in of]

@@ -69,9 +69,7 @@ def interruptible() -> Iterator[None]:
 def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connection]:
     """Connect; each statement is its own transaction unless the command opens one.
 
-    Args:
-        dsn: libpq connection string or URI.
-        names_of_users: keep the search path, on which the command looks up tables of users.
+    With ``names_of_users`` keep the search path, on which the command looks up tables of users.
     """
     with interruptible(), pgqpy.connect(dsn, autocommit=True) as conn:
         refuse_planted(conn)
@@ -82,8 +80,7 @@ def connect(dsn: str, *, names_of_users: bool = False) -> Iterator[pgqpy.Connect
 
 
 def refuse_planted(conn: pgqpy.Connection) -> None:
-    """Raise if a role that may create schemas here has made one of ours: its functions would run
-    as the role of the user, perhaps a superuser."""
+    """Raise if another role has made one of our schemas: its functions would run as the user."""
     with translate_errors():
         planted = conn.execute(_PLANTED).fetchone()
     if planted is not None:

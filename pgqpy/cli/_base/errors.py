@@ -80,11 +80,6 @@ class Situation:
         """The database, readable and without the password."""
         return Target.from_dsn(self.dsn)
 
-    @property
-    def migrate_command(self) -> str:
-        """The command that installs the schema there; the password is left to the environment."""
-        return f"pgqpy migrate --dsn {shlex.quote(self.target.uri)}"
-
 
 class CliError(click.ClickException):
     """A failure that the command line itself found, with its remedy."""
@@ -95,7 +90,6 @@ class CliError(click.ClickException):
 
 
 def explain_usage(error: click.UsageError) -> Problem:
-    """Explain what is wrong with the typed command, and where its help is."""
     path = error.ctx.command_path if error.ctx else "pgqpy"
     return Problem(error.format_message(), f"{path} --help shows how it is used")
 
@@ -126,7 +120,8 @@ def _explain(error: BaseException, situation: Situation) -> Problem:
             user = situation.target.user
             return Problem(
                 f'{first_line(error.message)} (for user "{user}"{_named(situation, ", ")})',
-                _hint_of_server(error) or _remedy_for_denial(error.message, situation),
+                (error.diag.message_hint if error.diag else None)
+                or _remedy_for_denial(error.message, situation),
             )
         case pgqpy.errors.ConnectionFailed():
             return _explain_connection(error, situation)
@@ -157,7 +152,8 @@ def _schema_problem(error: pgqpy.errors.PgqError, situation: Situation) -> Probl
     return Problem(
         f'database "{situation.target.dbname}" has no pgq schema, or an older one '
         f"({first_line(error.message)})",
-        f"install or upgrade it: {situation.migrate_command}",
+        # The password is left to the environment.
+        f"install or upgrade it: pgqpy migrate --dsn {shlex.quote(situation.target.uri)}",
     )
 
 
@@ -198,12 +194,12 @@ def _named(situation: Situation, before: str, after: str = "") -> str:
 
 
 def _remedy_for_denial(message: str, situation: Situation) -> str:
-    user = situation.target.user
     role = situation.role or "pgq_admin"
     if situation.elsewhere and role == "pgq_reader":
         # A reader of the queue writes to the other database.
         role = "pgq_writer"
-    ours = grant(role, user)
+    user = situation.target.user.replace('"', '""')
+    ours = f'grant {role} to "{user}"'
     # Messages in other languages get the general remedy.
     if "must be owner" in message:
         return "do it as the owner, or as a member of that role"
@@ -213,16 +209,6 @@ def _remedy_for_denial(message: str, situation: Situation) -> str:
             f" of pgqpy's, {ours}"
         )
     return f"an administrator can allow it: {ours}"
-
-
-def _hint_of_server(error: pgqpy.errors.PgqError) -> str | None:
-    return error.diag.message_hint if error.diag else None
-
-
-def grant(role: str, user: str) -> str:
-    """Return the statement that grants a role to a user."""
-    quoted = user.replace('"', '""')
-    return f'grant {role} to "{quoted}"'
 
 
 #: The mark of a hint for authors of SQL.

@@ -39,8 +39,7 @@ def load_class(
 
 
 def load_module(where: str) -> ModuleType:
-    """Import a module by name or file. Raises CliError if there is none, ImportError if one of its
-    imports is missing."""
+    """Import a module by name or file. Raises CliError, or ImportError for one of its imports."""
     try:
         return _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
     except (ImportError, CliError):

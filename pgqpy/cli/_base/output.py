@@ -74,11 +74,7 @@ def _json_value(value: object) -> Any:
 
 
 def print_items(
-    items: Sequence[Any],
-    columns: Columns,
-    *,
-    empty: str,
-    each_a_line: bool = False,
+    items: Sequence[Any], columns: Columns, *, empty: str, each_a_line: bool = False
 ) -> None:
     """Print items, dataclasses or dictionaries, as a table, or as a JSON list.
 
@@ -98,13 +94,12 @@ def print_items(
 def _cell(item: Any, column: str | Callable[[Any], Any]) -> Any:
     if callable(column):
         return column(item)
-    return item[column] if isinstance(item, dict) else getattr(item, column)
+    return item.get(column) if isinstance(item, dict) else getattr(item, column)
 
 
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[Any]], *, cut: bool = False
 ) -> None:
-    """Print rows under headings; see `print_items` for `cut`."""
     print_rich(make_table(headings, rows, cut=cut))
 
 
@@ -116,7 +111,6 @@ def print_pairs(*pairs: tuple[str, Any]) -> None:
 
 
 def print_parameters(values: Mapping[str, Any], meanings: Mapping[str, str]) -> None:
-    """Print the parameters of a queue."""
     if wants_json():
         print_json(values)
     else:
@@ -205,7 +199,6 @@ def make_table(
 
 
 def empty_table() -> Table:
-    """Make a table in the common style."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -237,7 +230,6 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def shown(value: object) -> str:
-    """Return the text of a cell."""
     match value:
         case None:
             return "-"
@@ -256,8 +248,7 @@ def shown(value: object) -> str:
 
 
 def duration(value: timedelta) -> str:
-    """Format an interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``, ``3 d 4
-    h``."""
+    """Format an interval in at most two units: ``12 ms``, ``3.4 s``, ``5 min 10 s``."""
     seconds = value.total_seconds()
     if seconds < 0:
         return f"-{duration(-value)}"
@@ -277,8 +268,7 @@ def duration(value: timedelta) -> str:
 
 
 def brief(value: timedelta) -> str:
-    """Format an interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``, ``3
-    d``."""
+    """Format an interval in one unit, for narrow columns: ``12 ms``, ``3.4 s``, ``5 min``."""
     number, unit = duration(value).split(" ")[:2]
     return f"{number} {unit}"
 

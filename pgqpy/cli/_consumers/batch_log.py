@@ -56,10 +56,9 @@ class _Above(StringIO):
 
 @contextmanager
 def batch_log(name: str, level: str, form: str) -> Iterator[None]:
-    """Send the library's log to standard error inside the block, with the progress of ``name``.
+    """Log to standard error inside the block, with the progress of ``name``.
 
-    On a terminal the progress is a line that stays at the bottom, elsewhere a line in the log every
-    minute.
+    That is a line at the bottom of a terminal, elsewhere a line in the log every minute.
     """
     screen = console(stderr=True)
     if not screen.is_terminal:

@@ -165,9 +165,6 @@ def list_tables(settings: Settings, path: Path) -> None:
             "source": f"{each['source_schema']}.{each['source_sequence']}",
             "target": f"{each['target_schema']}.{each['target_sequence']}",
             "state": "sequence",
-            "since": None,
-            "waiting": None,
-            "error": None,
         }
         for each in others
     ]
@@ -179,7 +176,7 @@ def list_tables(settings: Settings, path: Path) -> None:
             "State": "state",
             "Since": "since",
             "Waiting": "waiting",
-            "Error": lambda each: (each["error"] or "").partition("\n")[0],
+            "Error": lambda each: (each.get("error") or "").partition("\n")[0],
         },
         empty=f"nothing is replicated; add a table: pgqpy replicate add TABLE {path}",
     )

@@ -136,7 +136,6 @@ def _runnable(cls: type) -> bool:
 
 
 def _heading(name: str, made: type) -> str:
-    """Return the first lines of an example."""
     file = f"{name.rpartition(':')[2]}.toml"
     return f"# {_summary(made)}\n# pgqpy run {name} {file}\n"
 

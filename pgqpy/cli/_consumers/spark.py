@@ -63,8 +63,7 @@ def spark() -> None:
 
 
 def spark_session(master: str | None) -> SparkSession:
-    """Return the session. Raises CliError if Spark is not installed, JavaMissingError without
-    Java."""
+    """Return the session. Raises CliError without Spark, JavaMissingError without Java."""
     try:
         from pgqpy_consumers.spark.session import program_session
     except ImportError as error:
@@ -80,12 +79,7 @@ def spark_session(master: str | None) -> SparkSession:
 @click.option("--queue", type=QUEUE, help="The queue, instead of the class's.")
 @click.argument("target", metavar="MODULE_OR_FILE:CLASS", type=TEXT)
 def run(
-    dsn: str,
-    target: str,
-    queue: str | None,
-    consumer: str | None,
-    master: str | None,
-    once: bool,
+    dsn: str, target: str, queue: str | None, consumer: str | None, master: str | None, once: bool
 ) -> None:
     """Run a SparkConsumer.
 
@@ -121,10 +115,7 @@ def run(
 
 
 def load(target: str) -> type[SparkConsumer]:
-    """Return the class that ``module:Class`` or ``path/to/file.py:Class`` names.
-
-    Raises CliError if there is none.
-    """
+    """Return the class that ``module:Class`` or ``path/to/file.py:Class`` names."""
     try:
         from pgqpy_consumers.spark import SparkConsumer
     except ImportError as error:

@@ -195,7 +195,6 @@ def list_consumers(conn: Connection, queue: str | None) -> None:
 
 
 def print_consumers(consumers: Sequence[ConsumerInfo]) -> None:
-    """Print consumers."""
     print_items(
         consumers,
         {

@@ -183,11 +183,7 @@ def _due(conn: Connection, at: datetime | None, delay: str | None) -> datetime |
 
 
 def _insert_all(
-    conn: Connection,
-    queue: str,
-    events: Iterator[NewEvent],
-    batch: int | None,
-    at: datetime | None,
+    conn: Connection, queue: str, events: Iterator[NewEvent], batch: int | None, at: datetime | None
 ) -> int:
     """Insert the events and return their number.
 

@@ -37,7 +37,6 @@ FORMATS = {
 
 
 def event_keys(event: Event) -> dict[str, Any]:
-    """Return an event's JSON object."""
     retry = {"retry": "retry_count"}
     return {name: getattr(event, retry.get(name, name)) for name in (*ASSIGNED, *FIELDS)}
 

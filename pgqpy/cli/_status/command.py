@@ -44,7 +44,5 @@ def status(
     """
     patience = timedelta(seconds=stuck_after)
     show(
-        lambda: judge(read(conn, queue, patience), patience),
-        render,
-        every=every if watch else None,
+        lambda: judge(read(conn, queue, patience), patience), render, every=every if watch else None
     )

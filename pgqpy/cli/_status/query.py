@@ -200,8 +200,8 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLock:
-    """A pgq lock held by a role that is not a member of pgq's roles; ``pid`` is None for a prepared
-    transaction, and ``holder`` is its name then."""
+    """A pgq lock held by a role that is none of pgq's; without a ``pid``, by the prepared
+    transaction ``holder``."""
 
     pid: int | None
     holder: str
@@ -221,8 +221,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Failing:
-    """A consumer whose open batch failed, and the event that raised, if known; since when, how
-    often, and how long ago the last time was."""
+    """A consumer whose open batch failed: at which event, if known, since when, how often."""
 
     queue: str
     consumer: str

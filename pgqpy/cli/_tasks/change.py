@@ -45,16 +45,13 @@ def _do(
                 few = len(choice.ids) - done
                 raise CliError(f"{plural(few, 'task')} of {choice.queue} cannot be {past}", lost)
             number += done
-    say(
-        f"{plural(number, 'task')} would be {past}"
-        if dry_run
-        else f"{past} {plural(number, 'task')}"
-    )
+    tasks = plural(number, "task")
+    say(f"{tasks} would be {past}" if dry_run else f"{past} {tasks}")
 
 
 @task.command("retry", role="pgq_reader")
 @choice_options
-def retry(conn: Connection, dry_run: bool, **which: Any) -> None:
+def retry(conn: Connection, **which: Any) -> None:
     """Send tasks of an error queue back to where they failed.
 
     They are available there at once, with no attempts, and with their old headers and unique key.
@@ -69,7 +66,6 @@ def retry(conn: Connection, dry_run: bool, **which: Any) -> None:
         conn,
         "sent back",
         lambda queues, choice: queues.requeue(choice.queue, choice.filter),
-        dry_run=dry_run,
         lost="they came from no other queue, or a task there has their unique key;"
         " `pgqpy task start` makes a task available where it is",
         **which,
@@ -80,7 +76,7 @@ def retry(conn: Connection, dry_run: bool, **which: Any) -> None:
 @click.argument("target", metavar="TO", type=TASK_QUEUE)
 @choice_options
 @claimed_option
-def move(conn: Connection, target: str, dry_run: bool, claimed: bool, **which: Any) -> None:
+def move(conn: Connection, target: str, **which: Any) -> None:
     """Move tasks to the queue TO.
 
     They begin there with no attempts; scheduled or stopped tasks stay so, the others are available
@@ -90,13 +86,13 @@ def move(conn: Connection, target: str, dry_run: bool, claimed: bool, **which: A
       pgqpy task move slow 17 18
       pgqpy task move slow --queue mails --payload '{"size": "large"}' --dry-run
     """
-    _change(conn, "moved", {"queue": target}, dry_run=dry_run, claimed=claimed, **which)
+    _change(conn, "moved", {"queue": target}, **which)
 
 
 @task.command("stop", role="pgq_reader")
 @choice_options
 @claimed_option
-def stop(conn: Connection, dry_run: bool, claimed: bool, **which: Any) -> None:
+def stop(conn: Connection, **which: Any) -> None:
     """Exclude these tasks from claims, until `pgqpy task start`.
 
     They stay in their queue. `pgqpy task pause` does it for a whole queue, including tasks that are
@@ -106,27 +102,16 @@ def stop(conn: Connection, dry_run: bool, claimed: bool, **which: Any) -> None:
       pgqpy task stop 17
       pgqpy task stop --queue mails --attempts 5
     """
-    _change(conn, "stopped", {"stop": True}, dry_run=dry_run, claimed=claimed, **which)
+    _change(conn, "stopped", {"stop": True}, **which)
 
 
 @task.command("start", role="pgq_reader")
 @choice_options
 @claimed_option
 @due_options
-@click.option(
-    "--set-priority",
-    type=PRIORITY,
-    metavar="N",
-    help="With this priority from now on.",
-)
+@click.option("--set-priority", type=PRIORITY, metavar="N", help="With this priority from now on.")
 def start(
-    conn: Connection,
-    dry_run: bool,
-    claimed: bool,
-    at: datetime | None,
-    delay: str | None,
-    set_priority: int | None,
-    **which: Any,
+    conn: Connection, at: datetime | None, delay: str | None, set_priority: int | None, **which: Any
 ) -> None:
     """Make tasks available now, or at another time.
 
@@ -141,13 +126,13 @@ def start(
     change: dict[str, Any] = {"delay": delay or "0"} if at is None else {"at": at.isoformat()}
     if set_priority is not None:
         change["priority"] = set_priority
-    _change(conn, "started", change, dry_run=dry_run, claimed=claimed, **which)
+    _change(conn, "started", change, **which)
 
 
 @task.command("remove", role="pgq_reader")
 @choice_options
 @claimed_option
-def remove(conn: Connection, dry_run: bool, claimed: bool, **which: Any) -> None:
+def remove(conn: Connection, claimed: bool, **which: Any) -> None:
     """Delete tasks. This cannot be undone, unless the queue keeps finished tasks.
 
     Choose them by ids, or by --queue with options or --all. `list` takes the same options, and
@@ -162,7 +147,6 @@ def remove(conn: Connection, dry_run: bool, claimed: bool, **which: Any) -> None
         conn,
         "removed",
         lambda queues, choice: queues.remove(choice.queue, choice.filter, claimed=claimed),
-        dry_run=dry_run,
         claimed=claimed,
         **which,
     )
@@ -189,19 +173,12 @@ def finish(conn: Connection, ids: tuple[int, ...], result: str | None) -> None:
 
 
 def _change(
-    conn: Connection,
-    past: str,
-    change: dict[str, Any],
-    *,
-    dry_run: bool,
-    claimed: bool,
-    **which: Any,
+    conn: Connection, past: str, change: dict[str, Any], *, claimed: bool, **which: Any
 ) -> None:
     _do(
         conn,
         past,
         lambda queues, choice: queues.change(choice.queue, choice.filter, change, claimed=claimed),
-        dry_run=dry_run,
         claimed=claimed,
         **which,
     )
@@ -234,17 +211,12 @@ def cancel(
             for info in Tasks(conn).list(choice.queue, choice.filter, max_tasks=None)
         ]
         deleted = [_cancel(conn, task_id, reason, named=bool(ids)) for task_id in found]
-    asked = deleted.count(False)
-    say(f"{plural(deleted.count(True), 'task')} " + ("would be deleted" if dry_run else "deleted"))
-    if asked:
-        say(
-            f"{plural(asked, 'task')} "
-            + (
-                "would be cancelled by the worker"
-                if dry_run
-                else "will be cancelled by the worker: see `pgqpy task progress`"
-            )
-        )
+    gone, asked = (plural(deleted.count(each), "task") for each in (True, False))
+    say(f"{gone} would be deleted" if dry_run else f"{gone} deleted")
+    if False in deleted and dry_run:
+        say(f"{asked} would be cancelled by the worker")
+    elif False in deleted:
+        say(f"{asked} will be cancelled by the worker: see `pgqpy task progress`")
 
 
 def _cancel(conn: Connection, task_id: int, reason: str, *, named: bool) -> bool | None:

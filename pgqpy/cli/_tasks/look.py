@@ -137,11 +137,7 @@ def progress(conn: Connection, queue: str | None, watch: bool, every: float) -> 
       pgqpy task progress reports --watch
     """
     tasks = Tasks(conn)
-    show_again(
-        lambda: tasks.progress(queue),
-        _draw_progress,
-        every=every if watch else None,
-    )
+    show_again(lambda: tasks.progress(queue), _draw_progress, every=every if watch else None)
 
 
 def _draw_progress(found: Sequence[TaskProgress]) -> RenderableType:

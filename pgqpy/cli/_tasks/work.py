@@ -60,7 +60,6 @@ def work(
 
 
 def make_worker(target: str, dsn: str, queues: list[str] | None, settings: dict[str, Any]) -> Any:
-    """Return the worker for a target. Raises CliError."""
     from pgqpy.tasks import AsyncTaskWorker, TaskWorker
 
     where, _, name = target.rpartition(":")
