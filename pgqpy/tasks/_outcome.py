@@ -19,8 +19,7 @@ KEEP: Any = object()
 
 
 class TaskLost(Exception):
-    """The last attempt at the task ended without a result, for instance because its worker was
-    killed."""
+    """The last attempt at the task had no end, for instance because its worker was killed."""
 
 
 class Move(Exception):
@@ -41,8 +40,7 @@ class Move(Exception):
         priority: int | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> None:
-        """For the options see `pgqpy.tasks.Tasks.push`; None keeps a value. Raises InvalidPayload,
-        InvalidTask."""
+        """For the options see `Tasks.push`. Raises InvalidPayload, InvalidTask."""
         if not isinstance(queue, str):
             raise InvalidTask(
                 f"a task is moved to {queue!r:.80}", hint="Give the name of a task queue."
@@ -65,8 +63,7 @@ class Move(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The task is done; ``result`` as JSON. ``note`` tells why there is none, if it was not
-    kept."""
+    """The task is done; ``result`` as JSON, or a ``note`` that tells why it was not kept."""
 
     result: str | None
     note: str | None = None
@@ -93,10 +90,7 @@ def no_outcomes(values: object) -> TypeError:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed with ``error``; the task is retried after ``delay``, or never, if None.
-
-    ``raised`` is the error that was raised, or returned.
-    """
+    """The attempt failed; ``raised`` is the error. The task is retried after ``delay``, if any."""
 
     error: str
     delay: timedelta | None

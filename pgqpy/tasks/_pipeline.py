@@ -287,8 +287,7 @@ def _check_name(name: object, of: str, *, hint: str) -> None:
 def _several(station: str, to: Sequence[str]) -> tuple[str, ...]:
     if isinstance(to, str) or not to:
         raise InvalidPipeline(
-            f"station {station!r} leads to {to!r}",
-            hint="Give a list of stations, or use `direct`.",
+            f"station {station!r} leads to {to!r}", hint="Give a list of stations, or use `direct`."
         )
     return tuple(to)
 

@@ -145,7 +145,6 @@ class RowSettings:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of every log line."""
         return {"table": self.table}
 
 

@@ -145,8 +145,7 @@ def smallint(priority: object) -> int:
 
 
 def whole(value: object, what: str, bits: int = 32) -> Any:
-    """Return an integer of at most ``bits`` bits; None is left to the server. Raises InvalidTask if
-    it is invalid."""
+    """Return an integer of at most ``bits`` bits, or None. Raises InvalidTask for other values."""
     end = 2 ** (bits - 1)
     if value is None:
         return None
@@ -158,7 +157,6 @@ def whole(value: object, what: str, bits: int = 32) -> Any:
 
 
 def task_id(value: object) -> Any:
-    """Return the id of a task. Raises InvalidTask if it is invalid."""
     return whole(value, "the id of a task", 64)
 
 
@@ -214,7 +212,7 @@ def finished_filter(
 
 
 def changes_json(changes: object, kind: str = "insert") -> str:
-    """Return inserts, changes, deletes or dependencies of `modify` as a JSON array of objects.
+    """Return inserts, changes, deletes or dependencies of `modify` as a JSON array.
 
     Raises InvalidTask for values that are not mappings or, if allowed, tasks.
     """
@@ -266,6 +264,5 @@ def _plain(key: str, value: Any) -> Any:
 
 
 def versions(tasks: Iterable[Any]) -> tuple[list[int], list[int]]:
-    """Return ids and versions of tasks, as two lists."""
     known: Sequence[Any] = list(tasks)
     return [task.id for task in known], [task.version for task in known]

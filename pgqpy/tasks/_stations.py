@@ -49,7 +49,6 @@ class PipelineWorker(TaskWorker):
         super().__init__(dsn, [pipeline.queue(name) for name in served], **options)
 
     def process_task(self, conn: Connection, task: Task) -> Any:
-        """Call the station's function."""
         station = self.pipeline.station_of(task)
         value = station.function(conn, task)
         try:
@@ -64,5 +63,4 @@ class PipelineWorker(TaskWorker):
         return [task.id for task in pushed]
 
     def policy_of(self, task: Task) -> RetryPolicy:
-        """Return the station's policy, or else the worker's."""
         return self.pipeline.station_of(task).retry_policy or super().policy_of(task)

@@ -46,7 +46,6 @@ class AsyncPipelineWorker(AsyncTaskWorker):
         super().__init__(dsn, [pipeline.queue(name) for name in served], **options)
 
     async def process_task(self, conn: AsyncConnection, task: Task) -> Any:
-        """Call the station's function."""
         station = self.pipeline.station_of(task)
         value = await station.function(conn, task)
         try:
@@ -61,5 +60,4 @@ class AsyncPipelineWorker(AsyncTaskWorker):
         return [task.id for task in pushed]
 
     def policy_of(self, task: Task) -> RetryPolicy:
-        """Return the station's policy, or else the worker's."""
         return self.pipeline.station_of(task).retry_policy or super().policy_of(task)

@@ -29,8 +29,6 @@ _OF_PERIODIC = ("priority", "headers", "unique_key", "order_key")
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """The schedule of a job."""
-
     job: Job[Any, Any]
     cron: Cron
     missed: str
@@ -202,10 +200,7 @@ class TaskApp:
             Tasks(conn).create_queue(queue)
 
     def worker(
-        self,
-        dsn: str | None = None,
-        queues: str | Iterable[str] | None = None,
-        **settings: Any,
+        self, dsn: str | None = None, queues: str | Iterable[str] | None = None, **settings: Any
     ) -> AppWorker:
         """Return a `pgqpy.tasks.TaskWorker` that runs the jobs of these queues, by default of all.
 
@@ -215,10 +210,7 @@ class TaskApp:
         return AppWorker(self, dsn, queues, **settings)
 
     def async_worker(
-        self,
-        dsn: str | None = None,
-        queues: str | Iterable[str] | None = None,
-        **settings: Any,
+        self, dsn: str | None = None, queues: str | Iterable[str] | None = None, **settings: Any
     ) -> AsyncAppWorker:
         """Return an `AsyncTaskWorker` that runs the jobs; sync jobs run in threads."""
         return AsyncAppWorker(self, dsn, queues, **settings)

@@ -88,7 +88,6 @@ class CurrentJob:
             self._progress = self._progress or progress
 
     def cancel(self, reason: str) -> None:
-        """Cancel the task."""
         if self._cancelled is None:
             self._cancelled = f"cancelled: {reason}"
             cancel = self._cancel

@@ -42,8 +42,7 @@ class Arguments:
         msgspec.json.Decoder(self._struct, dec_hook=_decode_other)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by name, as JSON. Raises TypeError if the function does not take them,
-        like a call; InvalidPayload for those that do not fit the annotations."""
+        """Return arguments by name, as JSON. Raises TypeError like a call, InvalidPayload."""
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -86,8 +85,7 @@ class Arguments:
 
     @cached_property
     def _struct(self) -> type[msgspec.Struct]:
-        """Make the type on first use: annotations may name classes that are defined further
-        down."""
+        """Make the type on first use: annotations may name classes that are defined later."""
         try:
             hints = get_type_hints(self._function, include_extras=True)
             fields: list[Any] = []
@@ -109,8 +107,7 @@ _Unset = msgspec.UnsetType
 
 
 def encode_result(value: object) -> str:
-    """Return a function's result as JSON. Raises TypeError, ValueError, InvalidPayload if it cannot
-    be encoded."""
+    """Return a function's result as JSON. Raises TypeError, ValueError, InvalidPayload."""
     return jsonb(msgspec.to_builtins(value, enc_hook=_encode_other, str_keys=True))
 
 

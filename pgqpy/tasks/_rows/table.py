@@ -199,12 +199,10 @@ class TaskTable:
         return self.complete, [*self._keys(outcomes), *map(list, zip(*given, strict=True))]
 
     def deleted(self, outcomes: list[RowOutcome]) -> tuple[bytes, list[Any]]:
-        """Return the statement that deletes rows, and its values."""
         return self.delete, self._keys(outcomes)
 
     def restored(self, row: TableRow, lost: RowOutcome) -> tuple[bytes, list[Any]]:
-        """Return the statement that restores a row whose outcome was written in advance, and its
-        values."""
+        """Return the statement that undoes an outcome written in advance, and its values."""
         names, was = self.names, row.values
         return self.restore, [
             *(was[names.status], row.next_attempt, was[names.attempts], was[names.last_error]),
@@ -212,7 +210,6 @@ class TaskTable:
         ]
 
     def _keys(self, outcomes: list[RowOutcome]) -> list[Any]:
-        """Return, for each column of the key, its values."""
         return [list(values) for values in zip(*(outcome.key for outcome in outcomes), strict=True)]
 
 
@@ -247,8 +244,7 @@ class TableMarks:
         return [(self._ahead, 0.0), (self._ahead, MARGIN)]
 
     def looked(self, where: str, first: str | None, took: float) -> None:
-        """Record a look from there that took ``took`` seconds; ``first`` is the first row's
-        time."""
+        """Record a look from there that took ``took`` seconds, and the ``first`` row's time."""
         if where == BEGINNING:
             self._full_at = monotonic() + max(FULL_EVERY, FULL_SHARE * took)
         if first is not None:

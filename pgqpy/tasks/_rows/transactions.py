@@ -92,8 +92,7 @@ class RowTransactions:
 
     @property
     def current(self) -> tuple[RowConnection, TaskTable]:
-        """The connection and the table in a transaction, which another connection would not
-        continue."""
+        """The connection and the table of the open transaction."""
         assert self._conn is not None
         assert self._table is not None
         return self._conn, self._table
@@ -110,13 +109,11 @@ class RowTransactions:
         conn.execute(_ROLLBACK)
 
     def commit_if_begun(self) -> None:
-        """Commit the open transaction, if there is one."""
         if self._conn is not None and self._conn.info.transaction_status != TransactionStatus.IDLE:
             self._conn.execute(_COMMIT)
 
     def begin_restored(self, row: TableRow, lost: RowOutcome) -> bool:
-        """Begin a transaction that restores a row whose outcome was written in advance. False if
-        another session has changed it since."""
+        """Begin a transaction that restores a row. False if another session has changed it."""
         conn, table = self.current
         cursor = conn.cursor(row_factory=tuple_row)
         with conn.pipeline():
@@ -160,11 +157,7 @@ class RowTransactions:
         return [*statements, table.completed(left)] if left else statements
 
     def turn(
-        self,
-        ended: list[Statement] | None,
-        where: tuple[str, float] | None,
-        *,
-        quiet: bool = False,
+        self, ended: list[Statement] | None, where: tuple[str, float] | None, *, quiet: bool = False
     ) -> list[TableRow]:
         """End the transaction with these statements; to look for rows ``where``, begin the next.
 

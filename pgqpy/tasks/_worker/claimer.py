@@ -51,8 +51,7 @@ class Claimer:
         return -(-self._size // self._settings.concurrency)
 
     def room(self, running: int, ended: int) -> int:
-        """Return the number of tasks to claim, while ``running`` slots work, and ``ended`` tasks
-        are about to be completed."""
+        """Return the number of tasks to claim; ``ended`` ones are about to be completed."""
         if self._dangerous is not None and self._dangerous.task in self._leases:
             return 0
         concurrency = self._settings.concurrency
@@ -65,7 +64,6 @@ class Claimer:
         return room if room * 2 >= self._size else 0
 
     def answers(self, now: float) -> bool:
-        """Whether to answer a notification now."""
         return now >= self._answer_at
 
     def looks(self, now: float, running: int, ended: int) -> bool:
@@ -84,8 +82,7 @@ class Claimer:
         self._look_at = 0.0
 
     def answered(self, now: float) -> None:
-        """Record the answer to a notification; those of a stream are folded, into one an
-        interval."""
+        """Record the answer to a notification; a stream of them is folded, into one an interval."""
         fold = self._settings.fold_interval
         self._vain = 0 if self._found else min(self._vain + 1, 10)
         if self._vain:

@@ -100,8 +100,7 @@ class AsyncCompleter:
         return Released(timedelta(seconds=pause))
 
     def outcome_of_lost(self, claim: Claim) -> Outcome | None:
-        """Return the outcome of a task that lost a worker, instead of a further attempt; None if it
-        is retried."""
+        """Return the last outcome of a task that lost a worker; None if it is retried."""
         before = replace(claim.task, attempts=claim.task.attempts - 1)
         outcome = self._decide(TaskLost(sql.LOST), before)
         return outcome if isinstance(outcome, Failed) and outcome.delay is None else None
@@ -122,8 +121,7 @@ class AsyncCompleter:
         self._outage.reset()
 
     def _outage_pause(self) -> float:
-        """Return the seconds to wait after a failure that is no task's fault. A failure before they
-        are over belongs to the same outage, and does not prolong the pause."""
+        """Return the seconds to wait; a failure before they are over does not prolong the pause."""
         now = monotonic()
         if now >= self._outage_until:
             self._outage_until = now + self._outage.pause()
@@ -153,8 +151,7 @@ class AsyncCompleter:
         return Completions(claimant, info, completed)
 
     async def complete_each(self, conn: AsyncConnection, completed: list[Completion]) -> None:
-        """Complete tasks one by one, since one was refused: that task has failed then. Takes the
-        completed ones out of the list."""
+        """Complete tasks one by one, and take them out of the list: the one refused has failed."""
         while completed:
             each = completed[0]
             completions = await self.prepare(conn, [each])

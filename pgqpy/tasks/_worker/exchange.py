@@ -85,8 +85,7 @@ class Exchange:
         )
 
     def _finish_and_claim(self, arguments: list[Any]) -> list[Any]:
-        """Use always the same cursor: a new one must find out how values are sent and loaded, which
-        takes longer than all the rest."""
+        """Use one cursor: a new one finds out how to send and load values, which takes longest."""
         conn = self.connection()
         if self._cursor is None or self._cursor.connection is not conn:
             self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
@@ -95,10 +94,10 @@ class Exchange:
             return self._cursor.fetchall()
 
     def forget_dropped(self) -> bool:
-        """Go on without dropped queues. False if none is left, or if it has claimed nothing yet:
-        then their names may be wrong."""
+        """Go on without dropped queues. False if none is left, or nothing was ever claimed."""
         left = self._existing()
         gone = [queue for queue in self._queues if queue not in left]
+        # Before the first claim their names may be wrong.
         if not (self._has_claimed and left and gone):
             return False
         logger.warning(

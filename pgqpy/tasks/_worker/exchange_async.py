@@ -82,8 +82,7 @@ class AsyncExchange:
         )
 
     async def _finish_and_claim(self, arguments: list[Any]) -> list[Any]:
-        """Use always the same cursor: a new one must find out how values are sent and loaded, which
-        takes longer than all the rest."""
+        """Use one cursor: a new one finds out how to send and load values, which takes longest."""
         conn = await self.connection()
         if self._cursor is None or self._cursor.connection is not conn:
             self._cursor = conn.cursor(row_factory=tuple_row, binary=True)
@@ -92,10 +91,10 @@ class AsyncExchange:
             return await self._cursor.fetchall()
 
     async def forget_dropped(self) -> bool:
-        """Go on without dropped queues. False if none is left, or if it has claimed nothing yet:
-        then their names may be wrong."""
+        """Go on without dropped queues. False if none is left, or nothing was ever claimed."""
         left = await self._existing()
         gone = [queue for queue in self._queues if queue not in left]
+        # Before the first claim their names may be wrong.
         if not (self._has_claimed and left and gone):
             return False
         logger.warning(

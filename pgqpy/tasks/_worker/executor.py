@@ -81,7 +81,6 @@ class Executor:
                     return
 
     def close(self) -> None:
-        """Close the connections."""
         for conn in self._idle:
             conn.close()
 
@@ -102,8 +101,7 @@ class Executor:
             self._process(begun)
 
     def _begin(self, claims: list[Claim]) -> list[Claim]:
-        """Return the tasks to be done. Not those whose leases have ended before they begin, for
-        instance after an outage, that were cancelled, or that have lost too many workers."""
+        """Return the tasks to do: not cancelled, lease not ended, not too many workers lost."""
         now = monotonic()
         if not self._is_news(claims, now):
             self._hear_of_cancelled(claims)

@@ -78,7 +78,6 @@ class AsyncExecutor:
                     return
 
     async def close(self) -> None:
-        """Close the connections."""
         for conn in self._idle:
             await conn.close()
 
@@ -99,8 +98,7 @@ class AsyncExecutor:
             await self._process(begun)
 
     async def _begin(self, claims: list[Claim]) -> list[Claim]:
-        """Return the tasks to be done. Not those whose leases have ended before they begin, for
-        instance after an outage, that were cancelled, or that have lost too many workers."""
+        """Return the tasks to do: not cancelled, lease not ended, not too many workers lost."""
         now = monotonic()
         if not self._is_news(claims, now):
             await self._hear_of_cancelled(claims)

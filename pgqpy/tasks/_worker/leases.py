@@ -51,8 +51,7 @@ class Claim:
 
     @property
     def suspect(self) -> bool:
-        """Whether the last attempt ended without an outcome: it may have ended its worker, or have
-        waited beside one that has."""
+        """Whether the last attempt had no outcome: it, or one beside it, has ended its worker."""
         return self.task.error == sql.LOST
 
     @property
@@ -73,10 +72,7 @@ class Leases:
     """
 
     def __init__(
-        self,
-        database: Database,
-        lease: timedelta | None,
-        on_lost: Callable[[Claim], None],
+        self, database: Database, lease: timedelta | None, on_lost: Callable[[Claim], None]
     ) -> None:
         """``on_lost`` is called in the thread, for a claim whose lease was lost."""
         self.waiting: deque[Claim] = deque()
@@ -142,7 +138,6 @@ class Leases:
         return taken
 
     def close(self) -> None:
-        """Stop all renewals."""
         self._heartbeat.close()
 
     # --- in the thread

@@ -108,7 +108,8 @@ class Loop:
             if self._exchange.sweep():
                 self._claimer.look_soon()
             return True
-        if self._settings.until_empty and self._claimer.done and not self._busy:
+        busy = self._slots or self.leases.waiting
+        if self._settings.until_empty and self._claimer.done and not busy:
             return False
         self._wait(now)
         return True
@@ -125,13 +126,6 @@ class Loop:
     def _heard(self) -> bool:
         return self._notifier is not None and self._notifier.heard
 
-    @property
-    def _busy(self) -> bool:
-        return bool(self._slots or self.leases.waiting)
-
-    def _room(self) -> int:
-        return self._claimer.room(len(self._slots), len(self._executor.ended))
-
     def _completion_is_due(self, now: float) -> bool:
         if not (self._executor.ended or self._uncompleted):
             return False
@@ -140,7 +134,7 @@ class Loop:
     def _wait(self, now: float) -> None:
         """Wait for a task, for the end of one, or until it is time to poll."""
         not_before = self._completer.not_before
-        room = self._room()
+        room = self._claimer.room(len(self._slots), len(self._executor.ended))
         heard = self._heard
         # Otherwise a notification could not be answered.
         able = bool(room) and now >= not_before
