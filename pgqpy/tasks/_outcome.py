@@ -40,7 +40,7 @@ class Move(Exception):
         priority: int | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> None:
-        """For the options see `Tasks.push`. Raises InvalidPayload, InvalidTask."""
+        """Options of `Tasks.push`; None keeps a value. Raises InvalidPayload, InvalidTask."""
         if not isinstance(queue, str):
             raise InvalidTask(
                 f"a task is moved to {queue!r:.80}", hint="Give the name of a task queue."

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from time import monotonic
-from typing import IO
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -61,43 +60,24 @@ def batch_log(name: str, level: str, form: str) -> Iterator[None]:
     That is a line at the bottom of a terminal, elsewhere a line in the log every minute.
     """
     screen = console(stderr=True)
-    if not screen.is_terminal:
-        with _logging(level, form, None, _each_minute()):
-            yield
-        return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=screen, transient=True) as progress:
-        line = progress.add_task(f"{name}: no batch yet", total=None)
-
-        def tell(done: _BatchCounter) -> None:
-            progress.update(
-                line,
-                description=f"{name}: {done.batches:,} batches, {done.events:,} events, "
-                f"the last {done.lag:.1f} s after its tick",
-            )
-
-        with _logging(level, form, _Above(progress.console), tell):
-            yield
-
-
-def _each_minute() -> Callable[[_BatchCounter], None]:
+    progress = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+    line = progress.add_task(f"{name}: no batch yet", total=None)
     due = monotonic() + EVERY
 
     def tell(done: _BatchCounter) -> None:
         nonlocal due
-        if monotonic() >= due:
+        progress.update(
+            line,
+            description=f"{name}: {done.batches:,} batches, {done.events:,} events, "
+            f"the last {done.lag:.1f} s after its tick",
+        )
+        if not screen.is_terminal and monotonic() >= due:
             due = monotonic() + EVERY
             fields = {"batches": done.batches, "all_events": done.events, "lag": done.lag}
             logger.info("so far %s batches", done.batches, extra=fields)
 
-    return tell
-
-
-@contextmanager
-def _logging(
-    level: str, form: str, stream: IO[str] | None, tell: Callable[[_BatchCounter], None]
-) -> Iterator[None]:
-    with log_to(stream, level, form):
+    with progress, log_to(_Above(screen) if screen.is_terminal else None, level, form):
         logger.addHandler(_BatchCounter(tell))
         # Batches are logged at this level.
         logger.setLevel(logging.DEBUG)
