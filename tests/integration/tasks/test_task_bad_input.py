@@ -4,9 +4,9 @@ task is touched."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ import psycopg
 import pytest
 
 from pgqpy import errors
-from pgqpy.tasks import Move, Pipeline, Task, Tasks, TaskWorker
+from pgqpy.tasks import Move, Tasks, TaskWorker
 from tests.fixtures.fix_cli import Cli
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connection
 
 Q = "q"
@@ -27,14 +28,10 @@ class State:
 
     def __init__(self, conn: Connection) -> None:
         self.me, self.other = Tasks(conn, "me"), Tasks(conn, "other")
-        if not self.me.create_queue(Q):  # another case was here before
-            self.me.drop_queue(Q, force=True)
-            self.me.create_queue(Q)
+        self.me.create_queue(Q)
         self.me.push(Q, "late")
         (self.late,) = self.me.try_claim(Q, lease=0.001)
-        while not (taken := self.other.try_claim(Q, lease=3600)):
-            pass
-        self.taken = taken[0]
+        (self.taken,) = wait_until(lambda: self.other.try_claim(Q, lease=3600))
         self.me.push(Q, "mine")
         (self.mine,) = self.me.try_claim(Q, lease=3600)
         self.free = self.me.push(Q, "free", unique_key="taken")
@@ -59,12 +56,30 @@ def everything(conn: Connection) -> list[Any]:
 
 
 @pytest.fixture
-def state(conn: Connection) -> Iterator[State]:
-    """Fails the test if what it tried has changed anything."""
-    made = State(conn)
+def state(conn: Connection) -> State:
+    return State(conn)
+
+
+def error_of(conn: Connection, name: str, call: Callable[[], object]) -> Exception:
+    """The error that a call ends with, without changing anything."""
     before = everything(conn)
-    yield made
-    assert everything(conn) == before
+    try:
+        call()
+    except Exception as error:
+        assert everything(conn) == before, f"{name} has changed something"
+        return error
+    raise AssertionError(f"{name} was not refused")
+
+
+def refusal(conn: Connection, state: State, call: str) -> psycopg.Error:
+    """The error that a call in SQL ends with, and that has a remedy."""
+    statement = f"select * from pgq_task.{call}".encode()
+    error = error_of(conn, call, lambda: conn.execute(statement, state.names))
+    assert isinstance(error, psycopg.Error), call
+    assert error.diag.message_primary, call
+    # PostgreSQL's own says where the JSON is wrong.
+    assert error.diag.message_hint or error.diag.message_detail, call
+    return error
 
 
 REFUSED: list[tuple[str, str]] = [
@@ -179,6 +194,14 @@ REFUSED: list[tuple[str, str]] = [
     (INVALID, "set_queue_config('q', 'lease', '0')"),
     (INVALID, "set_queue_config('q', 'keep', 'for a while')"),
     (INVALID, "set_queue_config('q', 'colour', 'red')"),
+    (INVALID, "set_waiting('{}')"),
+    (INVALID, "pop('q', null)"),
+    (INVALID, "pop('q', 1, '')"),
+    (INVALID, "finished_tasks('q', outcome => 'lost')"),
+    (INVALID, "replay('q', max_tasks => 0)"),
+    (UNKNOWN, "replay('q', 'nosuch')"),
+    (UNKNOWN, "grant_queue('nosuch', '{claim}', 'pgq_reader')"),
+    (UNKNOWN, "revoke_queue('nosuch', '{claim}', 'pgq_reader')"),
     # what fails would come back to where it failed, for ever
     (INVALID, "set_queue_config('q', 'error_queue', 'q')"),
     ("PQ003", "create_queue('')"),
@@ -188,78 +211,99 @@ REFUSED: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(("code", "call"), REFUSED, ids=[call for _, call in REFUSED])
-def test_sql_refuses_it_with_a_code_and_a_remedy(
-    conn: Connection, state: State, code: str, call: str
-) -> None:
-    with pytest.raises(psycopg.Error) as caught:
-        conn.execute(f"select * from pgq_task.{call}".encode(), state.names)
-    assert caught.value.sqlstate == code
-    assert caught.value.diag.message_primary
-    # PostgreSQL's own says where the JSON is wrong.
-    assert caught.value.diag.message_hint or caught.value.diag.message_detail
+def test_sql_refuses_it_with_a_code_and_a_remedy(conn: Connection, state: State) -> None:
+    for code, call in REFUSED:
+        assert refusal(conn, state, call).sqlstate == code, call
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
+SETTING, LIMITS, KEY = "set_queue_config('q', ", "set_limits('q', ", "push_unique('q', '1', 'k', "
+SAID: list[tuple[str, str]] = [
+    (KEY + "unique_while => 'asleep')", "unique_while is 'asleep'"),
+    (KEY + "unique_while => null)", "unique_while is NULL"),
+    (KEY + "unique_for => '0')", "unique_for is 00:00:00"),
+    (KEY + "unique_for => '11 years')", "unique_for is 11 years"),
+    (SETTING + "'lease', '0')", "a lease of 00:00:00"),
+    (SETTING + "'lease', '-1 s')", "a lease of"),
+    (SETTING + "'lease', 'for ever')", "lease cannot be 'for ever'"),
+    (SETTING + "'lease', null)", "lease cannot be NULL"),
+    (SETTING + "'lease', '11 years')", "a lease of"),
+    (SETTING + "'lease', '0')", "more than 0 and at most 10 years"),
+    ("claim(array['q'], 'me', '11 years')", "more than 0 and at most 10 years"),
+    (SETTING + "'max_attempts', '0')", "a limit of 0 attempts"),
+    (SETTING + "'max_attempts', 'many')", "max_attempts cannot be 'many'"),
+    (SETTING + "'keep', '-1 day')", "cannot be kept for"),
+    (SETTING + "'keep', null)", "keep cannot be NULL"),
+    (SETTING + "'error_queue', 'q')", "would come back to it"),
+    (SETTING + "'error_queue', repeat('x', 249))", "at most 248 bytes, so that its error queue"),
+    (SETTING + "'name', 'x')", "no task queue parameter 'name'"),
+    (SETTING + "null, 'x')", "no task queue parameter NULL"),
+    ("create_queue('')", "1 to 248 bytes"),
+    ("create_queue(repeat('x', 256))", "1 to 248 bytes"),
+    ("create_queue(repeat('x', 249) || '.failed')", "as an error queue's does, up to 255"),
+    ("create_queue(repeat('x', 249))", "at most 248 bytes, so that its error queue"),
+    *(
+        (call.format(priority), "whole number between")
+        for priority in (40000, -32769, "null")
+        for call in (
+            "push('q', '1', priority => {})",
+            "push('q', '1', priority => {}, unique_key => 'k')",
+            "push_many('q', array['1']::jsonb[], priority => {})",
+        )
+    ),
+    *(
+        (f"{LIMITS}{name} => {number})", f"a limit of {number} tasks")
+        for name in ("max_running", "max_running_per_key", "rate", "rate_per_key")
+        for number in (0, -1)
+    ),
+    *(
+        (f"{LIMITS}rate => 1, rate_period => {period})", "a period of")
+        for period in ("'0'", "'-1 second'", "'1 year'", "null")
+    ),
+    *(
+        (f"{function}('q', {arguments})", said)
+        for function in ("grant_queue", "revoke_queue")
+        for arguments, said in (
+            ("'{claims}', 'pgq_reader'", "no action 'claims'"),
+            ("'{null}', 'pgq_reader'", "no action NULL"),
+            ("'{}', 'pgq_reader'", "no action is given"),
+            ("'{claim}', 'unknown at all'", "no role 'unknown at all'"),
+            ("'{claim}', null", "no role NULL"),
+        )
+    ),
+]
+
+
+def test_sql_says_what_is_wrong_or_what_is_allowed(conn: Connection, state: State) -> None:
+    for call, said in SAID:
+        error = refusal(conn, state, call)
+        assert error.sqlstate in (INVALID, "PQ003"), call
+        assert said in f"{error.diag.message_primary} {error.diag.message_hint}", call
+    conn.execute("select pgq_task.create_queue(repeat('x', 248) || '.failed')")
+    conn.execute("select pgq_task.create_queue(repeat('x', 248))")
+
+
+def test_a_task_that_is_null_is_missing(conn: Connection, state: State) -> None:
+    mine = state.mine.id
+    for call, message in (
         ("finish('me', 4711, null)", "'me' does not have task 4711 in version NULL"),
         ("finish('me', null, 1)", "'me' does not have task NULL in version 1"),
-        ("finish(null, %(mine)s, null)", "NULL does not have task {mine} in version NULL"),
+        ("finish(null, %(mine)s, null)", f"NULL does not have task {mine} in version NULL"),
         ("finish_and_claim('w', null, null, null)", "'w' does not have task NULL in version NULL"),
-    ],
-)
-def test_a_task_that_is_null_is_missing(
-    conn: Connection, state: State, call: str, message: str
-) -> None:
-    with pytest.raises(psycopg.Error) as caught:
-        conn.execute(f"select * from pgq_task.{call}".encode(), state.names)
-    error = errors.from_psycopg(caught.value)
-    assert isinstance(error, errors.TaskConflict)
-    assert error.message == message.format(**state.names)
-    assert [each["reason"] for each in error.conflicts] == ["missing"]
+    ):
+        error = errors.from_psycopg(refusal(conn, state, call))
+        assert isinstance(error, errors.TaskConflict)
+        assert error.message == message
+        assert [each["reason"] for each in error.conflicts] == ["missing"]
 
 
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("call", "remedy"),
-    [
-        ("create_queue('')", "1 to 248 bytes"),
-        ("create_queue(repeat('x', 256))", "1 to 248 bytes"),
-        (
-            "create_queue(repeat('x', 249) || '.failed')",
-            "ends in .failed, as an error queue's does, up to 255",
-        ),
-        ("create_queue(repeat('x', 249))", "at most 248 bytes, so that its error queue"),
-        (
-            "set_queue_config('q', 'error_queue', repeat('x', 249))",
-            "at most 248 bytes, so that its error queue",
-        ),
-        ("claim(array['q'], 'me', '11 years')", "more than 0 and at most 10 years"),
-        ("set_queue_config('q', 'lease', '0')", "more than 0 and at most 10 years"),
-    ],
-)
-def test_the_remedy_says_what_is_allowed(
-    conn: Connection, state: State, call: str, remedy: str
-) -> None:
-    with pytest.raises(psycopg.Error) as caught:
-        conn.execute(f"select * from pgq_task.{call}".encode(), state.names)
-    assert remedy in str(caught.value.diag.message_hint)
-    with conn.transaction(force_rollback=True):
-        conn.execute("select pgq_task.create_queue(repeat('x', 248) || '.failed')")
-        conn.execute("select pgq_task.create_queue(repeat('x', 248))")
+def test_two_error_queues_that_lead_to_each_other_are_refused(state: State) -> None:
+    state.me.create_queue("w")
+    state.me.set_config("w", "error_queue", Q)
+    with pytest.raises(errors.InvalidTask, match="would come back"):
+        state.me.set_config(Q, "error_queue", "w")
 
 
-def test_two_error_queues_that_lead_to_each_other_are_refused(
-    conn: Connection, state: State
-) -> None:
-    with conn.transaction(force_rollback=True):
-        state.me.create_queue("w")
-        state.me.set_config("w", "error_queue", Q)
-        with pytest.raises(errors.InvalidTask, match="would come back"):
-            state.me.set_config(Q, "error_queue", "w")
+FAR = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
@@ -273,6 +317,22 @@ PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
     (errors.InvalidPayload, lambda s: s.me.push(Q, object())),
     (errors.InvalidPayload, lambda s: s.me.push(Q, {"a": math.nan})),
     (errors.InvalidPayload, lambda s: s.me.push(Q, "\0")),
+    (errors.InvalidPayload, lambda s: s.me.push(Q, "\ud800")),
+    (errors.InvalidTask, lambda s: s.me.push(Q, headers={1: 2})),  # type: ignore[dict-item]
+    (errors.InvalidTask, lambda s: s.me.push(Q, at="tomorrow")),  # type: ignore[arg-type]
+    (errors.InvalidTask, lambda s: s.me.push(Q, at=FAR, delay=1)),
+    (ValueError, lambda s: s.me.push(Q, delay="soon")),  # type: ignore[arg-type]
+    (errors.InvalidTask, lambda s: s.me.try_claim(Q, max_tasks=2**40)),
+    (errors.InvalidTask, lambda s: s.me.try_claim(Q, max_tasks=1.5)),  # type: ignore[arg-type]
+    (errors.InvalidTask, lambda s: s.me.try_claim([None])),  # type: ignore[list-item]
+    (errors.InvalidTask, lambda s: s.me.finish_and_claim(s.mine, lease=0)),
+    (errors.TaskQueueNotFound, lambda s: s.me.finish_and_claim(s.mine, "nosuch")),
+    (errors.TaskQueueNotFound, lambda s: s.me.finished("nosuch")),
+    (errors.InvalidTask, lambda s: s.me.finished(Q, outcome="lost")),
+    (errors.InvalidTask, lambda s: s.me.replay(Q, finished_from=datetime(2026, 1, 1))),  # noqa: DTZ001
+    (errors.InvalidTask, lambda s: s.me.pop(Q, max_tasks=0)),
+    (errors.InvalidTask, lambda s: s.me.reserve_ids(0)),
+    (errors.InvalidTask, lambda s: s.me.set_config(Q, "lease", 0)),
     (errors.InvalidPayload, lambda s: s.me.push_many(Q, [1, {2}])),
     (errors.InvalidPayload, lambda s: s.me.finish(s.mine, result={1})),
     (errors.InvalidTask, lambda s: s.me.push(Q, at=datetime(2030, 1, 1))),  # noqa: DTZ001
@@ -300,63 +360,46 @@ PYTHON: list[tuple[type[Exception], Callable[[State], object]]] = [
 ]
 
 
-@pytest.mark.one_database
-@pytest.mark.any_pg
-@pytest.mark.parametrize(("error", "call"), PYTHON)
-def test_python_refuses_it_with_a_class_and_a_remedy(
-    state: State, error: type[Exception], call: Callable[[State], object]
-) -> None:
-    with pytest.raises(error) as caught:
-        call(state)
-    assert str(caught.value)
-    if isinstance(caught.value, errors.PgqError) and error is not errors.InvalidPayload:
-        assert caught.value.hint
-
-
-def test_the_error_names_lost_tasks_and_the_reasons(state: State) -> None:
-    deletes = [
-        {"id": state.late.id, "version": state.late.version},
-        {"id": state.mine.id, "version": state.mine.version},
-        {"id": 4711, "version": 1},
-    ]
-    with pytest.raises(errors.TaskConflict) as caught:
-        state.other.modify(deletes=deletes)
-    found = [(each["id"], each["reason"]) for each in caught.value.conflicts]
-    assert sorted(found) == sorted(
-        [(state.late.id, "missing"), (state.mine.id, "claimed"), (4711, "missing")]
-    )
-
-
-def test_an_expired_lease_is_valid_until_another_worker_takes_the_task(
-    conn: Connection,
-) -> None:
-    """The version decides, so nothing is done twice, and no work is thrown away."""
-    tasks = Tasks(conn, "me")
-    tasks.create_queue(Q)
-    tasks.push(Q, 1)
-    (task,) = tasks.try_claim(Q, lease=0.001)
-    conn.execute("select pg_sleep(0.01)")
-    tasks.finish(task)
-    assert tasks.is_empty(Q)
-
-
-def nothing(conn: object, task: Task) -> None:
-    """A station that does nothing."""
-
-
-def test_a_pipeline_that_tasks_never_leave_is_refused() -> None:
-    pipeline = Pipeline("p", start="a")
-    pipeline.direct("a", to="b")(nothing)
-    pipeline.direct("b", to="a")(nothing)
-    with pytest.raises(errors.InvalidPipeline, match="ever leaves") as caught:
-        pipeline.check()
-    assert caught.value.hint
+LARGE: list[Callable[[Tasks], object]] = [
+    lambda t: t.result(2**70),
+    lambda t: t.cancel(2**70),
+    lambda t: t.stop(2**70, 1),
+    lambda t: t.start(1, 2**31),
+    lambda t: t.progress(ids=[2**63]),
+    lambda t: t.finished(Q, ids=[1, 2**63]),
+    lambda t: t.finished(Q, max_tasks=2**31),
+    lambda t: t.replay(Q, ids=[-(2**63) - 1]),
+    lambda t: t.replay(Q, max_tasks=2**31),
+    lambda t: t.pop(Q, max_tasks=2**31),
+    lambda t: t.list(Q, max_tasks=2**31),
+    lambda t: t.change(Q, None, {"delay": 1}, max_tasks=2**31),
+    lambda t: t.remove(Q, None, max_tasks=2**31),
+    lambda t: t.requeue(Q, max_tasks=2**31),
+    lambda t: t.queues(max_count=2**31),
+    lambda t: t.reserve_ids(2**31),
+    lambda t: t.set_limits(Q, rate=2**31),
+]
 
 
 @pytest.mark.any_pg
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_python_refuses_it_with_a_class_and_a_remedy(conn: Connection, state: State) -> None:
+    for number, (expected, call) in enumerate(PYTHON):
+        name = f"PYTHON[{number}]"
+        error = error_of(conn, name, lambda call=call: call(state))  # type: ignore[misc]
+        assert isinstance(error, expected), (name, error)
+        assert str(error)
+        if isinstance(error, errors.PgqError) and expected is not errors.InvalidPayload:
+            assert error.hint, name
+    for number, large in enumerate(LARGE):
+        name = f"LARGE[{number}]"
+        error = error_of(conn, name, lambda large=large: large(state.me))  # type: ignore[misc]
+        assert isinstance(error, errors.InvalidTask), (name, error)
+        assert "Give a whole number between -" in str(error.hint), name
+
+
+@pytest.mark.any_pg
+def test_the_command_line_finds_it_before_it_connects(cli: Cli) -> None:
+    for arguments, said in (
         (["push", Q, "[" * 100_000], "nested too deeply"),
         (["push", Q, '"\udcff"'], "not UTF-8"),
         (["push", "\udcff", "1"], "not UTF-8"),
@@ -366,12 +409,8 @@ def test_a_pipeline_that_tasks_never_leave_is_refused() -> None:
         (["list", Q, "-n", "99999999999"], "range"),
         (["list", Q, "--attempts", "99999999999"], "range"),
         (["show", "99999999999999999999"], "range"),
-    ],
-)
-def test_the_command_line_finds_it_before_it_connects(
-    cli: Cli, arguments: list[str], said: str
-) -> None:
-    assert said in cli.fails("task", *arguments, exit_code=2)
+    ):
+        assert said in cli.fails("task", *arguments, exit_code=2)
 
 
 @pytest.mark.any_pg
@@ -386,9 +425,10 @@ def test_the_error_of_a_program_that_cannot_be_loaded_is_its_own(cli: Cli, tmp_p
 
 
 @pytest.mark.any_pg
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_the_command_line_refuses_it_in_a_line(cli: Cli, conn: Connection) -> None:
+    State(conn)
+    before = everything(conn)
+    for arguments, said in (
         (["push", "nosuch", "1"], "pgqpy task create"),
         (["list", Q, "--older-than", "a while"], "a while"),
         (["finish", "4711"], "there is no task 4711"),
@@ -399,12 +439,6 @@ def test_the_error_of_a_program_that_cannot_be_loaded_is_its_own(cli: Cli, tmp_p
         (["start", "3", "--delay", "soon"], "cannot be read"),
         (["list", Q, "--older-than", "9999999999 years"], "intervals are written like"),
         (["finish", "--", "-7"], "there is no task -7"),
-    ],
-)
-def test_the_command_line_refuses_it_in_a_line(
-    cli: Cli, conn: Connection, arguments: list[str], said: str
-) -> None:
-    State(conn)
-    before = everything(conn)
-    assert said in cli.fails("task", *arguments)
+    ):
+        assert said in cli.fails("task", *arguments)
     assert everything(conn) == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import psycopg
 import pytest
@@ -13,6 +12,7 @@ from pgqpy.tasks import AsyncTasks, TaskApp, Tasks
 from tests.fixtures import task_ops as ops
 from tests.fixtures.fix_client import PATIENCE
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.fix_task_worker import running
 
 QUEUE = "sums"
 
@@ -38,10 +38,7 @@ def test_a_result_is_waited_for(tasks: Tasks, conn: Connection, dsn: str, connec
     five, none = add.push(conn, 2, 3), nothing.push(conn)
     with pytest.raises(TimeoutError, match="is waiting"):
         tasks.result(five, wait=0)
-    worker = app.worker(dsn)
-    thread = threading.Thread(target=worker.run, kwargs={"handle_signals": False})
-    thread.start()
-    try:
+    with running(app.worker(dsn)):
         assert tasks.result(five, wait=PATIENCE) == {"sum": 5}
         assert tasks.result(none, wait=PATIENCE) is None
 
@@ -50,9 +47,6 @@ def test_a_result_is_waited_for(tasks: Tasks, conn: Connection, dsn: str, connec
                 return await AsyncTasks(aconn).result(await add.push(aconn, 4, 5), wait=PATIENCE)
 
         assert asyncio.run(ask()) == {"sum": 9}
-    finally:
-        worker.stop()
-        thread.join()
 
 
 def test_a_failure_is_a_result_too(tasks: Tasks, conn: Connection, dsn: str) -> None:
@@ -71,13 +65,21 @@ def test_a_failure_is_a_result_too(tasks: Tasks, conn: Connection, dsn: str) -> 
         tasks.result(gone)
 
 
-def test_an_uncommitted_task_is_not_waited_for(tasks: Tasks, connect: Connect) -> None:
+def test_a_task_without_a_result_is_not_waited_for(tasks: Tasks, connect: Connect) -> None:
     with connect(autocommit=False) as other:
         task = ops.push(other, QUEUE)
         with pytest.raises(InvalidTask, match="was pushed in this transaction"):
             Tasks(other).result(task, wait=PATIENCE)
     with pytest.raises(TimeoutError, match="is waiting"):
         tasks.result(task, wait=0)
+    # Nothing is known of what was not kept.
+    tasks.set_config(QUEUE, "keep", 0)
+    [claimed] = tasks.try_claim(QUEUE)
+    with pytest.raises(TimeoutError, match="is claimed"):
+        tasks.result(task, wait=0.05)
+    tasks.finish(claimed, 5)
+    with pytest.raises(InvalidTask, match="nothing is known"):
+        tasks.result(task)
 
 
 def test_looking_for_a_result_locks_no_queues_but_its_own(tasks: Tasks, conn: Connection) -> None:
@@ -94,14 +96,3 @@ def test_looking_for_a_result_locks_no_queues_but_its_own(tasks: Tasks, conn: Co
     with conn.transaction():
         assert tasks.result(task) == {"n": 1}
         assert conn.execute(locked).fetchone() == (1,)
-
-
-def test_what_was_not_kept_is_not_known(tasks: Tasks, conn: Connection) -> None:
-    tasks.create_queue("other")
-    ops.push(conn, "other")
-    [task] = tasks.try_claim("other")
-    with pytest.raises(TimeoutError, match="is claimed"):
-        tasks.result(task.id, wait=0.05)
-    tasks.finish(task, 5)
-    with pytest.raises(InvalidTask, match="nothing is known"):
-        tasks.result(task.id)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 import pytest
-from psycopg.rows import dict_row
 
 from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops as tasks
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import as_role
 
 QUEUE = "jobs"
 
@@ -22,99 +23,58 @@ def task_queue(conn: Connection) -> None:
 
 def counted(conn: Connection, queue: str = QUEUE) -> dict[str, int]:
     """The counters that are not zero."""
-    with conn.cursor(row_factory=dict_row) as cursor:
-        (row,) = cursor.execute("select * from pgq_task.get_statistics(%s)", [queue])
+    (row,) = tasks.rows(conn, "select * from pgq_task.get_statistics(%s)", queue)
     return {name: value for name, value in row.items() if value and name != "queue_name"}
 
 
-def push(conn: Connection, number: int = 1) -> list[int]:
-    rows = conn.execute(
-        "select pgq_task.push_many(%s, array_fill('1'::jsonb, array[%s]))", [QUEUE, number]
-    )
-    return [row[0] for row in rows]
-
-
-def claim(conn: Connection, number: int = 1) -> list[tuple[int, int]]:
-    return conn.execute(
-        "select id, version from pgq_task.claim(array[%s], 'w', null, %s)", [QUEUE, number]
-    ).fetchall()
-
-
-def call(conn: Connection, statement: LiteralString, task: tuple[int, int]) -> None:
-    conn.execute(statement, {"id": task[0], "version": task[1]})
-
-
-def test_a_new_queue_has_seen_nothing(conn: Connection) -> None:
+def test_single_tasks_are_counted_from_nothing_on(conn: Connection) -> None:
     assert counted(conn) == {}
-    assert [row[0] for row in conn.execute("select queue_name from pgq_task.get_statistics()")] == [
-        QUEUE,
-        "others",
-    ]
-
-
-@pytest.mark.parametrize("number", [1, 15, 16, 17, 100, 1000])
-def test_batches_of_any_size_are_counted_to_the_last_task(conn: Connection, number: int) -> None:
-    push(conn, number)
-    claimed = claim(conn, number)
-    ids, versions = [list(each) for each in zip(*claimed, strict=True)]
-    conn.execute("select pgq_task.finish_many('w', %s, %s)", [ids, versions])
-    conn.execute("select pgq_task.finish_many('w', %s, %s)", [ids, versions])
-    assert counted(conn) == {"pushed": number, "claimed": number, "finished": number}
-
-
-def test_single_tasks_are_counted(conn: Connection) -> None:
+    names = conn.execute("select queue_name from pgq_task.get_statistics()").fetchall()
+    assert names == [(QUEUE,), ("others",)]
     for _ in range(3):
-        conn.execute("select pgq_task.push(%s, '1')", [QUEUE])
-        conn.execute("select pgq_task.push(%s, '1', unique_key => 'one')", [QUEUE])
-    call(conn, "select pgq_task.finish('w', %(id)s, %(version)s)", claim(conn)[0])
+        tasks.push(conn, QUEUE)
+        tasks.push(conn, QUEUE, unique_key="one")
+    tasks.finish(conn, *tasks.claim(conn, QUEUE))
     assert counted(conn) == {"pushed": 4, "claimed": 1, "finished": 1}
+    conn.execute("select pgq_task.pop(%s, 2)", [QUEUE])
+    assert counted(conn) == {"pushed": 4, "claimed": 3, "finished": 1, "popped": 2}
 
 
-ENDS: list[tuple[LiteralString, dict[str, int]]] = [
-    ("select pgq_task.fail('w', %(id)s, %(version)s, 'no')", {"failed_attempts": 1}),
+def test_batches_of_any_size_are_counted_to_the_last_task(conn: Connection) -> None:
+    total = 0
+    for number in (1, 15, 16, 17, 100, 1000):
+        tasks.push_many(conn, QUEUE, number)
+        claimed = tasks.claim(conn, QUEUE, number=number)
+        ids, versions = [list(each) for each in zip(*claimed, strict=True)]
+        for _ in range(2):
+            conn.execute("select pgq_task.finish_many('w', %s, %s)", [ids, versions])
+        total += number
+        assert counted(conn) == {"pushed": total, "claimed": total, "finished": total}
+
+
+CLAIMED = "jsonb_build_object('id', %(id)s::int8, 'version', %(version)s::int4"
+ENDS: list[tuple[str, dict[str, int]]] = [
+    ("fail('w', %(id)s, %(version)s, 'no')", {"failed_attempts": 1}),
     (
-        "select pgq_task.fail('w', %(id)s, %(version)s, 'no', final => true)",
+        "fail('w', %(id)s, %(version)s, 'no', final => true)",
         {"failed_attempts": 1, "failed": 1},
     ),
-    ("select pgq_task.release('w', array[%(id)s], array[%(version)s])", {"released": 1}),
-    (
-        (
-            "select pgq_task.modify('w', deletes => jsonb_build_array(jsonb_build_object("
-            "'id', %(id)s::int8, 'version', %(version)s::int4)))"
-        ),
-        {"deleted": 1},
-    ),
-    (
-        (
-            "select pgq_task.modify('w', changes => jsonb_build_array(jsonb_build_object("
-            "'id', %(id)s::int8, 'version', %(version)s::int4, 'queue', 'others')))"
-        ),
-        {"moved": 1},
-    ),
-    (
-        (
-            "select pgq_task.modify('w', changes => jsonb_build_array(jsonb_build_object("
-            "'id', %(id)s::int8, 'version', %(version)s::int4, 'payload', 2)))"
-        ),
-        {},
-    ),
+    ("release('w', array[%(id)s], array[%(version)s])", {"released": 1}),
+    (f"modify('w', deletes => jsonb_build_array({CLAIMED})))", {"deleted": 1}),
+    (f"modify('w', changes => jsonb_build_array({CLAIMED}, 'queue', 'others')))", {"moved": 1}),
+    (f"modify('w', changes => jsonb_build_array({CLAIMED}, 'payload', 2)))", {}),
 ]
 
 
-@pytest.mark.parametrize(("statement", "expected"), ENDS)
+@pytest.mark.parametrize(("call", "expected"), ENDS)
 def test_whatever_becomes_of_a_task_is_counted_in_the_queue_where_it_was(
-    conn: Connection, statement: LiteralString, expected: dict[str, int]
+    conn: Connection, call: str, expected: dict[str, int]
 ) -> None:
-    push(conn)
-    call(conn, statement, claim(conn)[0])
+    tasks.push(conn, QUEUE)
+    ((task, version),) = tasks.claim(conn, QUEUE)
+    conn.execute(f"select pgq_task.{call}".encode(), {"id": task, "version": version})
     assert counted(conn) == {"pushed": 1, "claimed": 1} | expected
     assert counted(conn, "others") == {}
-
-
-def test_popped_tasks_are_counted_as_attempts_too(conn: Connection) -> None:
-    push(conn, 2)
-    conn.execute("select pgq_task.pop(%s, 5)", [QUEUE])
-    assert counted(conn) == {"pushed": 2, "claimed": 2, "popped": 2}
 
 
 def test_tasks_inserted_by_modify_and_replayed_are_pushed(conn: Connection) -> None:
@@ -130,8 +90,8 @@ def test_counting_blocks_no_session_and_leaves_no_dead_rows(
     conn: Connection, connect: Connect
 ) -> None:
     other = connect(autocommit=False)
-    push(other, 20)
-    push(conn, 20)
+    tasks.push_many(other, QUEUE, 20)
+    tasks.push_many(conn, QUEUE, 20)
     assert counted(conn) == {"pushed": 40}, "also those not committed"
     other.rollback()
     assert counted(conn) == {"pushed": 40}
@@ -150,7 +110,7 @@ def test_looking_at_the_counters_of_all_queues_holds_no_locks(conn: Connection) 
 
 
 def test_counters_of_a_queue_begin_anew_with_it(conn: Connection) -> None:
-    push(conn)
+    tasks.push_many(conn, QUEUE)
     conn.execute("select pgq_task.drop_queue(%s, true)", [QUEUE])
     conn.execute("select pgq_task.create_queue(%s)", [QUEUE])
     assert counted(conn) == {}
@@ -174,8 +134,7 @@ def test_a_queue_that_does_not_exist_or_may_not_be_read_is_an_error(
 
     assert ask(conn, "none").sqlstate == "PQ070"
     conn.execute("select pgq_task.restrict_queue(%s)", [QUEUE])
-    reader = connect()
-    reader.execute("set role pgq_reader")
+    reader = as_role(connect(), "pgq_reader")
     assert ask(reader, QUEUE).sqlstate == "42501"
     rows = reader.execute("select queue_name from pgq_task.get_statistics()").fetchall()
     assert rows == [("others",)]

@@ -6,8 +6,6 @@ everything that was there before is passed, unless there is a reason not to.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import psycopg
@@ -15,11 +13,13 @@ import pytest
 from psycopg import IsolationLevel
 
 from tests.fixtures import queue_ops as ops
+from tests.fixtures import task_ops
+from tests.fixtures.fix_client import wait_until
 from tests.fixtures.fix_db import Connect, Connection
+from tests.fixtures.task_ops import sweep, sweep_until
 
 QUEUE = "tasks"
 LOW = "select pgq_task._time_of(pg_sequence_last_value(lane_low)) from pgq_task.lane"
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -28,34 +28,17 @@ def tasks(conn: Connection) -> Connection:
     return conn
 
 
-def push(conn: Connection, payload: int = 1, **options: object) -> int:
-    given = "".join(f", {name} => %({name})s" for name in options)
-    statement = f"select pgq_task.push('{QUEUE}', to_jsonb(%(payload)s::int){given})"
-    [(task,)] = conn.execute(statement.encode(), options | {"payload": payload}).fetchall()
-    return int(task)
+def push(conn: Connection, **options: object) -> int:
+    return task_ops.push(conn, QUEUE, 1, **options)
 
 
-def claim(conn: Connection, lease: str | None = None, max_tasks: int = 100) -> list[int]:
-    statement = "select id from pgq_task.claim(array[%s], 'me', %s, %s) order by id"
-    return [task for (task,) in conn.execute(statement, [QUEUE, lease, max_tasks]).fetchall()]
-
-
-def sweep(conn: Connection) -> None:
-    """One that takes place."""
-    wait_until(lambda: ops.value(conn, "select pgq_task.sweep()") is True)
+def claim(conn: Connection, lease: str | None = None, number: int = 100) -> list[int]:
+    return sorted(task_ops.ids(task_ops.claim(conn, QUEUE, number=number, lease=lease)))
 
 
 def swept(conn: Connection) -> None:
     """All marks stand behind what was there before, where they may."""
-    for _ in range(3):
-        sweep(conn)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    sweep(conn, 3)
 
 
 def mark_passed(conn: Connection, moment: object) -> bool:
@@ -72,23 +55,34 @@ def now(conn: Connection) -> object:
     return ops.value(conn, "select clock_timestamp()")
 
 
-@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
-@pytest.mark.parametrize("savepoint", [False, True])
+@pytest.mark.parametrize(
+    "way", ["read committed", "repeatable read", "serializable", "savepoint", "prepared"]
+)
 def test_what_was_pushed_long_before_its_commit_is_claimed(
-    tasks: Connection, connect: Connect, isolation: str, savepoint: bool
+    tasks: Connection, connect: Connect, way: str
 ) -> None:
     pusher = connect(autocommit=False)
-    pusher.execute(f"set transaction isolation level {isolation}".encode())
-    if savepoint:
+    xid = pusher.xid(1, "pgq_task", "pushed")
+    if way == "prepared":
+        pusher.tpc_begin(xid)
+    elif way == "savepoint":
         pusher.execute("savepoint s")
+    else:
+        pusher.execute(f"set transaction isolation level {way}".encode())
     task = push(pusher)
+    if way == "prepared":
+        pusher.tpc_prepare()
+        pusher.close()
     pushed = now(tasks)
     swept(tasks)
     other = push(tasks)
     assert claim(tasks) == [other]
     swept(tasks)
     assert mark_passed(tasks, pushed)
-    pusher.commit()
+    if way == "prepared":
+        connect().tpc_commit(xid)
+    else:
+        pusher.commit()
     assert claim(tasks) == []
     sweep(tasks)
     assert claim(tasks) == [task]
@@ -109,38 +103,31 @@ def test_the_youngest_transaction_is_not_forgotten(tasks: Connection, connect: C
     assert claim(tasks) == [task]
 
 
-def test_what_was_prepared_is_claimed_when_it_is_committed(
-    tasks: Connection, connect: Connect
-) -> None:
-    pusher = connect(autocommit=False)
-    xid = pusher.xid(1, "pgq_task", "pushed")
-    pusher.tpc_begin(xid)
-    task = push(pusher)
-    pusher.tpc_prepare()
-    pusher.close()
-    pushed = now(tasks)
-    swept(tasks)
-    assert mark_passed(tasks, pushed)
-    connect().tpc_commit(xid)
-    sweep(tasks)
-    assert claim(tasks) == [task]
+SHARE = "select from pgq_task.task for key share"
 
 
-@pytest.mark.parametrize("savepoint", ["", "savepoint s", "share"])
+@pytest.mark.parametrize(
+    ("before", "shared"),
+    [
+        ("", False),
+        ("select pg_current_xact_id(); savepoint s", False),
+        ("", True),
+        # The xmax is a multixact with two members that are one.
+        (f"{SHARE}; savepoint s", False),
+    ],
+    ids=["transaction", "savepoint", "several", "twice"],
+)
 def test_a_claim_that_is_rolled_back_late_leaves_its_tasks_to_others(
-    tasks: Connection, connect: Connect, savepoint: str
+    tasks: Connection, connect: Connect, before: str, shared: bool
 ) -> None:
     """Locked by a transaction, by one in it, or by several: an xmax may be each of them."""
     first, second = push(tasks), push(tasks)
     swept(tasks)
-    sharer = connect(autocommit=False)
-    claimer = connect(autocommit=False)
-    if savepoint == "share":
-        sharer.execute("select from pgq_task.task for key share")
-    elif savepoint:
-        claimer.execute("select pg_current_xact_id()")
-        claimer.execute(savepoint.encode())
-    assert claim(claimer, max_tasks=2) == [first, second]
+    sharer, claimer = connect(autocommit=False), connect(autocommit=False)
+    if shared:
+        sharer.execute(SHARE)
+    claimer.execute(before.encode())
+    assert claim(claimer, number=2) == [first, second]
     swept(tasks)
     assert tasks_passed(tasks)
     assert claim(tasks) == []
@@ -148,23 +135,6 @@ def test_a_claim_that_is_rolled_back_late_leaves_its_tasks_to_others(
     sweep(tasks)
     assert claim(tasks) == [first, second]
     sharer.rollback()
-
-
-def test_a_task_that_is_locked_twice_in_one_transaction_is_passed(
-    tasks: Connection, connect: Connect
-) -> None:
-    """Its xmax is a multixact with two members that are one."""
-    task = push(tasks)
-    swept(tasks)
-    holder = connect(autocommit=False)
-    holder.execute("select from pgq_task.task for key share")
-    holder.execute("savepoint s")
-    holder.execute("select from pgq_task.task for update")
-    swept(tasks)
-    assert tasks_passed(tasks)
-    holder.rollback()
-    sweep(tasks)
-    assert claim(tasks) == [task]
 
 
 def test_a_task_in_a_transaction_that_ends_it_is_available_again_when_that_fails(
@@ -186,23 +156,10 @@ def test_a_task_whose_worker_has_died_is_claimed_after_its_lease(tasks: Connecti
     """After a second the sweep takes it out of the way, to where its lease ends."""
     task = push(tasks)
     claimed = now(tasks)
-    assert claim(tasks, lease="3 seconds") == [task]
-
-    def passed() -> bool:
-        sweep(tasks)
-        return mark_passed(tasks, claimed)
-
-    wait_until(passed)
-    found: list[int] = []
-
-    def again() -> bool:
-        sweep(tasks)
-        found.extend(claim(tasks))
-        return bool(found)
-
-    wait_until(again)
-    assert found == [task]
-    assert ops.value(tasks, "select clock_timestamp() - %s", claimed) >= timedelta(seconds=3)
+    assert claim(tasks, lease="1500 milliseconds") == [task]
+    sweep_until(tasks, lambda: mark_passed(tasks, claimed))
+    assert sweep_until(tasks, lambda: claim(tasks)) == [task]
+    assert ops.value(tasks, "select clock_timestamp() - %s", claimed) >= timedelta(seconds=1.5)
 
 
 def test_a_task_that_was_claimed_just_now_stops_the_mark(tasks: Connection) -> None:
@@ -238,43 +195,21 @@ def test_a_sweep_that_is_rolled_back_leaves_nothing_behind(
     """The sweep has moved the marks, which no rollback undoes; the rows it noted are lost."""
     waiting, first, second = push(tasks), push(tasks), push(tasks)
     swept(tasks)
-    holder = connect(autocommit=False)
+    holder, sweeper = connect(autocommit=False), connect(autocommit=False)
     holder.execute("select from pgq_task.task where id in (%s, %s) for update", [waiting, first])
-    sweeper = connect(autocommit=False)
-    sweep_in_transaction(sweeper)
-    sweeper.rollback()
-    holder.rollback()
-    assert claim(tasks, max_tasks=1) == [second]
-    sweep(tasks)
-    assert claim(tasks) == [waiting, first]
-
-
-def sweep_in_transaction(conn: Connection) -> None:
-    def done() -> bool:
-        if ops.value(conn, "select pgq_task.sweep()"):
-            return True
-        conn.rollback()
-        return False
-
-    wait_until(done)
-
-
-def test_two_sweeps_do_not_run_at_once(tasks: Connection, connect: Connect) -> None:
-    sweeper = connect(autocommit=False)
-    sweep_in_transaction(sweeper)
-    time.sleep(0.2)
+    while not ops.value(sweeper, "select pgq_task.sweep()"):
+        sweeper.rollback()
+    # Two do not run at once, and this one is not too soon.
+    tasks.execute("select pg_sleep(0.2)")
     assert ops.value(tasks, "select pgq_task.sweep()") is False
     sweeper.rollback()
+    holder.rollback()
+    assert claim(tasks, number=1) == [second]
     sweep(tasks)
-
-
-def test_a_sweep_needs_to_see_what_is_true_now(connect: Connect, tasks: Connection) -> None:
-    old = connect(autocommit=False)
-    old.execute("set transaction isolation level repeatable read")
-    with pytest.raises(
-        psycopg.Error, match=r"pgq_task\.sweep\(\) must not run in a REPEATABLE READ"
-    ):
-        old.execute("select pgq_task.sweep()")
+    assert claim(tasks) == [waiting, first]
+    sweeper.execute("set transaction isolation level repeatable read")
+    with pytest.raises(psycopg.Error, match=r"sweep\(\) must not run in a REPEATABLE READ"):
+        sweeper.execute("select pgq_task.sweep()")
 
 
 def test_a_clock_that_goes_back_hides_no_task(tasks: Connection) -> None:
@@ -317,23 +252,18 @@ def test_a_clock_that_goes_back_hides_no_task(tasks: Connection) -> None:
 
 
 def test_the_next_transaction_id_tells_what_32_bits_of_one_mean(conn: Connection) -> None:
-    def full(xid: int, following: int) -> int:
-        return int(
-            str(
-                ops.value(
-                    conn, "select pgq_task._full_xid(%s::text::xid, %s::text::xid8)", xid, following
-                )
-            )
-        )
-
     epoch = 1 << 32
-    assert full(7, 9) == 7
-    assert full(11, 9) == 11
-    assert full(7, 3 * epoch + 9) == 3 * epoch + 7
-    assert full(11, 3 * epoch + 9) == 3 * epoch + 11
-    assert full(epoch - 5, 3 * epoch + 9) == 3 * epoch - 5
-    assert full(5, 3 * epoch - 9) == 3 * epoch + 5
-    assert full(epoch - 5, 9) == 0
+    full = "select pgq_task._full_xid(%s::text::xid, %s::text::xid8)::text"
+    for xid, following, expected in (
+        (7, 9, 7),
+        (11, 9, 11),
+        (7, 3 * epoch + 9, 3 * epoch + 7),
+        (11, 3 * epoch + 9, 3 * epoch + 11),
+        (epoch - 5, 3 * epoch + 9, 3 * epoch - 5),
+        (5, 3 * epoch - 9, 3 * epoch + 5),
+        (epoch - 5, 9, 0),
+    ):
+        assert ops.value(conn, full, xid, following) == str(expected)
 
 
 def test_ids_of_another_cluster_do_not_stop_the_sweeps(tasks: Connection) -> None:
@@ -344,14 +274,8 @@ def test_ids_of_another_cluster_do_not_stop_the_sweeps(tasks: Connection) -> Non
     swept(tasks)
     assert claim(tasks) == [task]
     sweep(tasks)
-    assert (
-        ops.value(
-            tasks,
-            "select '999999999999' = any(sweep_open)"
-            " from pgq_task.sweep order by sweep_id desc limit 1",
-        )
-        is False
-    )
+    last = "select sweep_open from pgq_task.sweep order by sweep_id desc limit 1"
+    assert 999999999999 not in map(int, ops.value(tasks, last))
 
 
 def test_marks_of_another_time_begin_anew(tasks: Connection) -> None:
@@ -371,11 +295,8 @@ def test_marks_of_another_time_begin_anew(tasks: Connection) -> None:
 def test_idle_lanes_cost_no_wal(tasks: Connection) -> None:
     for queue in range(20):
         tasks.execute("select pgq_task.create_queue(%s)", [f"idle_{queue}"])
-    swept(tasks)
-    swept(tasks)
-    marks = (
-        "select array_agg(pg_sequence_last_value(lane_low) order by queue_id) from pgq_task.lane"
-    )
+    sweep(tasks, 6)
+    marks = "select array_agg(pg_sequence_last_value(lane_low)) from pgq_task.lane"
     before = ops.value(tasks, marks)
     swept(tasks)
     assert ops.value(tasks, marks) == before
@@ -413,16 +334,10 @@ def test_thousands_of_lanes_are_swept_in_several_calls(tasks: Connection, connec
         )
 
     wait_until(all_marks_moved)
-    for _ in range(9):
-        sweep(tasks)
+    sweep(tasks, 9)
     pusher.commit()
-
-    def found() -> bool:
-        sweep(tasks)
-        claim(tasks)
-        return bool(ops.value(tasks, "select bool_and(lease is not null) from pgq_task.task"))
-
-    wait_until(found)
+    unclaimed = "select count(*) from pgq_task.task where lease is null"
+    sweep_until(tasks, lambda: claim(tasks) and ops.value(tasks, unclaimed) == 0)
 
 
 def test_a_queue_that_is_being_dropped_does_not_hold_up_sweeps(
@@ -461,12 +376,10 @@ def test_an_error_queue_that_is_being_dropped_does_not_hold_up_sweeps(
     failed = (
         "select string_agg(queue, ' ' order by queue) from pgq_task.tasks where error is not null"
     )
-    wait_until(lambda: ops.value(tasks, "select pgq_task.sweep()") and ops.value(tasks, failed))
+    sweep_until(tasks, lambda: ops.value(tasks, failed))
     assert ops.value(tasks, failed) == "other.failed"
     dropper.commit()
-    wait_until(
-        lambda: ops.value(tasks, "select pgq_task.sweep()") and " " in ops.value(tasks, failed)
-    )
+    sweep_until(tasks, lambda: " " in ops.value(tasks, failed))
     assert ops.value(tasks, failed) == "dead other.failed"
 
 
@@ -483,7 +396,55 @@ def test_a_key_of_a_queue_that_is_being_dropped_is_released_if_it_is_not(
     )
     worker.commit()
     dropper.execute("drop sequence pgq_task.waiting_1")
-    sweep(tasks)
-    sweep(tasks)
+    sweep(tasks, 2)
     dropper.rollback()
-    wait_until(lambda: ops.value(tasks, "select pgq_task.sweep()") and claim(tasks) == [second])
+    sweep_until(tasks, lambda: claim(tasks) == [second])
+
+
+@pytest.fixture
+def lost(tasks: Connection) -> int:
+    """A task claimed long ago, followed by many that wait."""
+    task = push(tasks)
+    task_ops.push_many(tasks, QUEUE, 500)
+    claim(tasks, "1 hour", 1)
+    tasks.execute("update pgq_task.task set last_attempt = now() - interval '1 minute'")
+    return task
+
+
+def end_lease(conn: Connection, task: int) -> None:
+    """Its lease ends, where the sweeps have put it: behind the others."""
+    moved = "select pos = pgq_task._position_of(lease) from pgq_task.task where id = %s"
+    sweep_until(conn, lambda: ops.value(conn, moved, task))
+    conn.execute(
+        "update pgq_task.task set lease = now, pos = pgq_task._position_of(now)"
+        "  from clock_timestamp() now where id = %s",
+        [task],
+    )
+
+
+def test_a_task_of_a_dead_worker_comes_before_what_was_pushed_since(
+    tasks: Connection, lost: int
+) -> None:
+    end_lease(tasks, lost)
+    sweep(tasks, 2)
+    # It may stand beside the first of the others, which are all there, in their order.
+    claimed = [*claim(tasks, number=1), *claim(tasks, number=1), *claim(tasks, number=500)]
+    assert lost in claimed[:2]
+    assert [each for each in claimed if each != lost] == [*range(lost + 1, lost + 501)]
+
+
+def test_it_comes_before_them_once(tasks: Connection, lost: int) -> None:
+    """The task may kill its workers, and must not kill one after the other."""
+    tasks.execute("update pgq_task.task set attempts = 2 where id = %s", [lost])
+    end_lease(tasks, lost)
+    sweep(tasks, 2)
+    assert [claim(tasks, number=1), claim(tasks, number=1)] == [[lost + 1], [lost + 2]]
+
+
+def test_its_attempts_are_used_up_while_others_wait(tasks: Connection, lost: int) -> None:
+    tasks.execute("select pgq_task.set_queue_config(%s, 'max_attempts', '3')", [QUEUE])
+    tasks.execute("update pgq_task.task set attempts = 3 where id = %s", [lost])
+    end_lease(tasks, lost)
+    buried = "select queue = 'tasks.failed' from pgq_task.tasks where id = %s"
+    sweep_until(tasks, lambda: ops.value(tasks, buried, lost))
+    assert claim(tasks, number=1) == [lost + 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import psycopg
 import pytest
 
 from pgqpy.tasks import Pushed, Tasks
@@ -24,10 +23,6 @@ def push(conn: Connection, payload: object = None, **options: object) -> Pushed:
     return Tasks(conn).push_unique(Q, payload, "k", **options)  # type: ignore[arg-type]
 
 
-def finish(conn: Connection, task: tuple[int, int]) -> None:
-    conn.execute("select pgq_task.finish('w', %s, %s)", task)
-
-
 def test_a_task_that_waits_stands_for_a_push(conn: Connection) -> None:
     assert push(conn) == (1, True)
     first, inserted = push(conn)
@@ -35,7 +30,7 @@ def test_a_task_that_waits_stands_for_a_push(conn: Connection) -> None:
     assert Tasks(conn).push(Q, unique_key="k") == 1
     # also for its next attempt
     ((task, version),) = tasks.claim(conn, Q)
-    conn.execute("select pgq_task.fail('w', %s, %s, 'bad', '1 hour')", [task, version])
+    tasks.fail(conn, (task, version), delay="1 hour")
     assert push(conn) == (1, False)
     assert ops.value(conn, "select pushed from pgq_task.get_statistics(%s)", Q) == 1
 
@@ -49,15 +44,16 @@ def test_a_change_that_comes_while_a_worker_has_the_task_is_not_lost(
     second = push(conn).id if way == "push_unique" else Tasks(conn).push(Q, unique_key="k")
     assert second != running[0]
     assert push(conn) == (second, False)
-    finish(conn, running)
+    tasks.finish(conn, running)
     assert [task for task, _ in tasks.claim(conn, Q, number=9)] == [second]
 
 
-def test_a_task_whose_lease_has_ended_may_still_be_running(conn: Connection) -> None:
-    push(conn)
+def test_what_a_worker_may_still_run_does_not_stand_for_a_push(conn: Connection) -> None:
+    first = push(conn, 1)
     running = tasks.claim(conn, Q, lease="1 microsecond")[0]
-    assert push(conn).inserted
-    finish(conn, running)
+    assert push(conn, 2, replace=True).inserted
+    assert tasks.task(conn, first.id)["payload"] == 1  # type: ignore[index]
+    tasks.finish(conn, running)
     assert len(tasks.statuses(conn)) == 1
 
 
@@ -65,14 +61,14 @@ def test_a_task_that_runs_stands_for_a_push_if_that_is_wanted(conn: Connection) 
     push(conn)
     running = tasks.claim(conn, Q)[0]
     assert push(conn, unique_while="running", replace=True) == (running[0], False)
-    finish(conn, running)
+    tasks.finish(conn, running)
     assert push(conn, unique_while="running").inserted
 
 
 def test_the_key_is_taken_for_a_period_whatever_becomes_of_the_task(conn: Connection) -> None:
     first = push(conn, unique_for=3600)
     assert first.inserted
-    finish(conn, tasks.claim(conn, Q)[0])
+    tasks.finish(conn, tasks.claim(conn, Q)[0])
     assert push(conn, unique_for=3600) == (first.id, False)
     # It counts for those that ask for a period.
     assert push(conn).inserted
@@ -102,13 +98,6 @@ def test_the_task_that_waits_is_replaced(conn: Connection) -> None:
     assert row is not None
     assert (row["payload"], row["priority"], row["headers"]) == (3, 7, None)
     assert tasks.claim(conn, Q) == [(first.id, 4)]
-
-
-def test_what_a_worker_has_is_not_replaced(conn: Connection) -> None:
-    first = push(conn, 1)
-    tasks.claim(conn, Q)
-    assert push(conn, 2, replace=True).inserted
-    assert tasks.task(conn, first.id)["payload"] == 1  # type: ignore[index]
 
 
 def test_a_stopped_task_that_is_replaced_stays_stopped(conn: Connection) -> None:
@@ -151,21 +140,3 @@ def test_pushes_of_one_key_at_once_insert_one_task(conn: Connection, connect: Co
         tasks.wait_until_blocked(conn, second)
         first.commit()
         assert pushing.result() == (one.id, False)
-
-
-@pytest.mark.one_database
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("unique_while => 'asleep'", "unique_while is 'asleep'"),
-        ("unique_while => null", "unique_while is NULL"),
-        ("unique_for => '0'", "unique_for is 00:00:00"),
-        ("unique_for => '11 years'", "unique_for is 11 years"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(
-    conn: Connection, options: str, message: str
-) -> None:
-    with pytest.raises(psycopg.Error, match=message) as caught:
-        conn.execute(f"select pgq_task.push_unique('mails', '1', 'k', {options})".encode())
-    assert caught.value.sqlstate == "PQ072"
